@@ -1,7 +1,7 @@
 # make demo      the example shop with its worker, on servers of its own; Ctrl-C ends all (PORT=8001: another port)
 # make demo-pipeline  a campaign for a million customers on Spark: scheduled, run, its history drawn (CUSTOMERS=20000: fewer)
 # make test      every test; the servers it needs are started by the tests (Chromium for the admin's: .ci/browser)
-# make check     style, types, import contracts, migrations, the table of proofs, the built package
+# make check     style, types, import contracts, migrations, the table of proofs, the size of the code, the built package
 # make test-all  the tests on every other supported Python found on this machine
 # make test-long also the long campaigns
 # make faults    known slips put into copies of the project, one by one: the tests must fail (ARGS=heartbeat: only those)
@@ -81,6 +81,7 @@ check: $(VENV)/.dev
 	DJANGO_SETTINGS_MODULE=tests.settings $(BIN)/python -W error -m django makemigrations --check --dry-run
 	cd example_project && ../$(BIN)/python -W error manage.py makemigrations --check --dry-run
 	$(BIN)/python -m pytest -q tests/test_mission.py
+	$(BIN)/python tests/packaging/code_size.py
 	$(BIN)/python tests/packaging/check_wheel.py
 	@$(MAKE) --no-print-directory docs
 

@@ -17,8 +17,9 @@ import redis
 from benchmarks.core import broker_on
 from benchmarks.report import Bar, Report, median
 from benchmarks.server import Server, running_server
+from django_delayq.core.events import FIELD, WIDTH, unpack_entry, words_of
 from django_delayq.core.job import Job
-from django_delayq.core.records.events import FIELD, WIDTH, pack_attempt, unpack_entry, words_of
+from django_delayq.core.records.settle_frames import pack_attempt
 from django_delayq.core.settlement import ack, fail
 
 RATIO = 0.15
@@ -94,7 +95,7 @@ def _fill(server: Server, events: int) -> list[bytes]:
                     for first in range(start, min(start + 5_000, per_shard), TOGETHER):
                         numbers = range(first, min(first + TOGETHER, per_shard))
                         packed = b"".join([_event(place, number) for number in numbers])
-                        position = f"{T0 + numbers[-1]}-{numbers[-1] + 1}"
+                        position = f"{numbers[-1] + 1}-{T0 + numbers[-1]}"
                         pipe.xadd(key, {"worker": f"host-1:{place}", FIELD: packed}, id=position)
                     pipe.hset(queue.shard(queue.numbers[place]).names["meta"], "last_event", position)
                     pipe.execute()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         Release,
         Retry,
     )
-    from .core.priorities import priority_of_u32
+    from .core.inputs import priority_of_u32
     from .outbox.inbox import exactly_once
     from .pull import Queue
     from .scheduling.aio import acancel, aget_job, areschedule, arun_now, aschedule, aschedule_many
@@ -89,7 +89,7 @@ _HOME: Final = {
     "exactly_once": "outbox.inbox",
     "current_job": "worker.current",
     "Queue": "pull",
-    "priority_of_u32": "core.priorities",
+    "priority_of_u32": "core.inputs",
     "retry": "core",  # module of back-off presets: retry.steps(10, 60, 300)
     "Retry": "core.errors",
     "Bury": "core.errors",

@@ -195,11 +195,9 @@ def close_broker() -> None:
         _hurried.clear()
         old, _kept = (_broker, None) if _stand_in is None else (_kept, None)
         _broker = _stand_in
-    from .core.flusher import stop_flusher
-
     for one in (old, *hurried):
         if one is not None:
-            stop_flusher(one.tally)
+            one.tally.close()
             one.connection.close()
 
 
@@ -250,7 +248,5 @@ def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoB
         event_cap=settings.events.cap,
     )
     if settings.metrics.scripts:
-        from .core.flusher import observe_scripts
-
-        observe_scripts(new)
+        new.observe(new.tally.waited)
     return new

@@ -21,7 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from .core.errors import Misconfigured
 from .core.inputs import CONTROL
-from .core.moments import iso_of
+from .core.times import iso_of
 from .settings.conf import conf, mask
 from .worker.current import current_job
 

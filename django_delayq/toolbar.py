@@ -275,13 +275,12 @@ def _install_wrappers() -> None:
         (verbs, "send_many", many),
         (verbs, "send_many_durable", many),
         (row_verbs, "apply", change),
-        (aio, "apply_on_loop", change),
         (aio, "send_on_loop", one),
     )
     for module, name, describe in patches:
         setattr(module, name, _recorded(getattr(module, name), describe))
     Scripts.call = _timed(Scripts.call)  # type: ignore[method-assign]
-    Scripts.call_async = _timed(Scripts.call_async)  # type: ignore[method-assign]
+    Scripts.call_on_loop = _timed(Scripts.call_on_loop)  # type: ignore[method-assign]
 
 
 def _name_of(task: Any) -> str:

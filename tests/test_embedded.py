@@ -101,11 +101,11 @@ def test_eight_processes_at_once_share_one_server(folder: Path, spawn: Spawn) ->
 
     for user in users[:-1]:  # the one who started it is probably among them
         user.stdin.close()
-        user.wait(10)
+        assert user.wait(10) == 0
     assert ask(next(iter(urls)), "PING")
 
     users[-1].stdin.close()
-    users[-1].wait(10)
+    assert users[-1].wait(10) == 0
     assert [pid for pid in pids if alive(pid)] == []
 
 
@@ -114,7 +114,7 @@ def test_a_server_left_behind_by_a_killed_process_is_used_again(folder: Path, sp
     url = user.stdout.readline().strip()
     before = info_pid(url)
     user.send_signal(signal.SIGKILL)
-    user.wait(10)
+    assert user.wait(10) == -signal.SIGKILL
     with EmbeddedRedis(folder) as server:
         assert (server.pid, server.owner) == (before, False)
     wait_until(lambda: not alive(before), what="the end of the server with its last user")
@@ -299,7 +299,7 @@ def test_a_port_asks_for_a_password_which_all_processes_of_the_folder_know(folde
         server.kill()
         assert ask(server.start().url, "GET", "order") == "41"
         user.stdin.close()
-        user.wait(10)
+        assert user.wait(10) == 0
     with EmbeddedRedis(folder) as server, pytest.raises(redis.AuthenticationError):
         ask(f"unix://{server.socket_path}", "PING")
 

@@ -17,7 +17,7 @@ from django.dispatch import Signal
 import django_delayq
 from django_delayq import signals
 from django_delayq.core.attempt_outcome import AttemptOutcome
-from django_delayq.core.records.events import COLUMNS
+from django_delayq.core.events import COLUMNS
 from django_delayq.core.redis.config import RedisConfig
 from django_delayq.core.redis.config_values import CHECKS
 from django_delayq.settings import conf, sections

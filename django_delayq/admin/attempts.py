@@ -10,9 +10,7 @@ from django.utils.translation import gettext as _
 
 from .. import connections
 from ..core.attempt_outcome import AttemptOutcome
-from ..core.events import Event
-from ..core.recent_events import EventFilter, newest
-from ..core.records.events import parts
+from ..core.events import Event, EventFilter, newest, parts
 from ..settings.conf import conf
 from .formatting import NOTHING, When, millis, moment
 from .redis_pages import RedisPages
@@ -36,7 +34,7 @@ class AttemptViewModel:
     @property
     def ended(self) -> When | None:
         """Moment of the end."""
-        return moment(parts(self.event.position)[0], self.now_ms)
+        return moment(parts(self.event.position)[1], self.now_ms)
 
     @property
     def is_bad(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from ..core.timings import BUCKETS_MS, Histogram
+from ..core.figures import BUCKETS_MS, Histogram
 from ..status import Change, Rates
 from ..status.change import united
 

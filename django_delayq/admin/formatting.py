@@ -13,7 +13,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ..core.moments import datetime_of
+from ..core.times import datetime_of
 
 #: text of a missing value
 NOTHING: Final = "–"

@@ -10,7 +10,7 @@ from django.utils.dateparse import parse_datetime
 
 from ..core.errors import InvalidJob
 from ..core.job_filter import JobFilter
-from ..core.moments import ms_of
+from ..core.times import ms_of
 
 if TYPE_CHECKING:
     from django.http import QueryDict

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..core.moments import datetime_of
+from ..core.times import datetime_of
 from ..settings.conf import conf
 from ..status.reading import queue_status, worker_status
 from ..status.snapshot import PLACES

@@ -15,8 +15,8 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.job import NewJob, random_block, random_blocks
 from ..core.job_options import check_option_names
-from ..core.moments import parse_moment
 from ..core.task import Task, registry
+from ..core.times import parse_moment
 from ..outbox import durability
 from ..scheduling.handle import COLLECTED, JobHandle
 from ..scheduling.middleware import Chain, Scheduling, chain

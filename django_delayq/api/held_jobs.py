@@ -7,11 +7,10 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
-from ..core.codec import decode_args
-from ..core.codecs import as_json
+from ..core.codec import as_json, decode_args
 from ..core.errors import DelayQError
 from ..core.job import RAW, Undecodable, created_ms
-from ..core.moments import iso_of
+from ..core.times import iso_of
 from ..pull.held import HeldJob
 from .leases import lease_of
 from .parsing import is_deeper

@@ -38,9 +38,8 @@ from .. import connections
 from ..access.permissions import identity_of
 from ..access.problems import Problem
 from ..core.errors import DelayQError
-from ..core.job import derived_key, id_from
+from ..core.job import derived_key, digest_of, id_from
 from ..core.redis.scripts import clear_errors
-from ..core.requests import digest_of
 from ..settings.conf import conf
 
 #: seconds after which an unfinished request counts as dead

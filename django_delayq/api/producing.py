@@ -13,10 +13,10 @@ from typing import Any, Final
 from .. import connections
 from ..access import problems
 from ..core.errors import QueueFull, QueueUnavailable
-from ..core.moments import iso_of
 from ..core.schedule_outcome import ScheduleOutcome
 from ..core.sending.chunks import check_together
 from ..core.task import registry
+from ..core.times import iso_of
 from ..outbox import durability
 from ..scheduling.sending import Prepared, send, send_at_once
 from ..settings.conf import conf

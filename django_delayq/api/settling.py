@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ..core import flusher
 from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import Bury, Release
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload
 from ..core.job_view import JobView
-from ..core.moments import iso_of
 from ..core.queue import Queue
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
+from ..core.times import iso_of
 from ..pull import ends, permits
 from ..worker import decision
 from ..worker.policy import Policy, policy_of
@@ -105,7 +104,7 @@ def settle(
     settlements_by_place = {**settlements, **lost}
     counted = dict(zip(settlements_by_place, queue.settle(list(settlements_by_place.values()), seed=seed), strict=True))
     ended = [one for place, one in settlements.items() if counted[place]]
-    flusher.note(queue.broker, ended)
+    queue.broker.tally.ended(queue.name, ended)
     permits.give_back(queue, [one.job for one in ended])
     return [counted.get(place, False) for place in range(len(entries))]
 

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from asgiref.sync import sync_to_async
 from django.core.checks import CheckMessage
 from django.db import transaction
 from django.utils import timezone
 
-from .. import connections
 from ..core.errors import DelayQError, InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name
-from ..core.replay import run_verb
 from ..core.results import READY, ResultRecord, Results
 from ..core.schedule_outcome import ScheduleOutcome
 from ..outbox import durability, producer
-from ..scheduling.aio import can_use_loop, schedule_on_loop
 from ..scheduling.verbs import schedule_call
 from ..signals import emit
 from ..transactions import ON_COMMIT, in_transaction
 from . import lookup, options
-from .compat import BaseTaskBackend, InvalidTask, InvalidTaskBackend, log_task_enqueued, task_backends, task_enqueued
+from .compat import BaseTaskBackend, InvalidTask, InvalidTaskBackend, task_backends, task_enqueued
 from .registration import adopt, known, priority_class, register
-from .stored import CONTEXT, Facts, Head, change, is_durable, is_result_id, new_result_id, plain, result_of
+from .stored import CONTEXT, Facts, Head, change, new_result_id, plain, result_of
 from .task import DelayQTask, like
 
 if TYPE_CHECKING:
@@ -150,23 +146,6 @@ class DelayQBackend(BaseTaskBackend):
             self._announce(call, handle)
         return call.result
 
-    async def aenqueue(self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Schedule the task from the event loop, without a thread where ``aschedule()`` needs none.
-
-        See :meth:`enqueue`.
-        """
-        call = self._call(task, args, kwargs)
-        handle = await schedule_on_loop(call.task, tuple(call.head.args), call.head.kwargs, call.options)
-        if handle is None:
-            return await super().aenqueue(task, list(args), kwargs)
-        with self._logging(call):
-            await run_verb(connections.broker(), partial(self._create_record, call, handle))
-        if any(receiver[0][0] != id(log_task_enqueued) for receiver in task_enqueued.receivers):
-            await sync_to_async(self._send_signal)(call)
-        else:  # the framework's own receiver does not block
-            self._send_signal(call)
-        return call.result
-
     def _call(self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any]) -> _Call:
         """Return a checked call."""
         self.validate_task(task)
@@ -200,23 +179,17 @@ class DelayQBackend(BaseTaskBackend):
         if handle.outcome == ScheduleOutcome.NOT_SENT:
             return  # logged and signalled already
         if handle.outcome not in _NOT_IN_REDIS:
-            with self._logging(call):
+            try:
                 producer.call_briefly(partial(self._create_record, call, handle))
+            except DelayQError as error:  # the job itself has all that its record has while it is live
+                message = "%s: the result of task %s could not be prepared: %s"
+                logger.warning(message, call.result.id, call.head.task, error)
         self._send_signal(call)
 
     def _create_record(self, call: _Call, handle: JobHandle, broker: DjangoBroker) -> None:
         wait = max(0.0, (handle.due - datetime.now(UTC)).total_seconds())
         ttl_ms = int((self.settings.result_ttl + wait) * 1000)
         Results(broker).create(call.result.id, call.head.pack(), ttl_ms)
-
-    @contextlib.contextmanager
-    def _logging(self, call: _Call) -> Iterator[None]:
-        """Log an error of Redis: the job itself has all that its record has while it is live."""
-        try:
-            yield
-        except DelayQError as error:
-            message = "%s: the result of task %s could not be prepared: %s"
-            logger.warning(message, call.result.id, call.head.task, error)
 
     def _send_signal(self, call: _Call) -> None:
         emit(task_enqueued, type(self), task_result=call.result)
@@ -231,12 +204,6 @@ class DelayQBackend(BaseTaskBackend):
             QueueUnavailable: Redis is unreachable.
         """
         return self._with_known_alias(lookup.find(result_id))
-
-    async def aget_result(self, result_id: str) -> AnyResult:
-        """Return the current result, see :meth:`get_result`; that of a durable task needs a thread."""
-        if not can_use_loop() or not is_result_id(result_id) or is_durable(result_id):
-            return await super().aget_result(result_id)
-        return self._with_known_alias(await lookup.afind(result_id))
 
     def _with_known_alias(self, result: AnyResult) -> AnyResult:
         if result.backend not in task_backends.settings:  # the alias was removed; refresh() needs one that exists

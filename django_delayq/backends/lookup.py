@@ -12,7 +12,6 @@ from django.conf import settings
 from .. import connections
 from ..core.job_view import JobView
 from ..core.records.packed import unpack_job
-from ..core.replay import run_verb
 from ..core.results import FAILED, READY, RUNNING, ResultRecord, Results
 from ..outbox import durability, rows
 from ..settings.conf import conf
@@ -52,17 +51,10 @@ def find(ident: object) -> AnyResult:
         row = _row(ident)
         if row is not None:
             return _of_row(ident, row, record)
-    return _result(ident, record, view)
-
-
-async def afind(ident: str) -> AnyResult:
-    """Return the result of this id; the event loop continues meanwhile. See :func:`find`.
-
-    Args:
-        ident: id of a result, and not of a durable job: the database is not queried.
-    """
-    record, view = await run_verb(connections.broker(), lambda broker: _read(broker, ident))
-    return _result(ident, record, view)
+    head = _head(record, view)
+    if head is None:
+        raise TaskResultDoesNotExist(ident)
+    return _of_view(ident, head, record, view)
 
 
 def _read(broker: DjangoBroker, ident: str) -> tuple[ResultRecord | None, JobView | None]:
@@ -73,13 +65,6 @@ def _read(broker: DjangoBroker, ident: str) -> tuple[ResultRecord | None, JobVie
         # It may have ended between the two reads: a worker writes the record before the job is deleted.
         record = results.read(ident) or record
     return record, view
-
-
-def _result(ident: str, record: ResultRecord | None, view: JobView | None) -> AnyResult:
-    head = _head(record, view)
-    if head is None:
-        raise TaskResultDoesNotExist(ident)
-    return _of_view(ident, head, record, view)
 
 
 def _views(broker: DjangoBroker, ident: str, record: ResultRecord | None) -> Iterator[JobView]:

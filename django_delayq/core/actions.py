@@ -89,7 +89,7 @@ class Action:
 
         Args:
             generation: which job of the id; None = any.
-            request: the id of the call, if it repeats an earlier one (:mod:`.requests`).
+            request: the id of the call, if it repeats an earlier one (:mod:`.job`).
 
         Raises:
             InvalidJob: an invalid id.

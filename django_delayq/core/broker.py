@@ -8,20 +8,18 @@ from typing import Any, Final, Unpack
 
 from . import depths, figures, rules
 from .errors import Misconfigured
+from .figures import Figures, Tally
 from .inspector import Inspector
+from .job import pack_repeats
 from .queue import Queue
 from .records.keys import MAX_SHARDS, Shard, make_shard, wake_key
 from .records.layout import Layout
 from .records.reserve_frames import BrokenJob
 from .redis.connection import Connection
-from .redis.observed import ObservedScripts, Observer
-from .redis.scripts import Scripts, clear_errors
+from .redis.scripts import Observer, Scripts, clear_errors
 from .redis.server_info import OLDEST_SERVER, by_server, server_version
-from .requests import pack_repeats
 from .resharding import EpochChanges
 from .sending import quotas
-from .tally import Tally
-from .timings import Figures
 from .wake import ChannelWaker, ListWaker, Waker
 from .workers import WorkerRegistry
 
@@ -62,7 +60,7 @@ class Broker(WorkerRegistry):
         self.event_cap = event_cap
         #: for how long a call of this broker may be repeated, packed for the scripts (``lua/lib/window.lua``)
         self.repeats = pack_repeats(connection.patience)
-        self._test_clock = test_clock
+        self.scripts = Scripts(connection, test_clock=test_clock)
         self.observe(observe)
         self.inspector = Inspector(self)
         self.epochs = EpochChanges(self)
@@ -77,10 +75,7 @@ class Broker(WorkerRegistry):
         The observer runs in the thread of the call, also when the call raises. Calls already in progress are not
         reported.
         """
-        if observer is None:
-            self.scripts = Scripts(self.connection, test_clock=self._test_clock)
-        else:
-            self.scripts = ObservedScripts(self.connection, observer, test_clock=self._test_clock)
+        self.scripts.observer = observer
 
     def _make_queue(self, name: str, layout: Layout) -> Queue:
         return self.queue_class(self, name, layout)
@@ -178,17 +173,14 @@ class Broker(WorkerRegistry):
         """Return the counters of finished attempts of all processes, by one command; the most recent may be missing."""
         return figures.read(self)
 
-    def note_figures(self, deltas: Figures, request: bytes | None = None) -> None:
-        """Add to the counters. Levels are not added, see :meth:`set_level`.
+    def note_figures(self, deltas: Figures, request: bytes | None = None, *, replace: bool = False) -> None:
+        """Add to the counters.
 
         Args:
             request: of calls with the same id only the first counts.
+            replace: store these values in place of the previous ones.
         """
-        figures.note(self, deltas, request)
-
-    def set_level(self, name: str, value: int) -> None:
-        """Store a measured level in place of the previous one."""
-        figures.set_level(self, name, value)
+        figures.note(self, deltas, request, replace=replace)
 
     # -- server ------------------------------------------------------------------------------------------------------
 

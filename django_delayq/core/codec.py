@@ -1,7 +1,5 @@
 """Encoding of arguments and payloads as bytes: canonical JSON, with tags for types that JSON lacks.
 
-A project may store the same values, tags included, with another codec (:mod:`.codecs`).
-
 Equal values have equal bytes: keys are sorted, there are no spaces, text is UTF-8. Payloads can therefore be compared,
 and recognised as duplicates, without decoding.
 
@@ -15,51 +13,279 @@ Arguments of a call (:func:`encode_args`):
 
 An object with one key that begins with ``$`` is a tag: ``{"$dt":"2030-01-01T00:00:00+00:00"}``. The tags are ``$dt``
 datetime, ``$d`` date, ``$t`` time, ``$td`` timedelta (microseconds), ``$dec`` Decimal, ``$uuid`` UUID, ``$b`` bytes
-(base64), and for a project's own types ``$.name`` (:mod:`.codec_types`). A caller's own dict of that form gets one more
+(base64), and for a project's own types ``$.name`` (:class:`ValueType`). A caller's own dict of that form gets one more
 ``$``, which decoding removes.
 
 Encoding and decoding change some types: tuples become lists, subclasses become their base (an ``IntegerChoices`` member
 its number), bytearray and memoryview become bytes, and the zone of a datetime becomes its offset from UTC.
+
+A project may store the same plain values, tags included, with a codec of its own (:class:`Codec`). JSON has no mark;
+the bytes of any other codec begin with one byte, 0x80 plus the codec's number, which cannot begin a text in UTF-8. A
+process reads JSON and the bytes of its own codec; those of a third one are refused.
+
+The codec and the own types are choices of the process, like the adapters of a database driver: the processes that
+schedule and those that run jobs must make the same ones.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from base64 import b64encode
-from collections.abc import Callable, Mapping
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from importlib import import_module
+from typing import Any, Final, Protocol
 from uuid import UUID
 
-from . import codecs
-from .codec_types import BUILT_IN, MARK, ValueType, forget, register, types_by_kind
-from .decoding import decode, decode_args
-from .errors import InvalidJob
-from .refusals import SCALARS, Unstorable, reason_against, short_key
-
-__all__ = [
-    "MAX_BYTES",
-    "MAX_DEPTH",
-    "ValueType",
-    "decode",
-    "decode_args",
-    "encode",
-    "encode_args",
-    "forget",
-    "register",
-]
+from .errors import InvalidJob, Misconfigured
+from .inputs import short
+from .job import Undecodable
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 32
 
+#: types that the C encoder writes correctly. Exact types: a subclass may print itself differently
+_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 _TEXT: Final = frozenset((str,))
+#: types that have a built-in stored form
+_BUILT_IN: Final = frozenset(
+    (object, *_SCALARS, list, tuple, dict, datetime, date, time, timedelta, Decimal, UUID, bytes, bytearray, memoryview)
+)
 _MAX_INT_BITS: Final = 14_000  # Python itself refuses to read numbers of more than 4300 digits
 _MICROSECOND: Final = timedelta(microseconds=1)
+#: first part of the path to an argument of a call
+_ARGUMENT: Final = "argument"
+#: tag -> the types, in this order, and how they are written and read. The methods are those of the base class: a
+#: subclass (pandas.Timestamp) may write digits that cannot be read back
+_TAGS: Final[dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    "$dt": (datetime, datetime.isoformat, datetime.fromisoformat),
+    "$d": (date, date.isoformat, date.fromisoformat),
+    "$t": (time, time.isoformat, time.fromisoformat),
+    "$td": (timedelta, lambda span: span // _MICROSECOND, lambda microseconds: timedelta(microseconds=microseconds)),
+    "$dec": (Decimal, Decimal.__str__, Decimal),
+    "$uuid": (UUID, UUID.__str__, UUID),
+    "$b": (
+        (bytes, bytearray, memoryview),
+        lambda data: b64encode(bytes(data)).decode("ascii"),
+        lambda text: b64decode(text, validate=True),
+    ),
+}
+#: prefix of all tags of a project, so that no tag of a later release collides with one
+_OWN: Final = "$."
+_OWN_TAG: Final = re.compile(r"[a-z0-9_-]{1,40}")
+#: bits of a mark; the others are the number of the codec
+_MARK: Final = 0x80
+_MOST_NUMBER: Final = 0x3F
+#: numbers below are those of this package's codecs
+_FIRST_OWN_NUMBER: Final = 16
+_NAMES: Final = {1: "msgpack"}
 
 
-# --- encoding
+# -- types of a project -----------------------------------------------------------------------------------------------
+
+#: tag as stored -> type
+types_by_tag: Final[dict[str, ValueType]] = {}
+#: class -> type
+types_by_kind: Final[dict[type[Any], ValueType]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """Stored form of one of the project's own types: ``ValueType("money", Money, dump, load)``.
+
+    Attributes:
+        tag: marks the values in storage: 1 to 40 of ``a-z 0-9 _ -``. It must never change its meaning.
+        kind: the type. Its subclasses use the same form, unless they have a tag of their own.
+        dump: converts a value into one that can be stored (text, numbers, lists, dicts, dates, other registered types).
+            Equal values must give equal results, or equal payloads are not recognised.
+        load: converts the result of ``dump`` back. If it raises for a job, the job cannot be read and goes to the
+            morgue.
+    """
+
+    tag: str
+    kind: type[Any]
+    dump: Callable[[Any], Any]
+    load: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tag, str) or not _OWN_TAG.fullmatch(self.tag):
+            raise Misconfigured(f"the tag {short(self.tag)} is not 1 to 40 of a-z, 0-9, _ and -, like 'money'")
+        if not isinstance(self.kind, type):
+            raise Misconfigured(f"tag {self.tag!r}: {short(self.kind)} is no type; give the class of the values")
+        if self.kind in _BUILT_IN:
+            raise Misconfigured(f"tag {self.tag!r}: {self.kind.__name__} has a stored form of its own, which stays")
+        if not callable(self.dump) or not callable(self.load):
+            raise Misconfigured(f"tag {self.tag!r}: dump and load are functions of one value")
+
+
+def register(tag: str, kind: type[Any], dump: Callable[[Any], Any], load: Callable[[Any], Any]) -> ValueType:
+    """Make values of a type storable in this process: see :class:`ValueType`. Repeating a registration has no effect.
+
+    Both the processes that schedule and the processes that run the jobs must register; with Django,
+    ``DELAYQ["CODEC_TYPES"]`` does so.
+
+    Raises:
+        Misconfigured: an argument is not usable, or the tag or the type belongs to another registration.
+    """
+    return install(ValueType(tag, kind, dump, load))
+
+
+def install(made: ValueType) -> ValueType:
+    """Register an existing :class:`ValueType`; see :func:`register`."""
+    for other in (types_by_tag.get(_OWN + made.tag), types_by_kind.get(made.kind)):
+        if other is not None and other != made:
+            raise Misconfigured(
+                f"tag {made.tag!r} for {made.kind.__qualname__}: {other.tag!r} stands for {other.kind.__qualname__} "
+                f"already; a tag stands for one type and a type has one tag"
+            )
+    types_by_tag[_OWN + made.tag] = types_by_kind[made.kind] = made
+    return made
+
+
+def forget(made: ValueType) -> None:
+    """Remove a registration: its values can no longer be stored, and stored ones can no longer be read."""
+    if types_by_tag.get(_OWN + made.tag) == made:
+        del types_by_tag[_OWN + made.tag], types_by_kind[made.kind]
+
+
+# -- codec of a project -----------------------------------------------------------------------------------------------
+
+
+class Codec(Protocol):
+    """Codec of plain values: None, bool, int, float, str, list, and dict with text keys.
+
+    Attributes:
+        name: names the codec in messages.
+        number: marks its bytes: 16 to 63 for a project's own codec. It must never change its meaning.
+    """
+
+    name: str
+    number: int
+
+    def dumps(self, value: Any) -> bytes:
+        """Return the bytes of a value. Equal values, whose dicts have the same order, must give equal bytes."""
+
+    def loads(self, data: bytes) -> Any:
+        """Return the value. It must run no code that the bytes choose: they come from Redis."""
+
+
+#: codec of this process; None = JSON
+chosen: Codec | None = None
+
+
+def codec_at(path: str) -> Codec:
+    """Return the codec at a dotted path like ``shop.codecs.packed``.
+
+    Raises:
+        Misconfigured: it cannot be imported, or is not a codec.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        return _checked(getattr(import_module(module), name))
+    except Misconfigured as error:
+        raise Misconfigured(f"{path}: {error}") from None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise Misconfigured(f"{path} cannot be imported: {error}") from error
+
+
+def use(codec: Codec | None) -> None:
+    """Store with this codec from now on, in this process; None = JSON.
+
+    Raises:
+        Misconfigured: the object is not a codec.
+    """
+    global chosen
+    chosen = codec if codec is None else _checked(codec)
+
+
+def _checked(codec: Any) -> Codec:
+    if isinstance(codec, type) or not all(callable(getattr(codec, name, None)) for name in ("dumps", "loads")):
+        raise Misconfigured(
+            f"{short(codec)} is not a codec; give an object with name, number, dumps(value) and loads(data)"
+        )
+    name, number = getattr(codec, "name", None), getattr(codec, "number", None)
+    if not isinstance(name, str) or name in ("", "json"):
+        raise Misconfigured(f"the codec's name is {short(name)}; give it a text of its own, which messages show")
+    if type(number) is not int or not 1 <= number <= _MOST_NUMBER or _NAMES.get(number, name) != name:
+        raise Misconfigured(
+            f"the number of codec {name!r} is {short(number)}; give it one from {_FIRST_OWN_NUMBER} to {_MOST_NUMBER}, "
+            f"which marks its bytes for ever"
+        )
+    checked: Codec = codec
+    return checked
+
+
+def dump_with(codec: Codec, value: Any) -> bytes:
+    """Return the marked bytes of a plain value whose dicts have their keys in order.
+
+    Raises:
+        InvalidJob: the codec cannot store it.
+    """
+    try:
+        return bytes((_MARK | codec.number,)) + codec.dumps(value)
+    except Exception as error:  # a codec of a project may raise anything
+        raise InvalidJob(
+            f"codec {codec.name!r} cannot store the value: {type(error).__name__}: {error}; pass it as a text"
+        ) from error
+
+
+def _is_marked(data: bytes) -> bool:
+    return data != b"" and _MARK < data[0] <= _MARK | _MOST_NUMBER
+
+
+def _load_marked(data: bytes) -> Any:
+    """Return the plain value, tags included, of bytes that another codec than JSON has stored."""
+    number, codec = data[0] & _MOST_NUMBER, chosen
+    if codec is None or codec.number != number:
+        named = f" ({_NAMES[number]!r})" if number in _NAMES else ""
+        here = "'json'" if codec is None else f"{codec.name!r} (number {codec.number})"
+        raise Undecodable(
+            f"stored with codec number {number}{named}, but this process uses {here}; "
+            f"give all processes the same CODEC in the settings, then retry the job"
+        )
+    try:
+        return codec.loads(data[1:])
+    except Exception as error:  # as in dump_with
+        raise Undecodable(f"codec {codec.name!r} cannot read the bytes: {type(error).__name__}: {error}") from None
+
+
+def as_json(data: bytes) -> bytes:
+    """Return stored bytes as JSON, tags included. Bytes without a mark are returned unchanged.
+
+    Raises:
+        Undecodable: they are another codec's than that of this process, or damaged; or the value has no form in JSON.
+    """
+    if not _is_marked(data):
+        return data
+    value = _load_marked(data)
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Undecodable(f"the stored value has no form in JSON: {error}") from None
+
+
+def from_json(codec: Codec, data: bytes) -> bytes:
+    """Return canonical JSON, tags included, as the codec stores it.
+
+    Raises:
+        InvalidJob: the codec cannot store it.
+    """
+    return dump_with(codec, json.loads(data)) if data else data
+
+
+def readable(data: bytes) -> str:
+    """Return stored bytes as a text for searches; unreadable ones as they are."""
+    try:
+        return as_json(data).decode(errors="replace")
+    except Undecodable:
+        return data.decode(errors="replace")
+
+
+# -- encoding ---------------------------------------------------------------------------------------------------------
 
 
 def encode_args(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int = MAX_BYTES) -> bytes:
@@ -73,12 +299,11 @@ def encode_args(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int 
     """
     if not args and not kwargs:
         return b""
-    encoded = None
-    if codecs.chosen is None and SCALARS.issuperset(map(type, args)) and (not kwargs or _is_flat(kwargs)):
-        encoded = _quickly(args if not kwargs else {"a": args, "k": kwargs} if args else {"k": kwargs})
+    encoded = _quickly(_call(args, kwargs)) if _is_plain(args) and _is_plain(kwargs) else None
     if encoded is None:
-        encoded = _written(_stored_args(args, kwargs))
-    return encoded if len(encoded) <= limit else _too_large(encoded, limit, "the arguments take")
+        stored = [_stored(value, 1, (_ARGUMENT, place)) for place, value in enumerate(args)]
+        encoded = _written(_call(stored, _stored(dict(kwargs), 0, (_ARGUMENT,))))
+    return _limited(encoded, limit, "the arguments take")
 
 
 def encode(value: Any, *, limit: int = MAX_BYTES, what: str = "payload") -> bytes:
@@ -87,13 +312,12 @@ def encode(value: Any, *, limit: int = MAX_BYTES, what: str = "payload") -> byte
     Raises:
         InvalidJob: see :func:`encode_args`.
     """
-    encoded = _quickly(value) if codecs.chosen is None and _is_flat(value) else None
-    if encoded is None:
-        try:
-            encoded = _written(_stored(value, 1))
-        except Unstorable as refused:
-            raise refused.at(what) from None
-    return encoded if len(encoded) <= limit else _too_large(encoded, limit, f"{what} takes")
+    encoded = _quickly(value) if _is_plain(value) else None
+    return _limited(_written(_stored(value, 1, (what,))) if encoded is None else encoded, limit, f"{what} takes")
+
+
+def _call(args: Any, kwargs: Any) -> Any:
+    return args if not kwargs else {"a": args, "k": kwargs} if args else {"k": kwargs}
 
 
 def _make_dump() -> Callable[[Any], str]:
@@ -113,164 +337,248 @@ def _make_dump() -> Callable[[Any], str]:
 _dump: Final = _make_dump()
 
 
-def _is_flat(value: Any) -> bool:
-    """Return True for a dict that needs no pass over its values: text keys, plain values, not shaped like a tag."""
-    return (
-        type(value) is dict
-        and SCALARS.issuperset(map(type, value.values()))
-        and _TEXT.issuperset(map(type, value))
-        and (len(value) != 1 or next(iter(value))[:1] != "$")
-    )
-
-
 def _quickly(value: Any) -> bytes | None:
-    """Return the bytes of plain values; None if one cannot be stored, which the slow path then finds and names."""
+    """Return the bytes of a plain value; None if :func:`_stored` has to look at it."""
     try:
-        return _dump(value).encode()
+        return _dump(value).encode() if chosen is None else None
     except ValueError:  # NaN, half of a surrogate pair, an int of thousands of digits
         return None
 
 
+def _is_plain(value: Any, levels: int = MAX_DEPTH) -> bool:
+    """Return True if a value has no types but those of JSON, keys that are texts, and no dict shaped like a tag."""
+    kind = type(value)
+    if kind is dict:
+        if not _TEXT.issuperset(map(type, value)) or (len(value) == 1 and next(iter(value))[:1] == "$"):
+            return False
+        items: Collection[Any] = value.values()
+    elif kind is list or kind is tuple:
+        items = value
+    else:
+        return kind in _SCALARS
+    return levels > 0 and (_SCALARS.issuperset(map(type, items)) or all(_is_plain(item, levels - 1) for item in items))
+
+
 def _written(stored: Any) -> bytes:
-    codec = codecs.chosen
-    return _dump(stored).encode() if codec is None else codecs.dump(codec, stored)
+    return _dump(stored).encode() if chosen is None else dump_with(chosen, stored)
 
 
-def _stored_args(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    positional = [_stored_argument(n, value) for n, value in enumerate(args)]
-    if not kwargs:
-        return positional
-    named = _tagged({_name(name): _stored_argument(name, value) for name, value in kwargs.items()})
-    return {"a": positional, "k": named} if args else {"k": named}
-
-
-def _stored_argument(place: int | str, value: Any) -> Any:
-    try:
-        return _stored(value, 1)
-    except Unstorable as refused:
-        raise refused.at(f"argument {short_key(place)}") from None
-
-
-def _name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise InvalidJob(f"the argument name {short_key(name)} is not a text")
-    try:
-        return _text(name)
-    except Unstorable as refused:
-        raise refused.at(f"argument {short_key(name)}") from None
-
-
-def _too_large(encoded: bytes, limit: int, what: str) -> bytes:
+def _limited(encoded: bytes, limit: int, what: str) -> bytes:
+    if len(encoded) <= limit:
+        return encoded
     raise InvalidJob(
         f"{what} {len(encoded)} bytes, at most {limit} are stored; store the data elsewhere and pass its key"
     )
 
 
-def _stored(value: Any, depth: int) -> Any:
-    """Return ``value`` in types that JSON has, checked. The cost is one pass over every value that is not flat."""
+def _stored(value: Any, depth: int, path: tuple[Any, ...]) -> Any:
+    """Return ``value`` in types that JSON has, checked.
+
+    Args:
+        depth: levels of nesting, this one included.
+        path: name of the outermost value, then the keys that lead to this one.
+    """
     kind = type(value)
-    if kind is str:
-        return _text(value)
-    if types_by_kind and kind not in BUILT_IN:
-        for base in kind.__mro__:
-            if base in types_by_kind:
-                return _own_form(types_by_kind[base], value, depth)
-    if isinstance(value, str):
-        return _text(value)
-    if value is None or value is True or value is False:
-        return value
-    if kind is int or isinstance(value, int):
-        return _number(value)
-    if kind is float or isinstance(value, float):
-        if not math.isfinite(value):
-            raise Unstorable(f"{float.__repr__(value)} has no form in JSON; pass None or a text")
-        return float.__float__(value)
+    own = None
+    if types_by_kind and kind not in _BUILT_IN:
+        own = next((types_by_kind[base] for base in kind.__mro__ if base in types_by_kind), None)
+    if own is None and (value is None or isinstance(value, (str, int, float))):
+        return _scalar(value, path)
     if depth > MAX_DEPTH:
-        raise Unstorable(f"nested more than {MAX_DEPTH} levels deep")
+        raise _refusal(path, f"nested more than {MAX_DEPTH} levels deep")
+    if own is not None:
+        return {_OWN + own.tag: _stored(_own_form(own, value, path), depth + 1, path)}
     if isinstance(value, dict):
-        return _tagged(_stored_dict(value, depth))
+        return _escaped({_key(key, (*path, key)): _stored(one, depth + 1, (*path, key)) for key, one in value.items()})
     if isinstance(value, (list, tuple)):
-        place: Any = 0
-        try:
-            items = []
-            for place, item in enumerate(value):  # noqa: B007 (read by the except clause)
-                items.append(_stored(item, depth + 1))
-            return items
-        except Unstorable as refused:
-            refused.path.append(place)
-            raise
-    return _tag_of(value)
+        return [_stored(one, depth + 1, (*path, place)) for place, one in enumerate(value)]
+    return _tagged(value, path)
 
 
-def _own_form(own: ValueType, value: Any, depth: int) -> dict[str, Any]:
-    """Return a value of a project's own type behind its tag."""
-    if depth > MAX_DEPTH:
-        raise Unstorable(f"nested more than {MAX_DEPTH} levels deep")
+def _scalar(value: Any, path: tuple[Any, ...]) -> Any:
+    if isinstance(value, str):
+        return _text(value, path)
+    if value is None or isinstance(value, bool):
+        return value
+    if not isinstance(value, int):
+        if not math.isfinite(value):
+            raise _refusal(path, f"{float.__repr__(value)} has no form in JSON; pass None or a text")
+        return float.__float__(value)
+    number = int.__int__(value)
+    if number.bit_length() > _MAX_INT_BITS:
+        bits = number.bit_length()
+        raise _refusal(path, f"an int of {bits} bits; at most {_MAX_INT_BITS} are stored, pass it as a text")
+    return number
+
+
+def _own_form(own: ValueType, value: Any, path: tuple[Any, ...]) -> Any:
+    """Return what a project stores for a value of its own type."""
     try:
         dumped = own.dump(value)
     except Exception as error:
-        raise Unstorable(f"the dump function of tag {own.tag!r} failed: {type(error).__name__}: {error}") from error
+        text = f"the dump function of tag {own.tag!r} failed: {type(error).__name__}: {error}"
+        raise _refusal(path, text) from error
     if type(dumped) is own.kind:
-        raise Unstorable(f"the dump function of tag {own.tag!r} gave a {own.kind.__qualname__} back")
-    return {MARK + own.tag: _stored(dumped, depth + 1)}
+        raise _refusal(path, f"the dump function of tag {own.tag!r} gave a {own.kind.__qualname__} back")
+    return dumped
 
 
-def _stored_dict(value: dict[Any, Any], depth: int) -> dict[str, Any]:
-    stored: dict[str, Any] = {}
-    key: Any = None
-    try:
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise Unstorable("its key is not a text, and JSON has no others; use str(key)")
-            stored[_text(key)] = _stored(item, depth + 1)
-    except Unstorable as refused:
-        refused.path.append(key)
-        raise
-    return stored
+def _key(key: Any, path: tuple[Any, ...]) -> str:
+    if not isinstance(key, str):
+        raise _refusal(path, "its key is not a text, and JSON has no others; use str(key)")
+    return _text(key, path)
 
 
-def _tagged(stored: dict[str, Any]) -> dict[str, Any]:
-    """Escape a caller's dict that has the form of a tag."""
-    if len(stored) == 1:
-        (key,) = stored
-        if key[:1] == "$":
-            return {f"${key}": stored[key]}
-    return stored
-
-
-def _text(value: str) -> str:
+def _text(value: str, path: tuple[Any, ...]) -> str:
     value = str.__str__(value)
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise Unstorable("the text holds half of a surrogate pair, which UTF-8 cannot write") from None
+            raise _refusal(path, "the text holds half of a surrogate pair, which UTF-8 cannot write") from None
     return value
 
 
-def _number(value: int) -> int:
-    value = int.__int__(value)
-    if value.bit_length() > _MAX_INT_BITS:
-        raise Unstorable(f"an int of {value.bit_length()} bits; at most {_MAX_INT_BITS} are stored, pass it as a text")
-    return value
+def _escaped(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return a caller's dict with its keys in order, escaped if it has the form of a tag."""
+    if len(stored) == 1:
+        (key,) = stored
+        if key[:1] == "$":
+            return {f"${key}": stored[key]}
+    return dict(sorted(stored.items()))
 
 
-def _tag_of(value: Any) -> dict[str, Any]:
-    if isinstance(value, datetime):
-        # The base class's method: a subclass (pandas.Timestamp) prints digits that cannot be read back.
-        return {"$dt": datetime.isoformat(value)}
-    if isinstance(value, date):
-        return {"$d": date.isoformat(value)}
-    if isinstance(value, time):
-        return {"$t": time.isoformat(value)}
-    if isinstance(value, timedelta):
-        return {"$td": value // _MICROSECOND}
-    if isinstance(value, Decimal):
-        if not value.is_finite():
-            raise Unstorable(f"Decimal {value} has no stored form; pass None or a text")
-        return {"$dec": Decimal.__str__(value)}
-    if isinstance(value, UUID):
-        return {"$uuid": UUID.__str__(value)}
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return {"$b": b64encode(bytes(value)).decode("ascii")}
-    raise Unstorable(reason_against(value))
+def _tagged(value: Any, path: tuple[Any, ...]) -> dict[str, Any]:
+    """Return a value of a type that JSON lacks behind its tag."""
+    if isinstance(value, Decimal) and not value.is_finite():
+        raise _refusal(path, f"Decimal {value} has no stored form; pass None or a text")
+    for tag, (kinds, write, _) in _TAGS.items():
+        if isinstance(value, kinds):
+            return {tag: write(value)}
+    raise _refusal(path, _reason_against(value))
+
+
+def _refusal(path: tuple[Any, ...], reason: str) -> InvalidJob:
+    """Return the error for a value without a stored form."""
+    what, *keys = path
+    if what == _ARGUMENT:
+        what = f"{what} {_short(keys.pop(0))}"
+    place = "".join(f"[{_short(key)}]" for key in keys[-8:])
+    return InvalidJob(f"{what}{place}: {reason}")
+
+
+def _reason_against(value: Any) -> str:
+    """Return the reason why ``value`` cannot be stored, and what to pass instead. No method of ``value`` is called."""
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__
+    if isinstance(value, type):
+        return f"the class {value.__qualname__} cannot be stored; pass its name"
+    if hasattr(kind, "_meta") and hasattr(kind, "pk"):
+        return (
+            f"a model instance ({name}) cannot be stored, and would be stale when the job runs; "
+            f"pass its primary key (obj.pk) and load it in the task"
+        )
+    if hasattr(kind, "query") and hasattr(kind, "values_list"):
+        return f"{name} is a query; pass the primary keys, list(queryset.values_list('pk', flat=True))"
+    if isinstance(value, (set, frozenset)):
+        return f"a {name} has no order and no form in JSON; pass sorted(value)"
+    if any(base.__name__ == "__proxy__" for base in kind.__mro__):
+        return "a lazy text has no fixed value yet; pass str(value)"
+    if hasattr(kind, "__dataclass_fields__"):
+        return f"{name} is a dataclass; pass dataclasses.asdict(value)"
+    if hasattr(kind, "__members__"):
+        return f"{name} is an Enum member; pass its .value"
+    if callable(value):
+        return f"{name} is a callable; pass data, and let the task choose what to call"
+    return f"{name} has no stored form; pass text, numbers, lists and dicts, or its primary key"
+
+
+def _short(key: Any) -> str:
+    """Return a short ``repr(key)`` without running code of a foreign class."""
+    if type(key) in _SCALARS and not (type(key) is int and key.bit_length() > 200):
+        text = repr(key)
+        return text if len(text) <= 40 else f"{text[:40]}…"
+    return f"<{type(key).__name__}>"
+
+
+# -- decoding ---------------------------------------------------------------------------------------------------------
+
+
+def decode_args(data: bytes, load: Callable[[bytes], Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+    """Return ``(args, kwargs)`` decoded from the bytes of :func:`encode_args`.
+
+    Args:
+        load: decodes them; None = :func:`decode`.
+
+    Raises:
+        Undecodable: the bytes are not arguments in a form that this release supports.
+    """
+    if not data:
+        return [], {}
+    value = decode(data) if load is None else load(data)
+    if type(value) is list:
+        return value, {}
+    if type(value) is dict and value.keys() <= {"a", "k"}:
+        args, kwargs = value.get("a", []), value.get("k", {})
+        if type(args) is list and type(kwargs) is dict:
+            return args, kwargs
+    raise Undecodable("these are no arguments: a list, or an object with a list 'a' and an object 'k', was expected")
+
+
+def decode(data: bytes) -> Any:
+    """Return the value of canonical bytes (any JSON in UTF-8 is accepted).
+
+    Raises:
+        Undecodable: not JSON, not UTF-8, NaN, an unknown tag, nested too deep to read, or stored with another codec.
+    """
+    try:
+        if _is_marked(data):
+            return _untagged(_load_marked(data))
+        text = data.decode()
+        return (_with_tags if '"$' in text else _plain).decode(text)
+    except Undecodable:
+        raise
+    except RecursionError:
+        raise Undecodable("nested too deep to read") from None
+    except (ValueError, ArithmeticError, TypeError, AttributeError) as error:
+        raise Undecodable(f"no JSON: {error}") from None
+
+
+def _untagged(value: Any) -> Any:
+    """Return a plain value with the values behind its tags in place of them."""
+    if isinstance(value, dict):
+        return _untag({key: _untagged(item) for key, item in value.items()})
+    return [_untagged(item) for item in value] if isinstance(value, list) else value
+
+
+def _untag(value: dict[str, Any]) -> Any:
+    if len(value) != 1:
+        return value
+    ((key, inner),) = value.items()
+    if key[:1] != "$":
+        return value
+    if key[:2] == "$$":
+        return {key[1:]: inner}
+    if key in _TAGS:
+        return _TAGS[key][2](inner)
+    own = types_by_tag.get(key)
+    if own is None:
+        text = f"the tag {_short(key)} is not known here; was it written by a newer release?"
+        if key[:2] == _OWN:
+            text = (
+                f"the tag {_short(key[2:])} of a value of the project is not known in this process; "
+                f"register it here too (codec.register, or CODEC_TYPES in the settings)"
+            )
+        raise Undecodable(text)
+    try:
+        return own.load(inner)
+    except Exception as error:
+        raise Undecodable(f"the load function of tag {own.tag!r} failed: {type(error).__name__}: {error}") from error
+
+
+def _no_constant(name: str) -> Any:
+    raise Undecodable(f"{name} is no number")
+
+
+_plain: Final = json.JSONDecoder(parse_constant=_no_constant)
+_with_tags: Final = json.JSONDecoder(object_hook=_untag, parse_constant=_no_constant)

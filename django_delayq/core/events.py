@@ -1,39 +1,295 @@
-"""Capped streams of finished attempts: reading from a position, and the cursors of consumers.
+"""Events of finished attempts, in one capped stream for each shard: their form, and reading them.
 
-A *consumer* is a name under which events are read continuously; its *cursor* in a shard is the position
-(:mod:`.records.events`) up to which it has read there. A shard's stream is trimmed up to the slowest cursor, except its
-newest events (:data:`KEEP`), which :mod:`.recent_events` reads. The cap of the stream overrides cursors: a consumer
-that stops reading never makes the stream grow. It loses events, and detects that because the number of the next event
-does not follow its own.
+An entry has the events of one call, each with a number of its own, in two fields: ``worker``, and ``events-<version>``,
+its events one after another. An event is :data:`COLUMNS`, each word followed by a zero byte, which no id contains; so
+one split of many events gives their columns as slices. Workers pack the events of attempts
+(:mod:`.records.settle_frames`), scripts those of cancellations and bulk loads (``lua/lib/event.lua``). A new column is
+added at the end, under a new version. An entry of an older version is read with empty words in the newer columns; one
+of a newer version is refused.
 
-The registry of consumers, ``{<prefix>}:cursors`` (hash: consumer -> ``<ms of its last heartbeat>:<queues, or *>``),
-lists them before they have a cursor in a shard, that is, in queues and epochs that they have not read yet. An old epoch
-is retired only after all consumers that follow the queue have read its events.
+The events of a shard are numbered without gaps from 1. The id of an entry is ``<number of its last event>-<ms>``, and
+the *position* of an event ``<its number>-<ms of its entry>``. A reader keeps the position of the last entry that it has
+read. If the next entry does not begin with the next number, events were removed unread, and the numbers say how many.
+
+The stream of a shard whose epoch is retired stays for a day, so a reader that returns within a day misses nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from .errors import InvalidJob
-from .records.events import BEGINNING, COLUMNS, WIDTH, EventEntry, parts, words_of
-from .redis.scripts import clear_errors
-from .streams import Place, Stream, distance, entries, query, streams
+from .errors import InvalidJob, Misconfigured
+from .records.frames import unpack_fields
+from .records.layout import all_numbers
+from .redis.faults import REDIS_ERRORS
+from .redis.scripts import clear_errors, pack_argument
 
 if TYPE_CHECKING:
     from .broker import Broker
 
-#: every queue, future ones included
-EVERY: Final = "*"
-#: newest events of a shard that stay although all consumers have read them. The script notes a place in the stream
-#: after every eighth of the cap, so up to that many more may stay
-KEEP: Final = 1000
-_CONSUMER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+#: a queue and the number of one of its shards
+Place: TypeAlias = tuple[str, int]
+
+BEGINNING: Final = "0-0"
+#: column -> version of the entries since which it exists. ``extra`` is "<name>:<value>", or empty. Times and durations
+#: are in ms; an empty word is a missing value.
+SINCE: Final = {
+    "outcome": 1,
+    "id": 1,
+    "task": 1,
+    "key": 1,
+    "due": 1,
+    "started": 1,
+    "ms": 1,
+    "attempt": 1,
+    "error": 1,
+    "jobs": 1,
+    "created": 1,
+    "extra": 1,
+}
+COLUMNS: Final = tuple(SINCE)
+WIDTH: Final = len(COLUMNS)
+VERSION: Final = max(SINCE.values())
+#: field with the events of an entry; the one that ``lua/lib/event.lua`` writes
+FIELD: Final = b"events-%d" % VERSION
+#: raw entry from Redis: its id, then field, value, field, value, ...
+RawEntry: TypeAlias = tuple[bytes, Sequence[bytes]]
+
+_POSITION: Final = re.compile(r"\d{1,20}-\d{1,15}")
+_FIELD_OF_ANY_VERSION: Final = re.compile(rb"events-([1-9]\d{0,4})")
+
+
+class EventEntry(NamedTuple):
+    """Events of one entry."""
+
+    #: number of the last event
+    last: int
+    ms: int
+    worker: bytes
+    events: bytes
+
+    @property
+    def size(self) -> int:
+        """Number of events."""
+        return self.events.count(b"\0") // WIDTH
+
+    @property
+    def position(self) -> str:
+        """Position of the last event."""
+        return f"{self.last}-{self.ms}"
+
+    @property
+    def before(self) -> str:
+        """Position before the first event."""
+        return f"{self.last - self.size}-{self.ms}"
+
+
+def parts(position: str) -> tuple[int, int]:
+    """Return a position as ``(number, ms)``; these pairs sort in the order of the positions.
+
+    Raises:
+        InvalidJob: the text is not a position.
+    """
+    if not isinstance(position, str) or not _POSITION.fullmatch(position):
+        raise InvalidJob(f"{str(position)[:60]!r} is no position of an event; give one like '1-1700000000000'")
+    number, _, ms = position.partition("-")
+    return int(number), int(ms)
+
+
+def unpack_entry(raw: RawEntry) -> EventEntry:
+    """Return an entry as read from Redis. One that no script of ours wrote is a single event without any value.
+
+    Raises:
+        Misconfigured: a newer release wrote the entry.
+    """
+    ident, words = raw
+    last, _, ms = ident.partition(b"-")
+    if len(words) == 4 and (events := _read_events(ident, words[2], words[3])):
+        return EventEntry(int(last), int(ms), words[1], events)
+    return EventEntry(int(last), int(ms), b"", b"\0" * WIDTH)
+
+
+def _read_events(ident: bytes, name: bytes, packed: bytes) -> bytes:
+    """Return the events of a field in the present layout, empty if they are unreadable."""
+    if name == FIELD:
+        return packed if _is_whole(packed, WIDTH) else b""
+    match = _FIELD_OF_ANY_VERSION.fullmatch(name)
+    if match is None:
+        return b""
+    version = int(match[1])
+    if version > VERSION:
+        raise Misconfigured(
+            f"a newer release of django_delayq wrote event entry {ident.decode()} (version {version}; this release "
+            f"reads up to {VERSION}); upgrade django_delayq in the process that reads the events"
+        )
+    width = sum(since <= version for since in SINCE.values())
+    return _widen(packed, width) if _is_whole(packed, width) else b""
+
+
+def _widen(events: bytes, width: int) -> bytes:
+    """Return events of ``width`` columns with empty words in the columns added since."""
+    words = events.split(b"\0")[:-1]
+    added = b"\0" * (WIDTH - width)
+    rows = (words[first : first + width] for first in range(0, len(words), width))
+    return b"".join([b"\0".join(row) + b"\0" + added for row in rows])
+
+
+def words_of(entries: Iterable[EventEntry]) -> list[bytes]:
+    """Return the words of all events, one event after another; column n is the slice ``[n::WIDTH]``."""
+    return b"".join([entry.events for entry in entries]).split(b"\0")[:-1]
+
+
+def _is_whole(events: bytes, width: int) -> bool:
+    return events.endswith(b"\0") and events.count(b"\0") % width == 0
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+#: shards queried in one round trip
+_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """State of the stream of one shard at the moment of the query."""
+
+    #: position before the oldest event that is left; None = there is none
+    before: str | None = None
+    #: position of the newest event ever added; kept when its shard is retired or deleted
+    last: str = BEGINNING
+    #: True if the shard is a tombstone: its epoch is retired, and its events stay for a day; or its queue is deleted
+    ended: bool = False
+
+    @property
+    def is_gone(self) -> bool:
+        """True if there are no events of an ended shard any more."""
+        return self.ended and self.before is None
+
+    @property
+    def size(self) -> int:
+        """Number of events in the stream."""
+        return 0 if self.before is None else distance(self.before, self.last)
+
+
+def distance(after: str, until: str) -> int:
+    """Return the number of events after a position, up to another one of the same stream."""
+    return max(0, parts(until)[0] - parts(after)[0])
+
+
+def known_places(broker: Broker, queues: Sequence[str] = ()) -> list[Place]:
+    """Return every shard of these queues, of every queue if none is named; also those of retired epochs."""
+    return [
+        (queue.name, number)
+        for queue in broker.queues()
+        if not queues or queue.name in queues
+        for number in (*all_numbers(queue.layout.get("past", ())), *queue.numbers)
+    ]
+
+
+def entries(broker: Broker, queue: str, number: int, after: str = BEGINNING, limit: int = 500) -> list[EventEntry]:
+    """Return the first entries of one shard after a position."""
+    return begin(broker, queue, number, after, None, limit)()
+
+
+def begin(
+    broker: Broker, queue: str, number: int, after: str, until: str | None, limit: int
+) -> Callable[[], list[EventEntry]]:
+    """Send a request for entries and return a function that reads the reply; the function must be called.
+
+    If sending or reading fails, the request is repeated under the retry policy of the connection.
+
+    Args:
+        until: position of the last entry to include.
+        limit: maximum number of entries.
+    """
+    key, low, high = broker.shard(queue, number).names["event"], f"({after}", until or "+"
+
+    def again() -> list[EventEntry]:
+        with clear_errors():
+            return [entry_of(*stored) for stored in broker.client.xrange(key, min=low, max=high, count=limit)]
+
+    # redis-py makes a dict of each entry, which takes longer than the rest of the read.
+    words = (b"XRANGE", key, low, high, b"COUNT", limit)
+    packed = b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
+    patience = broker.connection.patience
+    pending = None
+    with suppress(*REDIS_ERRORS):
+        pending = broker.connection.pool(key).begin(packed, time.monotonic() + patience)
+
+    def read_reply() -> list[EventEntry]:
+        if pending is not None:
+            with suppress(*REDIS_ERRORS):
+                return [unpack_entry(raw) for raw in pending.reply(time.monotonic() + patience)]
+        return again()
+
+    return read_reply
+
+
+def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:
+    """Return the stream state of these shards ``(queue, number)``, including retired and deleted ones."""
+
+    def command(pipe: Any, _: Place, names: Mapping[str, bytes]) -> None:
+        pipe.xrange(names["event"], count=1)
+        pipe.hmget(names["meta"], "last_event", "rules")
+
+    return {
+        place: Stream(
+            entry_of(*oldest[0]).before if oldest else None,
+            last.decode() if last else BEGINNING,
+            "ended" in unpack_fields(rules or b""),
+        )
+        for place, (oldest, (last, rules)) in query(broker, places, command)
+    }
+
+
+def following(broker: Broker, positions: Mapping[Place, str]) -> dict[Place, EventEntry | None]:
+    """Return the oldest entry after each of the positions; None = there is none."""
+
+    def command(pipe: Any, place: Place, names: Mapping[str, bytes]) -> None:
+        pipe.xrange(names["event"], min=f"({positions[place]}", count=1)
+
+    return {place: entry_of(*oldest[0]) if oldest else None for place, (oldest,) in query(broker, positions, command)}
+
+
+def query(
+    broker: Broker, places: Iterable[Place], command: Callable[[Any, Place, Mapping[str, bytes]], object]
+) -> Iterator[tuple[Place, list[Any]]]:
+    """Yield shards with their replies, in round trips of 500 shards.
+
+    Args:
+        command: puts the commands for a shard into a pipeline, given the names of its keys.
+    """
+    pending = iter(places)
+    while chunk := list(islice(pending, _AT_ONCE)):
+        with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
+            for place in chunk:
+                command(pipe, place, broker.shard(*place).names)
+            replies = pipe.execute()
+        each = len(replies) // len(chunk)
+        for n, place in enumerate(chunk):
+            yield place, replies[n * each : (n + 1) * each]
+
+
+def entry_of(ident: bytes, fields: Mapping[bytes, bytes]) -> EventEntry:
+    """Return an entry as redis-py gives it."""
+    return unpack_entry((ident, [word for pair in fields.items() for word in pair]))
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
 #: entries requested in one call
 _PAGE: Final = 100
+#: stream entries that one reading takes at most, and the fewest of each shard
+MOST_ENTRIES: Final = 2_000
+FEWEST_ENTRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,49 +307,22 @@ class Event:
     fields: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
-    """Consumer as registered."""
-
-    name: str
-    #: last heartbeat, Unix ms on Redis's clock
-    heard_ms: int
-    #: queues that it follows; empty = every queue
-    queues: tuple[str, ...]
-
-    def follows(self, queue: str) -> bool:
-        """Return True if it reads the events of a queue."""
-        return not self.queues or queue in self.queues
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """Lag of a consumer in one shard."""
-
-    queue: str
-    shard: int
-    cursor: str
-    last: str
-    #: number of events still to read
-    events: int
-    #: ms from the event at its cursor to the newest one; 0 without a cursor in this shard
-    behind_ms: int
-
-
 def read(broker: Broker, queue: str, shard: int, after: str = BEGINNING, limit: int = 1000) -> list[Event]:
     """Return events of one shard after a position, oldest first.
 
     Args:
-        after: ``Event.position`` of the last event read.
-        limit: maximum number of events.
+        after: position of the last entry read: ``Event.position`` of its last event.
+        limit: number of events after which no other entry is read; the last one is whole.
     """
     if broker.known_queue(queue) is None:
         return []
     events: list[Event] = []
-    while len(events) < limit and (page := entries(broker, queue, shard, after, limit=min(limit, _PAGE))):
-        events += [event for entry in page for event in events_of(queue, shard, entry)]
+    while len(events) < limit and (page := entries(broker, queue, shard, after, min(limit, _PAGE))):
+        for entry in page:
+            if len(events) < limit:
+                events += events_of(queue, shard, entry)
         after = page[-1].position
-    return events[:limit]
+    return events
 
 
 def events_of(queue: str, shard: int, entry: EventEntry) -> list[Event]:
@@ -106,7 +335,7 @@ def events_of(queue: str, shard: int, entry: EventEntry) -> list[Event]:
         outcome, ident = row.pop("outcome"), row.pop("id")
         name, _, value = row.pop("extra").partition(":")
         fields = {column: text for column, text in {**row, "worker": worker, name: value}.items() if text}
-        events.append(Event(queue, shard, f"{entry.ms}-{first + place}", outcome, ident, fields))
+        events.append(Event(queue, shard, f"{first + place}-{entry.ms}", outcome, ident, fields))
     return events
 
 
@@ -115,159 +344,76 @@ def last(broker: Broker, queue: str, number: int) -> str:
     return streams(broker, [(queue, number)])[queue, number].last
 
 
-# -- cursors ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Lag of a reader in one shard."""
+
+    queue: str
+    shard: int
+    position: str
+    last: str
+    #: number of events still to read
+    events: int
+    #: ms from the event at its position to the newest one; 0 without a position in this shard
+    behind_ms: int
 
 
-def cursors_key(broker: Broker) -> str:
-    """Return the key of the registry of consumers."""
-    return f"{{{broker.prefix}}}:cursors"
-
-
-def check_consumer(name: object) -> str:
-    """Return ``name`` if it is a valid name of a consumer.
-
-    Raises:
-        InvalidJob: it is not.
-    """
-    if isinstance(name, str) and _CONSUMER.fullmatch(name):
-        return name
-    raise InvalidJob(f"consumer name {str(name)[:80]!r} is not usable: 1 to 64 letters, digits, '_', '.' or '-'")
-
-
-def follow(broker: Broker, consumer: str, queues: Iterable[str] = ()) -> None:
-    """Register a consumer with its queues, and renew its heartbeat. Its unread events are kept, up to the cap.
-
-    Args:
-        queues: their names; none = every queue, future ones included.
-    """
-    stored = f"{broker.now_ms():.0f}:{','.join(sorted(queues)) or EVERY}"
-    with clear_errors():
-        broker.client.hset(cursors_key(broker), check_consumer(consumer), stored)
-
-
-def consumers(broker: Broker) -> list[Consumer]:
-    """Return all consumers of this deployment, by name."""
-    with clear_errors():
-        stored = broker.client.hgetall(cursors_key(broker))
-    registered = []
-    for name, value in sorted(stored.items()):
-        seen_ms, _, queues = value.decode().partition(":")
-        registered.append(Consumer(name.decode(), int(seen_ms), () if queues == EVERY else tuple(queues.split(","))))
-    return registered
-
-
-def followers(broker: Broker, queue: str) -> list[str]:
-    """Return the names of the consumers of a queue."""
-    return [consumer.name for consumer in consumers(broker) if consumer.follows(queue)]
-
-
-def advance(
-    broker: Broker,
-    queue: str,
-    number: int,
-    consumer: str,
-    position: str,
-    *,
-    others: Iterable[str] | None = None,
-    keep: int = KEEP,
-) -> str | None:
-    """Store how far a consumer has read a shard, and trim the stream up to the slowest of all consumers.
-
-    A cursor never moves back. On a shard that is retired, or whose stream was lost, no cursor is stored.
-
-    Args:
-        others: the consumers of the queue (:func:`followers`); None = look them up.
-        keep: newest events that stay in any case, up to the cap.
-
-    Returns:
-        The consumer's cursor now; None = it has none here, because the position lies after the end of the stream.
-
-    Raises:
-        InvalidJob: the consumer's name or the position is not usable.
-    """
-    parts(position)
-    check_consumer(consumer)
-    names = followers(broker, queue) if others is None else others
-    shard = broker.shard(queue, number)
-    cursor: bytes = broker.scripts.call(
-        "advance", shard.keys, b"", shard.constants, consumer, position, str(keep), *names
-    )
-    return cursor.decode() or None
-
-
-def advance_all(
-    broker: Broker,
-    consumer: str,
-    positions: Mapping[str, Mapping[int, str]],
-    queues: Iterable[str] = (),
-    *,
-    keep: int = KEEP,
-) -> None:
-    """Call :func:`follow`, then :func:`advance` for each shard.
-
-    Args:
-        positions: queue -> number of the shard -> position.
-        queues: the queues that the consumer follows; none = every queue.
-        keep: newest events of a shard that stay in any case, up to the cap.
-    """
-    follow(broker, consumer, queues)
-    everybody = consumers(broker)
-    for queue, shards in positions.items():
-        names = [one.name for one in everybody if one.follows(queue)]
-        for number, position in shards.items():
-            if position != BEGINNING:
-                advance(broker, queue, number, consumer, position, others=names, keep=keep)
-
-
-def cursors(broker: Broker, queue: str, number: int) -> dict[str, str]:
-    """Return consumer -> cursor, for consumers that have one in this shard."""
-    with clear_errors():
-        meta = broker.client.hgetall(broker.shard(queue, number).names["meta"])
-    fields = {name[7:]: position for name, position in meta.items() if name.startswith(b"cursor:")}
-    return {name.decode(): fields[name].decode() for name in sorted(fields)}
-
-
-def forget(broker: Broker, consumer: str) -> bool:
-    """Remove a consumer with all its cursors, so that no events are kept for it any longer.
-
-    Use it for a consumer that will not return: otherwise its unread events are kept up to the cap, and the old epochs
-    of its queues are never retired. A consumer that does return is registered again by its next call.
-
-    Returns:
-        False if there is no such consumer.
-    """
-    check_consumer(consumer)
-    with clear_errors():
-        removed = broker.client.hdel(cursors_key(broker), consumer)
-    places = [(queue.name, number) for queue in broker.queues() for number in queue.numbers]
-    cursor = f"cursor:{consumer}"
-    for _, (count,) in query(broker, places, lambda pipe, _, names: pipe.hdel(names["meta"], cursor)):
-        removed += count
-    return bool(removed)
-
-
-def lag(broker: Broker, consumer: str) -> list[Lag]:
-    """Return the lag of a consumer in every shard that it follows and that ever had events, without reading events."""
-    check_consumer(consumer)
-    followed = next((one for one in consumers(broker) if one.name == consumer), None)
-    places = [
-        (queue.name, number)
-        for queue in broker.queues()
-        if followed is None or followed.follows(queue.name)
-        for number in queue.numbers
-    ]
-    cursor = f"cursor:{consumer}"
-    stored = dict(query(broker, places, lambda pipe, _, names: pipe.hget(names["meta"], cursor)))
+def lag(broker: Broker, positions: Mapping[Place, str]) -> list[Lag]:
+    """Return the lag of a reader at these positions in every shard that has or had events, without reading them."""
     return [
-        _lag(place, stored[place][0], stream)
-        for place, stream in streams(broker, places).items()
-        if stream.last != BEGINNING and not stream.ended
+        _lag(place, positions.get(place, BEGINNING), stream)
+        for place, stream in streams(broker, known_places(broker)).items()
+        if stream.last != BEGINNING and not stream.is_gone
     ]
 
 
-def _lag(place: Place, stored: bytes | None, stream: Stream) -> Lag:
-    cursor = stored.decode() if stored else BEGINNING
-    (since, _), (newest, _) = parts(cursor), parts(stream.last)
-    done = parts(cursor) >= parts(stream.last)
-    left = 0 if done else min(distance(cursor, stream.last), stream.size)
-    return Lag(*place, cursor, stream.last, left, 0 if done or cursor == BEGINNING else newest - since)
+def _lag(place: Place, position: str, stream: Stream) -> Lag:
+    done = parts(position) >= parts(stream.last)
+    left = 0 if done else min(distance(position, stream.last), stream.size)
+    behind_ms = 0 if done or position == BEGINNING else parts(stream.last)[1] - parts(position)[1]
+    return Lag(*place, position, stream.last, left, max(0, behind_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Events that are wanted; an empty text is no condition."""
+
+    queue: str = ""
+    task: str = ""
+    outcome: str = ""
+    id: str = ""
+
+    def matches(self, event: Event) -> bool:
+        """Return True if the event is wanted."""
+        conditions = ((self.task, event.fields.get("task", "")), (self.outcome, event.outcome), (self.id, event.id))
+        return event.outcome != "bulk" and all(one in ("", value) for one, value in conditions)
+
+
+def newest(
+    broker: Broker,
+    conditions: EventFilter,
+    limit: int = 200,
+    *,
+    most_entries: int = MOST_ENTRIES,
+    fewest_entries: int = FEWEST_ENTRIES,
+) -> list[Event]:
+    """Return the newest events that are wanted, the latest first.
+
+    It reads at most ``most_entries`` entries, an equal number of each shard (at least ``fewest_entries``); an entry has
+    the events of one call. With the queue and the id known, only the shards of that id are read.
+    """
+    if conditions.queue:
+        queue = broker.known_queue(conditions.queue)
+        queues = [] if queue is None else [queue]
+    else:
+        queues = broker.queues()
+    ident = conditions.id
+    places = [(queue.name, number) for queue in queues for number in (queue.homes(ident) if ident else queue.numbers)]
+    count = max(fewest_entries, most_entries // max(1, len(places)))
+    events = [event for event in _read(broker, places, count) if conditions.matches(event)]
+    return sorted(events, key=lambda event: parts(event.position)[::-1], reverse=True)[:limit]
+
+
+def _read(broker: Broker, places: Sequence[Place], count: int) -> list[Event]:
+    newest_first = query(broker, places, lambda pipe, _, names: pipe.xrevrange(names["event"], count=count))
+    return [event for place, (reply,) in newest_first for one in reply for event in events_of(*place, entry_of(*one))]

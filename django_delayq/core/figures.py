@@ -1,23 +1,448 @@
-"""Storage of the counters of finished attempts: read them and add to them (:mod:`.timings` defines them)."""
+"""Counters of finished attempts: lateness, duration and a few counts.
+
+A process counts in memory (:class:`Tally`) and adds to one hash per deployment, at most once a second. The name of a
+field states what it counts, so that a release with other bounds can still read it:
+
+    l<bound>:<queue>            starts at most this many ms late, and later than the bound before
+    r<bound>:<queue>\\0<task>    attempts that took at most this long, and longer than the bound before
+    s<bound>:<script>           observed calls of a script that took this long, as the caller measured
+    …sum:…                      sum of all of them, ms
+    c:<name>\\0<label>           a count
+
+The last bucket has the bound "inf". Empty buckets have no field.
+"""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import random
+import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from .errors import DelayQError
 from .records.keys import figures_keys
+from .redis.faults import Backoff, Fault, classify
 from .redis.scripts import clear_errors
-from .tally import CARRIER
-from .timings import MOST_FIELDS, Figures, from_fields, level_field, speaks_of, to_fields
+from .settlement import Settlement
 
 if TYPE_CHECKING:
     from .broker import Broker
 
 logger: Final = logging.getLogger(__name__)
+
+#: upper bounds, ms; larger values go into one extra bucket
+BUCKETS_MS: Final = (
+    1,
+    2,
+    5,
+    10,
+    25,
+    50,
+    100,
+    250,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    30_000,
+    60_000,
+    300_000,
+    1_800_000,
+)
+#: maximum number of fields in the hash; new fields beyond it are left out
+MOST_FIELDS: Final = 50_000
+
+_BOUNDS: Final = (*(b"%d" % bound for bound in BUCKETS_MS), b"inf")
+_NONE: Final = (0,) * len(_BOUNDS)
+K = TypeVar("K")
+#: counts of the buckets followed by the sum in ms, while they are collected
+Cells: TypeAlias = list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Histogram of durations.
+
+    Args:
+        counts: one for each of ``BUCKETS_MS``, and one for larger values.
+        sum_ms: sum of all durations.
+    """
+
+    counts: tuple[int, ...] = _NONE
+    sum_ms: int = 0
+
+    @property
+    def count(self) -> int:
+        """Number of durations."""
+        return sum(self.counts)
+
+    def quantile(self, q: float) -> float | None:
+        """Return the duration, ms, that the share ``q`` (0 … 1) does not exceed; None if the histogram is empty.
+
+        Durations are assumed to be spread evenly inside a bucket. Values above the last bound count as that bound.
+        """
+        total = self.count
+        if not total:
+            return None
+        rank = q * total
+        for place, (count, upto) in enumerate(zip(self.counts, accumulate(self.counts), strict=True)):
+            if count and upto >= rank:
+                if place == len(BUCKETS_MS):
+                    break
+                low = BUCKETS_MS[place - 1] if place else 0
+                return low + (BUCKETS_MS[place] - low) * max(0.0, rank - (upto - count)) / count
+        return float(BUCKETS_MS[-1])
+
+    def since(self, before: Histogram | None) -> Histogram:
+        """Return the durations added since ``before``, or all of them if Redis lost data (a count became smaller)."""
+        if before is None or any(now < then for now, then in zip(self.counts, before.counts, strict=True)):
+            return self
+        counts = tuple([now - then for now, then in zip(self.counts, before.counts, strict=True)])
+        return Histogram(counts, max(0, self.sum_ms - before.sum_ms))
+
+    def __add__(self, other: Histogram) -> Histogram:
+        counts = tuple([one + more for one, more in zip(self.counts, other.counts, strict=True)])
+        return Histogram(counts, self.sum_ms + other.sum_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Counters of finished attempts, either as stored or as an increment to be added.
+
+    Attributes:
+        lateness: by queue, how long after its due time each attempt began, ms; never below 0.
+        run: by queue and task, how long each attempt took, ms.
+        script: by name of the script, how long callers waited; only where scripts are observed.
+        counts: by name and label, e.g. ``("redis_error", "transient")``; ``("fsck", "violations")`` and
+            ``("fsck", "at_ms")`` are the result of the last check of the whole deployment, and its time.
+    """
+
+    lateness: Mapping[str, Histogram] = field(default_factory=dict)
+    run: Mapping[tuple[str, str], Histogram] = field(default_factory=dict)
+    script: Mapping[str, Histogram] = field(default_factory=dict)
+    counts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.lateness or self.run or self.script or self.counts)
+
+
+# -- in memory -------------------------------------------------------------------------------------------------------
+
+
+def new_cells() -> Cells:
+    """Return the cells of a histogram without values."""
+    return [0] * (len(_BOUNDS) + 1)
+
+
+def fill(cells: Cells, values: list[int] | list[float]) -> None:
+    """Count durations, ms; ``values`` must not be empty, and are sorted in place. Negative ones count as 0.
+
+    A fetch loop passes 40,000 of them a second, so there is no Python loop over single values.
+    """
+    values.sort()
+    if values[0] < 0:
+        values = [max(0, value) for value in values]
+    cells[-1] += sum(values)
+    lowest, highest = bisect_left(BUCKETS_MS, values[0]), bisect_left(BUCKETS_MS, values[-1])
+    before = 0
+    for place in range(lowest, highest):
+        upto = bisect_right(values, BUCKETS_MS[place], before)
+        cells[place] += upto - before
+        before = upto
+    cells[highest] += len(values) - before
+
+
+def histogram_of(cells: Cells) -> Histogram:
+    """Return the counted durations as a histogram.
+
+    A fractional sum is rounded to whole milliseconds at random, up with a probability equal to the fraction. Always
+    rounding down would report no waiting at all for a process that waits 0.3 ms in each second.
+    """
+    whole = int(cells[-1])
+    return Histogram(tuple(cells[:-1]), whole + (random.random() < cells[-1] - whole))
+
+
+#: seconds for which counters are collected before a flush
+PACE: Final = 1.0
+#: maximum number of names per kind held in memory; the names of queues may come from users
+MOST_NAMES: Final = 5_000
+#: name of the script that stores counters: observing it would produce counters for its next call, without end
+CARRIER: Final = "note"
+#: verbs that end an attempt; an attempt that did not begin has no start
+_RUNS: Final = frozenset({"ack", "fail", "bury", "record"})
+
+
+class Tally:
+    """In-memory counters of one broker. All methods may be called from any thread.
+
+    The first counter after a flush starts a timer, whose thread sends the counters to Redis and retries while that
+    fails. The rest is sent when the broker is closed or the process ends.
+
+    Args:
+        send: ``send(figures, request)`` adds them to Redis; of calls with the same request only the first counts.
+        patience: seconds that a flush waits for the flush of another thread.
+    """
+
+    def __init__(self, send: Callable[[Figures, bytes], None], *, patience: float = 2.0) -> None:
+        self._send = send
+        self._patience = patience
+        self._reset()
+        _tallies.add(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._pause = Backoff()
+        #: counters that may or may not have arrived, with the request id under which they are sent again
+        self._doubtful: tuple[bytes, Figures] | None = None
+        self._open()
+
+    def _open(self) -> None:
+        self._lateness: dict[str, Cells] = {}
+        self._run: dict[tuple[str, str], Cells] = {}
+        self._script: dict[str, Cells] = {}
+        self._counts: dict[tuple[str, str], int] = {}
+        self._fresh = False
+
+    def __bool__(self) -> bool:
+        """Return True if there are counters that Redis does not have yet, or if they are being sent."""
+        return self._fresh or self._sending.locked() or self._doubtful is not None
+
+    # -- counting ----------------------------------------------------------------------------------------------------
+
+    def ended(self, queue: str, settlements: Sequence[Settlement]) -> None:
+        """Count the ended jobs of one queue. Jobs that did not begin are left out."""
+        ran = [one for one in settlements if one.started_ms > 0 and one.verb in _RUNS]
+        if not ran:
+            return
+        tasks = {one.job.task for one in ran}
+        by_task = [(task, [one.run_ms for one in ran if one.job.task == task]) for task in tasks]
+        late = [one.started_ms - one.job.due_ms for one in ran]
+        with self._lock:
+            _fill(self._lateness, queue, late)
+            for task, took in by_task:
+                _fill(self._run, (queue, task), took)
+            self._changed()
+
+    def count(self, name: str, label: str, more: int = 1) -> None:
+        """Add to a count."""
+        with self._lock:
+            if len(self._counts) < MOST_NAMES or (name, label) in self._counts:
+                self._counts[name, label] = self._counts.get((name, label), 0) + more
+            self._changed()
+
+    def waited(self, script: str, seconds: float, failed: bool) -> None:
+        """Count the duration of a script call; an observer for :meth:`Broker.observe`."""
+        if script == CARRIER:
+            return
+        with self._lock:
+            _fill(self._script, script, [seconds * 1000])
+            self._changed()
+
+    def _changed(self) -> None:
+        """Note, under the lock, that there are counters to send."""
+        if not self._fresh:
+            self._fresh = True
+            self._flush_in(PACE)
+
+    # -- flush -------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> bool:
+        """Add the pending counters to Redis in one call; no call is made when there are none.
+
+        Counters that could not be sent are kept, and sent again with the next flush, before the rest. Counters that
+        arrive during a flush wait for the next one: under constant load, this one would never end.
+
+        Returns:
+            True if Redis has everything that was counted before; False if another thread's flush took too long.
+
+        Raises:
+            QueueUnavailable: Redis cannot be reached.
+        """
+        if not self._sending.acquire(timeout=self._patience):
+            return False
+        try:
+            if self._doubtful is not None:
+                self._post(self._doubtful)
+            if self._fresh:
+                self._post((os.urandom(16), self._take()))
+            return True
+        finally:
+            self._sending.release()
+
+    def _post(self, call: tuple[bytes, Figures]) -> None:
+        self._doubtful = call
+        request, figures = call
+        self._send(figures, request)
+        self._doubtful = None
+
+    def _take(self) -> Figures:
+        with self._lock:
+            lateness, run, script, counts = self._lateness, self._run, self._script, self._counts
+            self._open()
+        return Figures(
+            {name: histogram_of(cells) for name, cells in lateness.items()},
+            {name: histogram_of(cells) for name, cells in run.items()},
+            {name: histogram_of(cells) for name, cells in script.items()},
+            counts,
+        )
+
+    def _flush_in(self, seconds: float) -> None:
+        """Flush in this many seconds, unless a flush is scheduled or running; under the lock."""
+        if self._timer is not None:
+            return
+        timer = threading.Timer(seconds, self._flush_on_time)
+        timer.name, timer.daemon = "delayq-counters", True
+        try:
+            timer.start()
+        except RuntimeError:  # the interpreter is shutting down: _flush_all() flushes
+            return
+        self._timer = timer
+
+    def _flush_on_time(self) -> None:
+        seconds = PACE
+        try:
+            self.flush()
+            self._pause.reset()
+        except Exception as error:
+            fault = classify(error)
+            if fault is Fault.BUG and not self._pause.failures:
+                logger.exception("the counters could not be sent; retried later")
+            seconds = max(PACE, self._pause.next(fault))
+        with self._lock:
+            if self._timer is threading.current_thread():  # else it was closed meanwhile
+                self._timer = None
+                if self:
+                    self._flush_in(seconds)
+
+    def close(self) -> None:
+        """Flush one last time and stop the timer, even if that fails. A later counter starts another one."""
+        with self._lock:
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        self.flush_last()
+
+    def flush_last(self) -> None:
+        """Flush at the end of the process. If the last flush failed, skip it instead of waiting for Redis."""
+        if self._pause.failures:
+            return
+        try:
+            self.flush()
+        except Exception as error:
+            logger.info("the last counters could not be sent: %s", error)
+
+    def forget(self) -> None:
+        """Reset the counters in a forked child: the parent flushes its own, and its locks may be held for ever."""
+        self._reset()
+
+
+def _fill(of: dict[K, Cells], name: K, values: list[int] | list[float]) -> None:
+    cells = of.get(name)
+    if cells is None:
+        if len(of) >= MOST_NAMES:
+            return
+        cells = of[name] = new_cells()
+    fill(cells, values)
+
+
+_tallies: WeakSet[Tally] = WeakSet()
+
+
+def _forget() -> None:
+    for tally in list(_tallies):
+        tally.forget()
+
+
+def _flush_all() -> None:
+    for tally in list(_tallies):
+        tally.flush_last()
+
+
+atexit.register(_flush_all)
+os.register_at_fork(after_in_child=_forget)
+
+
+# -- fields of the hash ----------------------------------------------------------------------------------------------
+
+
+def to_fields(figures: Figures) -> list[tuple[bytes, int]]:
+    """Return the fields of these counters, and their increments."""
+    increments: list[tuple[bytes, int]] = []
+    for queue, histogram in figures.lateness.items():
+        increments += _to_fields(b"l", queue.encode(), histogram)
+    for (queue, task), histogram in figures.run.items():
+        increments += _to_fields(b"r", _pair(queue, task), histogram)
+    for script, histogram in figures.script.items():
+        increments += _to_fields(b"s", script.encode(), histogram)
+    return increments + [(b"c:" + _pair(*name), count) for name, count in figures.counts.items()]
+
+
+def _to_fields(kind: bytes, name: bytes, histogram: Histogram) -> Iterator[tuple[bytes, int]]:
+    for bound, count in zip((*_BOUNDS, b"sum"), (*histogram.counts, histogram.sum_ms), strict=True):
+        if count:
+            yield b"%b%b:%b" % (kind, bound, name), count
+
+
+def _pair(one: str, other: str) -> bytes:
+    return one.encode() + b"\0" + other.encode()
+
+
+def speaks_of(stored: bytes, queue: str) -> bool:
+    """Return True if a field belongs to this queue."""
+    head, _, name = stored.partition(b":")
+    return head[:1] in (b"l", b"r") and name.partition(b"\0")[0] == queue.encode()
+
+
+def from_fields(stored: Mapping[bytes, bytes]) -> Figures:
+    """Return the counters read from the hash. Fields that this release does not recognise are left out."""
+    grown: dict[bytes, dict[bytes, Cells]] = {b"l": {}, b"r": {}, b"s": {}}
+    counts: dict[tuple[str, str], int] = {}
+    for name, value in stored.items():
+        head, _, rest = name.partition(b":")
+        cells_of = grown.get(head[:1])
+        try:
+            rest.decode()
+            if cells_of is not None:
+                place = _place(head[1:])
+                cells_of.setdefault(rest, new_cells())[place] += int(value)
+            elif head == b"c":
+                counts[_unpair(rest)] = int(value)
+        except ValueError:
+            continue
+    return Figures(
+        {name.decode(): histogram_of(cells) for name, cells in grown[b"l"].items()},
+        {_unpair(name): histogram_of(cells) for name, cells in grown[b"r"].items()},
+        {name.decode(): histogram_of(cells) for name, cells in grown[b"s"].items()},
+        counts,
+    )
+
+
+_PLACES: Final = {bound: place for place, bound in enumerate((*_BOUNDS, b"sum"))}
+
+
+def _place(bound: bytes) -> int:
+    """Return the cell of a bound; for a bound of another release, the first cell that covers its whole bucket."""
+    place = _PLACES.get(bound)
+    return bisect_left(BUCKETS_MS, int(bound)) if place is None else place
+
+
+def _unpair(name: bytes) -> tuple[str, str]:
+    one, _, other = name.partition(b"\0")
+    return one.decode(), other.decode()
+
+
+# -- storage ---------------------------------------------------------------------------------------------------------
 
 #: maximum number of fields in one call
 _MOST_AT_ONCE: Final = 1000
@@ -33,25 +458,20 @@ def read(broker: Broker) -> Figures:
         return from_fields(broker.client.hgetall(key.decode()))
 
 
-def note(broker: Broker, deltas: Figures, request: bytes | None) -> None:
+def note(broker: Broker, figures: Figures, request: bytes | None, *, replace: bool) -> None:
     """Add counters; see :meth:`Broker.note_figures`.
 
     More than 1,000 fields are sent in chunks, each with its own request id.
     """
-    fields, request = to_fields(deltas), request or os.urandom(16)
+    fields, request, change = to_fields(figures), request or os.urandom(16), "HSET" if replace else "HINCRBY"
     for start in range(0, len(fields), _MOST_AT_ONCE):
-        chunk = fields[start : start + _MOST_AT_ONCE]
-        _call(broker, request + start.to_bytes(4, "big"), len(chunk), [word for pair in chunk for word in pair])
+        words = [word for pair in fields[start : start + _MOST_AT_ONCE] for word in pair]
+        part = request + start.to_bytes(4, "big")
+        _remind(broker.scripts.call(CARRIER, figures_keys(broker.prefix), part, MOST_FIELDS, change, *words))
 
 
-def set_level(broker: Broker, name: str, value: int) -> None:
-    """Store a measured level; see :meth:`Broker.set_level`."""
-    _call(broker, os.urandom(16), 0, [level_field(name), value])
-
-
-def _call(broker: Broker, request: bytes, adding: int, words: Sequence[bytes | int]) -> None:
+def _remind(left_out: int) -> None:
     global _reminded_at
-    left_out = broker.scripts.call(CARRIER, figures_keys(broker.prefix), request, MOST_FIELDS, adding, *words)
     if left_out and time.monotonic() - _reminded_at >= _REMIND:
         _reminded_at = time.monotonic()
         logger.warning(

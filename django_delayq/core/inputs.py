@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from .errors import InvalidJob
-from .job import MAX_ID_BYTES, MAX_TASK_BYTES
+from .job import MAX_ID_BYTES, MAX_TASK_BYTES, PRIORITIES
 
 _QUEUE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 #: characters that end a line, move a cursor or change the writing direction (the pattern is valid for Java, too)
@@ -21,6 +21,7 @@ _NOT_PLAIN: Final = re.compile(f"{CONTROL}|[\ud800-\udfff]")
 _MOST_HOLDER_BYTES: Final = 255
 _SCORE_CHARS: Final = 255
 _EXACT: Final = 1 << 53
+_U32_BITS: Final = 32
 #: what other systems call options, and what they are called here
 _FOREIGN: Final = {
     **dict.fromkeys(("eta", "run_at"), "at="),
@@ -225,6 +226,21 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+def priority_of_u32(priority: int) -> int:
+    """Return the class of a beanstalkd priority, 0 (most urgent) to 4,294,967,295.
+
+    The scale is logarithmic, because clients use the low end of the range: 0 becomes class 0, and 65,536, the default
+    of many clients, becomes 4, the default here. A more urgent job never gets a later class. Jobs whose priorities are
+    close share one, and run in the order of their due times: 1 … 15 are class 1, 16 … 511 class 2, up to 8,191 class 3,
+    up to 262,143 class 4, up to 4,194,303 class 5, up to 134,217,727 class 6.
+
+    Raises:
+        InvalidJob: it is not such a number.
+    """
+    bits = check_int("priority", priority, 0, (1 << _U32_BITS) - 1).bit_length()
+    return -(-bits * (PRIORITIES - 1) // _U32_BITS)
 
 
 def check_text(name: str, value: object) -> str:

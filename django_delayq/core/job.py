@@ -1,4 +1,4 @@
-"""Value types of jobs: as requested, as stored, as held by a worker, and as settled.
+"""Value types of jobs: as requested, as stored, as held by a worker, and as settled; ids of requests.
 
 One *body* (:mod:`.records.body`) is stored per generation of an id. The *state*, which changes while the job lives, is
 kept apart. Both are flat binary records, because ten million of them have to fit into memory.
@@ -6,13 +6,15 @@ kept apart. Both are flat binary records, because ten million of them have to fi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import re
+import struct
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,6 +30,11 @@ RAW: Final = "raw"
 _BLOCK: Final = 256
 KEY_BYTES: Final = 16
 _TIME_BITS: Final = (1 << 47) - 1
+_REQUEST_BYTES: Final = 16
+#: longest time for which one call may be repeated, seconds
+RESEND_LIMIT: Final = 100.0
+#: seconds that the last attempt of a call may be on its way
+_ON_ITS_WAY: Final = 5.0
 #: upper half of byte 7 of a key that begins with a time (as in UUIDs of version 7)
 _WITH_TIME: Final = 0x70
 #: member ``ttr_ms`` at the end of a job's encoded options, as lua/lib/reserve.lua finds it
@@ -277,3 +284,37 @@ class Job:
 
 class Undecodable(ValueError):
     """Error for a stored body in an unknown form; its bytes are kept for the morgue."""
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+#
+# A shard remembers request ids with their replies for a while (lua/lib/window.lua): a call that is sent again after a
+# lost reply gets the first reply and changes nothing. Each call says for how long it may be sent again. Most ids are
+# random, which covers the retries of the client library. A caller whose own caller may repeat a request, perhaps to
+# another process, derives the ids from that request.
+
+
+def new_request() -> bytes:
+    """Return a random request id."""
+    return os.urandom(_REQUEST_BYTES)
+
+
+def pack_repeats(patience: float) -> bytes:
+    """Return, for the scripts, for how long a call with this time limit (seconds) may arrive again."""
+    return struct.pack("<I", int(1000 * (min(patience, RESEND_LIMIT) + _ON_ITS_WAY)))
+
+
+def digest_of(*parts: bytes) -> bytes:
+    """Return a digest of byte strings, which may serve as a request id: the same for the same strings."""
+    digest = hashlib.blake2b(digest_size=_REQUEST_BYTES)
+    for part in parts:
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
+    return digest.digest()
+
+
+def request_for(jobs: Sequence[NewJob]) -> bytes:
+    """Return the request id of a call that schedules these jobs: random, unless all of them are repeatable."""
+    if all(job.repeatable for job in jobs):
+        return digest_of(*[job.key if job.payload is None else job.payload.key for job in jobs])
+    return new_request()

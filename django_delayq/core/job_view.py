@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import msgpack
 
-from .codec import decode_args
-from .codecs import readable
+from .codec import decode_args, readable
 from .job import KEY_BYTES, Generation, Job, Payload, Undecodable, created_ms
 from .records.fields import take_u8, take_u16, take_u32
 from .records.reserve_frames import NO_STATE, State, job_of, unpack_counts, unpack_state

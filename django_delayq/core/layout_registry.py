@@ -123,7 +123,7 @@ class LayoutRegistry:
         if paused:
             queue = self._make_queue(name, layout)
             for number in queue.numbers:
-                queue.rule(number, put=layouts.PRODUCERS_PAUSED)
+                queue.rule(number, layouts.rules_of(layout, len(queue.numbers), producers_paused=True))
         return self.swap_layout(name, stored, layout, producers_paused=paused)
 
     def producers_paused_since(self) -> int | None:

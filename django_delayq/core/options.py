@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 from . import retry
-from .concurrency import Concurrency, check_concurrency
 from .errors import InvalidJob, Misconfigured
 from .inputs import (
     check_choice,
@@ -37,6 +36,7 @@ MISSED: Final = ("once", "skip")
 MAX_BATCH: Final = 250
 MAX_PAYLOADS: Final = 1_000_000
 DEFAULT_MAX_PAYLOADS: Final = 10_000
+_MAX_CONCURRENCY: Final = 10_000
 
 #: options that belong to one task and cannot be defaults
 OWN: Final = ("merge", "every", "cron", "aliases", "id", "at", "score")
@@ -49,6 +49,30 @@ _MIN_EVERY: Final = 1.0
 
 # five fields, six with seconds, or a name like @hourly; the parser of the expression checks the rest
 _CRON: Final = re.compile(r"@[a-z]+|\S+(?: +\S+){4,5}")
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """Limit of jobs that run at the same time: in all workers together (``total``), in each process (``local``)."""
+
+    total: int | None = None
+    local: int | None = None
+
+
+def check_concurrency(name: str, value: Any) -> Concurrency | None:
+    """Return a limit given as an int (over all workers) or as ``{"total": n, "local": n}``; None = no limit.
+
+    Raises:
+        InvalidJob: it is neither; the message begins with ``name``.
+    """
+    if value is None or isinstance(value, Concurrency):
+        return value
+    if not isinstance(value, Mapping):
+        return Concurrency(check_int(name, value, 1, _MAX_CONCURRENCY))
+    check_known(tuple(value), ("total", "local"), "limit")
+    if not value:
+        raise InvalidJob(f'{name} is empty; give {{"total": n}}, {{"local": n}} or both, got {short(value)}')
+    return Concurrency(**{part: check_int(f"{name}: {part}", n, 1, _MAX_CONCURRENCY) for part, n in value.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ New jobs are sent by :mod:`.sending.sender`; the verbs of holders are in :mod:`.
 
 The delivery guarantee is implemented here and in the scripts: at least once under the durability of the Redis in use;
 never before the due time on Redis's clock; at most one live lease per id; a holder that lost its lease changes nothing,
-because every settling verb checks the fencing token first. Every call carries a request id (:mod:`.requests`), so that
+because every settling verb checks the fencing token first. Every call carries a request id (:mod:`.job`), so that
 the client library may repeat it after a lost reply: the repeated call gets the first reply and changes nothing.
 """
 
@@ -155,7 +155,7 @@ class Queue(Sender):
             task: the task that it must have; "" = any.
             not_after_ms: see :meth:`schedule`.
             generation: which job of the id; None = any live one, with the content gated behind it.
-            request: the id of the call, if it repeats an earlier one (:mod:`.requests`).
+            request: the id of the call, if it repeats an earlier one (:mod:`.job`).
 
         Returns:
             cancelled, stopping (it is running), "" (there is no such live job) or late.

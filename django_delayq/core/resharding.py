@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from . import events
 from .counts import Counts
 from .errors import InvalidJob, QueueNotEmpty, QueueUnavailable
+from .job import new_request
 from .records import layout as layouts
+from .records.frames import pack
 from .records.keys import MAX_SHARDS, number_of
-from .records.layout import CLOSING, Epochs, Layout, all_numbers, shard_numbers
+from .records.layout import Epochs, Layout, all_numbers, shard_numbers
 from .redis.scripts import clear_errors
-from .requests import new_request
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -187,9 +187,9 @@ class EpochChanges:
         token, arrival = shards_of.largest_token_and_arrival(former)
         time.sleep(HEAD_START / 1e6)  # the first tokens of the new shards must be in the past when these are published
         paused = self._broker.producers_paused_since() is not None
-        rules = layouts.rules_of(layout, shards, producers_paused=paused)
+        rules = pack(layouts.rules_of(layout, shards, producers_paused=paused))
         for number in shard_numbers(epoch, shards):
-            if shards_of.call("open", number, changes, token + HEAD_START, arrival, *rules, shards) == b"u":
+            if shards_of.call("open", number, changes, token + HEAD_START, arrival, rules, shards) == b"u":
                 # Another process has published it, so the swap fails; or the registry lost this epoch.
                 return self._swapped(name, stored, layouts.with_lost(layout, self._size_of(name, epoch)))
         shards_of.copy_ticks(all_numbers(former), epoch, shards)
@@ -214,7 +214,7 @@ class EpochChanges:
 
     def _delete_keys(self, name: str, stored: bytes, layout: Layout) -> Layout | None:
         """Delete the keys of a deleted queue."""
-        for epoch, shards in layout["old"]:
+        for epoch, shards in (*layout.get("past", ()), *layout["old"]):
             EpochShards(self._broker, name).retire(shard_numbers(epoch, shards), force=True)
         with clear_errors():
             self._broker.client.delete(self._broker.wake_key(name))
@@ -234,8 +234,8 @@ class EpochChanges:
         """Remove the old epochs that hold nothing any more; return their numbers.
 
         An epoch stays for two minutes after its last call, because that call may be sent again, and as long as its
-        shards hold morgue records, marks of durable jobs, open attempts of jobs that were acked before they began, or
-        events that a consumer has not read (:mod:`..events`).
+        shards hold morgue records, marks of durable jobs, or open attempts of jobs that were acked before they began.
+        Its events stay for a day after that (:mod:`..events`).
         """
         retired: list[int] = []
         while True:
@@ -310,7 +310,7 @@ class EpochShards:
     def close(self, epochs: Epochs) -> None:
         """Close the shards for new ids."""
         for number in all_numbers(epochs):
-            self.call("rule", number, 0, CLOSING, b"", b"", b"")
+            self.call("rule", number, b"", b"1")
 
     def largest_token_and_arrival(self, epochs: Epochs) -> tuple[int, int]:
         """Return the largest fencing token (or closing moment) and the largest arrival number of closed shards."""
@@ -368,11 +368,9 @@ class EpochShards:
         """Turn shards into tombstones; return True if all of them are.
 
         Args:
-            force: also shards that hold jobs. Otherwise a shard stays until all registered consumers of events have
-                read it, those included that never read it before.
+            force: also shards that hold jobs, and their events. Otherwise events stay for a day.
         """
-        arguments = [b"1"] if force else [b"0", *events.followers(self._broker, self._queue)]
-        replies = [self.call("retire", number, *arguments) for number in numbers]
+        replies = [self.call("retire", number, b"1" if force else b"0") for number in numbers]
         return all(reply == b"1" for reply in replies)
 
     def _key(self, number: int, name: str) -> bytes:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack, cast
 
 from .errors import InvalidJob
 from .inputs import check_known
 from .records import layout as layouts
+from .records.frames import unpack_fields
 from .records.keys import number_of
-from .records.layout import CLOSING, ENDED, PAUSED_IN, PAUSED_OUT, PRODUCERS_PAUSED, RULES, WEIGHTED, Layout, Rules
+from .records.layout import PAUSED_IN, PAUSED_OUT, Layout
 from .times import span_ms_of
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from .shard_set import ShardSet
 
 DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAUSED_OUT}
-#: flags of a shard's rules that follow from the layout; the shard sets the others itself
-POLICY_FLAGS: Final = PAUSED_IN | PAUSED_OUT | WEIGHTED | PRODUCERS_PAUSED
-#: names of the limits of a queue in settings and requests
-LIMITS: Final = ("max_length", "morgue_max", "morgue_ttl", "priorities", "starve_after")
 
 
 class QueueLimits(TypedDict, total=False):
@@ -47,8 +44,34 @@ class QueueLimits(TypedDict, total=False):
     starve_after_ms: int | None
 
 
+class _Limit(NamedTuple):
+    """Limit as settings and requests have it."""
+
+    #: its name in :class:`QueueLimits`, in the layout and in the rules of the shards
+    stored: str
+    #: its value from the stored one, which is 0 if it is not set
+    shown: Callable[[Any], Any] = lambda stored: stored or None
+    #: the stored value from it
+    to_store: Callable[[Any], Any] = lambda given: given or 0
+
+
+def _in_seconds(name: str) -> _Limit:
+    return _Limit(name, lambda ms: ms / 1000 if ms else None, lambda seconds: round((seconds or 0) * 1000))
+
+
+_TABLE: Final = {
+    "max_length": _Limit("max_length"),
+    "morgue_max": _Limit("morgue_max"),
+    "morgue_ttl": _in_seconds("morgue_ttl_ms"),
+    "priorities": _Limit(
+        "weighted", lambda weighted: "weighted" if weighted else "strict", lambda given: given == "weighted"
+    ),
+    "starve_after": _in_seconds("starve_after_ms"),
+}
+#: names of the limits of a queue in settings and requests
+LIMITS: Final = tuple(_TABLE)
 #: names of the limits in the layout of a queue
-_LIMITS: Final = tuple(QueueLimits.__annotations__)
+_STORED: Final = tuple(limit.stored for limit in _TABLE.values())
 
 
 def pause(broker: Broker, name: str, direction: str = "both", *, seconds: float | timedelta | None = None) -> None:
@@ -98,7 +121,7 @@ def _ends(layout: Layout, flags: int, end: int) -> dict[str, int]:
 
 def limit(broker: Broker, name: str, **limits: Unpack[QueueLimits]) -> bool:
     """Set limits of a queue, see :meth:`Broker.limit`; return True if they were others before."""
-    check_known(limits, _LIMITS, "limit")
+    check_known(limits, _STORED, "limit")
     given: dict[str, Any] = {word: value for word, value in limits.items() if value is not None}
     for word, value in given.items():
         if value < 0:
@@ -130,34 +153,19 @@ def queue_policy(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
     return {
         "paused": next((word for word, flags in DIRECTIONS.items() if flags == paused), ""),
         "until": dict(layout.get("until") or {}),
-        "limits": {word: limits[word] for word in _LIMITS if limits.get(word)},
+        "limits": {word: limits[word] for word in _STORED if limits.get(word)},
     }
 
 
 def limits_in_force(layout: Layout) -> dict[str, Any]:
     """Return the limits of a layout: None is no limit, times are in seconds."""
-    limits = queue_policy(layout)["limits"]
-
-    def seconds(word: str) -> float | None:
-        return limits[word] / 1000 if word in limits else None
-
-    return {
-        "max_length": limits.get("max_length"),
-        "morgue_max": limits.get("morgue_max"),
-        "morgue_ttl": seconds("morgue_ttl_ms"),
-        "priorities": "weighted" if limits.get("weighted") else "strict",
-        "starve_after": seconds("starve_after_ms"),
-    }
+    limits = layout.get("limits") or {}
+    return {name: limit.shown(limits.get(limit.stored, 0)) for name, limit in _TABLE.items()}
 
 
 def limit_arguments(given: Mapping[str, Any]) -> QueueLimits:
     """Return the limits in that form as :meth:`Broker.limit` takes them; missing members are left out."""
-    limits: dict[str, Any] = {name: given[name] or 0 for name in ("max_length", "morgue_max") if name in given}
-    limits |= {
-        f"{name}_ms": round((given[name] or 0) * 1000) for name in ("morgue_ttl", "starve_after") if name in given
-    }
-    if "priorities" in given:
-        limits["weighted"] = given["priorities"] == "weighted"
+    limits = {limit.stored: limit.to_store(given[name]) for name, limit in _TABLE.items() if name in given}
     return cast(QueueLimits, limits)
 
 
@@ -187,13 +195,12 @@ def create(broker: Broker, name: str, *, kind: str, shards: int, **limits: Any) 
 
 def are_kept(queue: ShardSet, number: int, stored: bytes) -> bool:
     """Return True if a shard's rules (as stored, empty = none) match the layout that this process has."""
-    flags, *limits = RULES.unpack(stored) if stored else Rules()
-    if flags & ENDED:
+    found = unpack_fields(stored)
+    if "ended" in found:
         return True  # a tombstone
-    if is_old(queue.layout, number) and not flags & CLOSING:
+    if not found.pop("closing", False) and is_old(queue.layout, number):
         return False
-    demanded = _rules_of(queue.layout, number, producers_paused=queue.broker.producers_paused)
-    return (flags & POLICY_FLAGS, *limits) == demanded
+    return found == _rules_of(queue.layout, number, producers_paused=queue.broker.producers_paused)
 
 
 def is_old(layout: Layout, number: int) -> bool:
@@ -208,7 +215,8 @@ def restore(queue: ShardSet) -> None:
     while layout is not None and not layouts.is_deleted(layout):
         # The layout as read: another thread may make the queue adopt one that it read earlier.
         for number in layouts.all_numbers(layouts.epochs_of(layout)):
-            _write(queue, number, layout, producers_paused=since is not None)
+            demanded = _rules_of(layout, number, producers_paused=since is not None)
+            queue.rule(number, demanded, closing=is_old(layout, number))
         # The policy may have changed meanwhile, or new shards may have been published.
         before = since, stored
         since, (stored, layout) = broker.producers_paused_since(), broker.read_layout(queue.name)
@@ -216,14 +224,7 @@ def restore(queue: ShardSet) -> None:
             return
 
 
-def _write(queue: ShardSet, number: int, layout: Layout, *, producers_paused: bool) -> None:
-    values = _rules_of(layout, number, producers_paused=producers_paused)._asdict()
-    flags = values.pop("flags")
-    closing = CLOSING if is_old(layout, number) else 0
-    queue.rule(number, clear=POLICY_FLAGS & ~flags, put=flags | closing, **values)
-
-
-def _rules_of(layout: Layout, number: int, *, producers_paused: bool) -> Rules:
+def _rules_of(layout: Layout, number: int, *, producers_paused: bool) -> dict[str, Any]:
     epochs = layouts.epochs_of(layout)
     shards = next((shards for epoch, shards in epochs if 0 <= number - number_of(epoch, 0) < shards), 1)
     return layouts.rules_of(layout, shards, producers_paused=producers_paused)

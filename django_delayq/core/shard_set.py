@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import rules
+from .job import new_request
 from .marks import MOST_MARKS, CompletionMark, pack_marks, unpack_marks
 from .records import layout as layouts
+from .records.frames import pack
 from .records.keys import Shard
 from .records.layout import Epochs, Layout
 from .replies import Tick, unpack_tick
-from .requests import new_request
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -87,26 +88,14 @@ class ShardSet:
 
     # -- rules, states and marks -----------------------------------------------------------------------------------
 
-    def rule(
-        self,
-        number: int,
-        *,
-        clear: int = 0,
-        put: int = 0,
-        max_length: int | None = None,
-        morgue_max: int | None = None,
-        morgue_ttl_ms: int | None = None,
-        in_until: int | None = None,
-        out_until: int | None = None,
-        starve_after_ms: int | None = None,
-    ) -> int:
-        """Set the rules of a shard (``lua/rule.lua``); None leaves a limit or an end unchanged, 0 removes it.
+    def rule(self, number: int, policy: Mapping[str, Any], *, closing: bool = False) -> None:
+        """Replace the rules of a shard that follow from the policy of its queue (``lua/rule.lua``).
 
-        Returns:
-            The shard's last fencing token.
+        Args:
+            policy: see :func:`.records.layout.rules_of`.
+            closing: close the shard for new ids, for good.
         """
-        values = (max_length, morgue_max, morgue_ttl_ms, in_until, out_until, starve_after_ms)
-        return int(self.call("rule", number, clear, put, *(b"" if value is None else value for value in values)))
+        self.call("rule", number, pack(policy), b"1" if closing else b"0")
 
     def tick(self, number: int, *, hold: bool = False) -> Tick:
         """Return the state of a shard to a dispatcher; wake a consumer if due work waits, and restore lost rules.

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from .attempt_outcome import AttemptOutcome
-from .job import Job
+from .job import Job, digest_of
 from .job_view import unpack_reply
 from .records.keys import SHARD_KEYS
 from .records.limit_frames import Allowance, pack_allowances, unpack_parked
@@ -19,7 +19,6 @@ from .records.schedule_frames import CHUNK
 from .records.settle_frames import pack_settlement, pack_take_over, pack_touch
 from .redis.link import last_sent
 from .replies import Batch, Which
-from .requests import digest_of
 from .settlement import Settlement, bury, expire
 from .shard_set import ShardSet
 

@@ -1,4 +1,4 @@
-"""Conversion of the due times that callers pass into milliseconds.
+"""Times: what callers pass as due times and spans, Unix milliseconds, aware datetimes and texts in ISO 8601.
 
 A ``delay`` stays a delay until Redis adds it to its own clock; an ``at`` is a moment and becomes Unix milliseconds.
 Fractions of a millisecond are rounded up, so that no job is early.
@@ -23,6 +23,7 @@ USUAL_TTR_MS: Final = 60_000
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
+_LONGEST_TEXT: Final = 64
 _HINT_MS: Final = "is it in milliseconds? Seconds are expected"
 _HINT_FAR: Final = "if it is meant, the setting ALLOW_FAR allows it"
 
@@ -94,7 +95,7 @@ def ttr_ms_of(ttr: timedelta | float) -> int:
 
 def _ms_of(span: timedelta | float, what: str, *, allow_far: bool) -> int:
     if isinstance(span, timedelta):
-        ms = ms_of_span(span)
+        ms = _ms_of_span(span)
     else:
         ms = _ms_of_number(span, what, "a timedelta or a number of seconds")
     if ms > TEN_YEARS_MS and not allow_far:
@@ -107,7 +108,7 @@ def _ms_of(span: timedelta | float, what: str, *, allow_far: bool) -> int:
 
 def _moment(at: object, now: float | None, use_tz: bool, tz: tzinfo | None, allow_far: bool) -> int:
     if isinstance(at, datetime):
-        ms = ms_of_span(_aware(at, use_tz, tz) - _EPOCH)
+        ms = ms_of(_aware(at, use_tz, tz))
     elif isinstance(at, date):
         raise InvalidJob("at= is a date; give a datetime, because a job is due at one moment of a day")
     elif isinstance(at, timedelta):
@@ -151,7 +152,7 @@ def _ms_of_number(value: object, what: str, wanted: str) -> int:
     return math.ceil(round(value * 1000, 3)) if abs(value) < 1e13 else int(value) * 1000
 
 
-def ms_of_span(span: timedelta) -> int:
+def _ms_of_span(span: timedelta) -> int:
     """Return a span in ms, rounded up."""
     ms, rest = divmod(span, _MS)
     return ms + bool(rest)
@@ -174,3 +175,46 @@ def check_timezone(name: object) -> None:
         ZoneInfo(name if isinstance(name, str) else "")
     except (LookupError, ValueError, OSError):
         raise InvalidJob(f'timezone must be a name like "Europe/Berlin", got {short(name)}') from None
+
+
+# -- moments -----------------------------------------------------------------------------------------------------------
+
+
+def datetime_of(ms: float) -> datetime:
+    """Return Unix ms as an aware ``datetime`` in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def ms_of(moment: datetime) -> int:
+    """Return an aware ``datetime`` as Unix ms, rounded up, so that no job is early."""
+    return _ms_of_span(moment - _EPOCH)
+
+
+def iso_of(ms: float | None) -> str | None:
+    """Return Unix ms as ``2026-11-21T11:23:43.123Z``; None for None and for a moment outside the calendar."""
+    if ms is None:
+        return None
+    try:
+        return datetime_of(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def parse_moment(text: object, *, what: str = "") -> datetime:
+    """Return the aware ``datetime`` of a text in ISO 8601; messages begin with ``what``.
+
+    Raises:
+        InvalidJob: the text is not ISO 8601, or has no time zone.
+    """
+    prefix = f"{what}: " if what else ""
+    try:
+        if not isinstance(text, str) or len(text) > _LONGEST_TEXT or not text.isascii():
+            raise ValueError
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidJob(
+            f"{prefix}{short(text)} is no moment; write it in ISO 8601, like 2026-11-21T08:00:00+01:00"
+        ) from None
+    if moment.utcoffset() is None:
+        raise InvalidJob(f"{prefix}{short(text)} has no time zone; end it with one, like +01:00 or Z")
+    return moment

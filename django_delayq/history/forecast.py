@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from django.db.models import Sum
 
-from ..core.moments import datetime_of
+from ..core.times import datetime_of
 from ..models.history import HourlyStat
 from .moments import HOUR, floor_hour, to_row
 

@@ -21,7 +21,7 @@ from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailab
 from ..core.inputs import check_queue_name
 from ..core.job import Job
 from ..core.queue import Queue
-from ..core.row_templates import seconds
+from ..core.rows import seconds
 from ..core.task import registry
 from ..masking import Mask, Unmasked
 from ..settings.conf import mask

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..core.errors import InvalidJob
 from ..core.job_filter import JobFilter
-from ..core.moments import ms_of, parse_moment
+from ..core.times import ms_of, parse_moment
 from .base import positive
 
 _MOMENTS: Final = {

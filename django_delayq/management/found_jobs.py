@@ -13,9 +13,9 @@ from ..core.inspector import SEARCHED
 from ..core.job import Job
 from ..core.job_filter import JobFilter
 from ..core.job_view import JobView
-from ..core.moments import iso_of
 from ..core.queue import Queue
 from ..core.reading import INDEXES
+from ..core.times import iso_of
 from ..masking import Mask
 from ..status.formatting import printable, table
 from .base import DelayQCommand, add_show_secrets, call_of, mask_for, positive

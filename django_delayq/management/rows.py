@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 
 from ..core.errors import Misconfigured
 from ..core.inputs import short
-from ..core.row_templates import seconds as read_seconds
+from ..core.rows import seconds as read_seconds
 from ..pipeline.table_options import check_filter
 from ..repair.row_jobs import RowJobs
 from .base import DelayQCommand, count_text, positive

@@ -10,8 +10,8 @@ from django.core.management.base import CommandError
 
 from ..core import rules
 from ..core.broker import Broker
-from ..core.moments import iso_of
 from ..core.queue import Queue
+from ..core.times import iso_of
 from ..core.workers import IGNORE, WATCH
 from ..status.formatting import printable
 from .base import DelayQCommand, span

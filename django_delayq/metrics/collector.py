@@ -17,7 +17,7 @@ except ImportError as error:
         "the metrics for Prometheus need prometheus_client: pip install 'django-delayq[metrics]'"
     ) from error
 
-from ..core.timings import BUCKETS_MS, Histogram
+from ..core.figures import BUCKETS_MS, Histogram
 from .measuring import Values, measure
 from .metric import Metric
 from .names import METRICS

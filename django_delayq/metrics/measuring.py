@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 from .. import __version__, connections
 from ..core.errors import DelayQError
+from ..core.figures import Figures, Histogram
 from ..core.redis.faults import REDIS_ERRORS
-from ..core.timings import Figures, Histogram
 from ..status import QueueStatus, RedisStatus, Snapshot, WorkerStatus, take
 from . import names, redis_names
 from .metric import MOST_LABELS, OTHER, Metric
@@ -185,7 +185,6 @@ def _of_figures(figures: Figures) -> Iterator[_Sample]:
     for (name, label), count in figures.counts.items():
         if name == "redis_error":
             yield redis_names.REDIS_ERRORS, (label,), count
-    violations = figures.levels.get("fsck_violations")
-    if violations is not None:
-        yield redis_names.FSCK, (), violations.value
-        yield redis_names.FSCK_AT, (), violations.at_ms / 1000
+    if ("fsck", "at_ms") in figures.counts:
+        yield redis_names.FSCK, (), figures.counts["fsck", "violations"]
+        yield redis_names.FSCK_AT, (), figures.counts["fsck", "at_ms"] / 1000

@@ -21,7 +21,7 @@ except ImportError as error:
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
 
 from .. import __version__
-from ..core.timings import Histogram
+from ..core.figures import Histogram
 from .measuring import Values, measure
 from .metric import Metric
 from .names import METRICS

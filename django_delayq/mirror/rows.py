@@ -19,8 +19,7 @@ from django.conf import settings
 from django.db import connections
 from django.utils import timezone
 
-from ..core.codecs import as_json
-from ..core.decoding import decode_args
+from ..core.codec import as_json, decode_args
 from ..core.job import MAX_ID_BYTES, Job
 from ..core.job_view import JobView
 from ..core.task import registry

@@ -14,7 +14,7 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from ..core.moments import datetime_of
+from ..core.times import datetime_of
 from .history import NAME_LENGTH, HourlyStat, PipelineRun
 from .pages import Dashboard, HttpApi, LiveJob, QueueEntry
 

@@ -12,13 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
-from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, IntegrityError, transaction
 
-from .. import connections
 from ..core.errors import DelayQError, IdTaken, QueueUnavailable
 from ..core.job import Generation
-from ..core.replay import run_verb
 from ..core.task import Task
 from ..signals import emit, job_cancelled
 from ..transactions import CallDescription, OnCommit, in_transaction, now_or_on_commit
@@ -234,12 +231,6 @@ def _has_sent(target: Target, broker: DjangoBroker) -> bool:
     records = target.rows.filter(key__in=sent).values_list("key", "record") if sent else ()
     known = [(target.id, key.bytes, digest_of(record)) for key, record in records]
     return not known or (live is not None and all(live.knows(known)))
-
-
-async def apply_on_loop(change: Change[A, R]) -> R:
-    """Send the change of a job without rows to Redis from the running event loop, at once."""
-    reply = await run_verb(connections.broker(), change.call)
-    return await sync_to_async(change.result_of)(reply) if job_cancelled.receivers else change.result_of(reply)
 
 
 def apply(change: Change[A, R]) -> R | OnCommit | Left:

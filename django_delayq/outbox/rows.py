@@ -15,9 +15,8 @@ from django.db.models import Case, Exists, OuterRef, Q, QuerySet, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
-from ..core.job import Generation, NewJob
+from ..core.job import Generation, NewJob, request_for
 from ..core.records.packed import pack_job
-from ..core.requests import request_for
 from .due import DueTime, RowDue, delay_age
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..core import codec
-from ..core.codecs import Codec, from_json
+from ..core.codec import Codec, from_json
 from ..core.errors import InvalidJob
 from ..core.inputs import check_choice, check_id, check_int
 from ..core.job import PRIORITIES

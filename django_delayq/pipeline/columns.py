@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..core.codecs import codec_at
+from ..core.codec import codec_at
 from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
 from ..core.job import RAW, NewJob, Payload

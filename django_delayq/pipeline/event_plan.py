@@ -14,17 +14,16 @@ from typing import Final, TypeAlias
 
 from ..core.broker import Broker
 from ..core.errors import InvalidJob, Misconfigured
+from ..core.events import BEGINNING, EventEntry, Place, Stream, distance, following, parts
 from ..core.inputs import check_queue_name, short
-from ..core.records.events import BEGINNING, EventEntry, parts
 from ..core.records.keys import MAX_SHARDS
-from ..core.streams import Place, Stream, distance, following
 
 Offsets: TypeAlias = dict[str, dict[str, str]]
 Positions: TypeAlias = dict[Place, str]
 
 #: intervals with fewer events than this share a task
 SMALL: Final = 5_000
-_EXAMPLE: Final = '{"orders": {"0": "1700000000000-1"}}'
+_EXAMPLE: Final = '{"orders": {"0": "1-1700000000000"}}'
 _MOST_LISTED: Final = 5
 
 
@@ -46,6 +45,8 @@ class Loss:
     number: int
     after: str
     why: str
+    #: True if it is another stream, which has to be read from its beginning
+    other_stream: bool = False
 
     def __str__(self) -> str:
         epoch, place = divmod(self.number, MAX_SHARDS)
@@ -61,8 +62,7 @@ def text_of(losses: Sequence[Loss]) -> str:
     return (
         f"events were lost before they were read: {listed}{more}. They cannot be read "
         "any more. To continue with the events that are left, run once with the option failOnDataLoss set to false. To "
-        'prevent another loss, read more often, raise DELAYQ["EVENTS"]["cap"], and set the option trim, so that other '
-        "consumers do not remove unread events"
+        'prevent another loss, read more often, or raise DELAYQ["EVENTS"]["cap"]'
     )
 
 
@@ -119,53 +119,58 @@ def check_start(name: str, text: str) -> str | Positions:
 # -- state of the streams -------------------------------------------------------------------------------------------
 
 
-def known_places(broker: Broker, queues: Sequence[str]) -> list[Place]:
-    """Return every shard, of all epochs, of these queues; of every queue if none is named."""
-    return [
-        (queue.name, number)
-        for queue in broker.queues()
-        if not queues or queue.name in queues
-        for number in queue.numbers
-    ]
-
-
 def starting(streams: Mapping[Place, Stream], start: str | Positions) -> Positions:
     """Return the positions at which a new reader begins."""
+    left = {place: stream for place, stream in streams.items() if not stream.is_gone}
     if not isinstance(start, str):
-        return {place: start.get(place, BEGINNING) for place in {*streams, *start}}
+        return {**dict.fromkeys(left, BEGINNING), **start}
     if start == "latest":
-        return {place: stream.last for place, stream in streams.items()}
-    return {place: stream.before or stream.last for place, stream in streams.items()}
+        return {place: stream.last for place, stream in left.items()}
+    return {place: stream.before or stream.last for place, stream in left.items()}
+
+
+def joining(positions: Mapping[Place, str], streams: Mapping[Place, Stream], known: Iterable[Place]) -> Positions:
+    """Return the positions of known shards that a reader has not read yet.
+
+    A shard that is gone joins, as a loss, if its epoch is later than all that the reader knows of the queue.
+    """
+    newest: dict[str, int] = {}
+    for queue, number in positions:
+        newest[queue] = max(number, newest.get(queue, number))
+    new = [place for place in known if place not in positions]
+    return {
+        (queue, number): BEGINNING
+        for queue, number in new
+        if not streams[queue, number].is_gone or number > newest.get(queue, number)
+    }
 
 
 def find_losses(broker: Broker, positions: Mapping[Place, str], streams: Mapping[Place, Stream]) -> list[Loss]:
     """Return the events that a reader at these positions has missed."""
-    unread = {
-        place: position
-        for place, position in positions.items()
-        if parts(streams[place].last) > parts(position) and not streams[place].ended
-    }
+    unread = {place: at for place, at in positions.items() if parts(streams[place].last) > parts(at)}
     next_events = following(broker, unread)
-    losses = (
-        (place, position, _why_lost(position, streams[place], next_events.get(place)))
-        for place, position in sorted(positions.items())
-    )
-    return [Loss(*place, position, why) for place, position, why in losses if why]
+    losses = []
+    for place, position in sorted(positions.items()):
+        why, other_stream = _why_lost(position, streams[place], next_events.get(place))
+        if why:
+            losses.append(Loss(*place, position, why, other_stream))
+    return losses
 
 
-def _why_lost(position: str, stream: Stream, next_events: EventEntry | None) -> str:
+def _why_lost(position: str, stream: Stream, next_events: EventEntry | None) -> tuple[str, bool]:
     read, end = parts(position), parts(stream.last)
-    if stream.ended:
-        return f"the shard is gone, with events up to {stream.last}" if end > read else ""
+    if stream.is_gone:
+        return f"the shard is gone, with events up to {stream.last}" if end > read else "", False
     if end < read:
         if stream.last == BEGINNING:
-            return "Redis has lost the stream (FLUSHALL, or a restart without its data?)"
-        return f"the stream ends at {stream.last} (another Redis, or an older copy after a failover?)"
+            return "Redis has lost the stream (FLUSHALL, or a restart without its data?)", True
+        return f"the stream ends at {stream.last} (another Redis, or an older copy after a failover?)", True
     if end == read:
-        return ""
+        return "", False
     if next_events is None:
-        return f"all events up to {stream.last} were removed"
-    return text_of_gap(parts(next_events.before)[1] - read[1])
+        return f"all events up to {stream.last} were removed", False
+    missing = parts(next_events.before)[0] - read[0]
+    return text_of_gap(missing), missing < 0
 
 
 def text_of_gap(missing: int) -> str:
@@ -191,11 +196,12 @@ def ends(
         known: the existing shards.
         target: upper limit by shard, which also excludes all other shards; None = no such limit.
     """
-    there = {place for place in known if target is None or place in target or place in positions}
+    left = {place for place in known if not streams[place].is_gone}
+    there = {place for place in left if target is None or place in target or place in positions}
     reached = {}
     for place in there:
         position, stream = positions.get(place, BEGINNING), streams[place]
-        last = position if stream.ended else stream.last
+        last = stream.last
         if target is not None:
             last = min(last, target.get(place, BEGINNING), key=parts)
         reached[place] = max(position, last, key=parts)
@@ -208,27 +214,29 @@ def limit_to(
     ends: Mapping[Place, str],
     walk: Callable[[Place, str, int], str],
 ) -> Positions:
-    """Return end positions, moved back so that at most ``most`` events are read in all.
+    """Return end positions, moved back so that about ``most`` events are read: the last entry is read whole.
 
     Shards with few events are read completely, the others get equal shares. If there are more shards than events, those
     furthest behind come first.
 
     Args:
         ends: the end positions without a limit.
-        walk: ``walk(place, position, n)`` = the position n events further, or the last one before that.
+        walk: ``walk(place, position, n)`` = the end of the last entry that is at most n events further, or of the next.
     """
     begun = {place: positions.get(place, BEGINNING) for place in ends}
     sizes = {place: distance(begun[place], ends[place]) for place in ends}
-    pending = sorted((place for place in ends if ends[place] != begun[place]), key=lambda place: parts(begun[place]))
+    pending = sorted(
+        (place for place in ends if ends[place] != begun[place]), key=lambda place: parts(begun[place])[::-1]
+    )
     chosen = sorted(pending[:most], key=lambda place: sizes[place])
     result, left = {**ends, **{place: begun[place] for place in pending}}, most
     for at, place in enumerate(chosen):
         share = left // (len(chosen) - at)
         if sizes[place] <= share:
-            result[place], left = ends[place], left - sizes[place]
-        else:
+            result[place] = ends[place]
+        elif share:
             result[place] = min(walk(place, begun[place], share), ends[place], key=parts)
-            left -= share
+        left = max(0, left - distance(begun[place], result[place]))
     return result
 
 

@@ -14,17 +14,15 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ..core import events
 from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.records.events import EventEntry, parts
-from ..core.streams import begin
+from ..core.events import EventEntry, begin, parts
 from . import event_plan as plan
 from .column_names import fault_of_case
 from .errors import EventsLost
 from .event_plan import Interval, Loss, Positions
 from .event_rows import to_batch
-from .option_fields import SourceOptions, flag, named, option, queue_names, whole
+from .option_fields import SourceOptions, flag, option, queue_names, whole
 from .redis_options import open_broker
 from .schemas import EVENTS, check_columns
 
@@ -42,30 +40,12 @@ class EventsOptions(SourceOptions):
 
     #: queues to read; empty = every queue, future ones included
     queues: tuple[str, ...] = option("queue", queue_names, ())
-    #: queues whose events are kept for this consumer, now or later; empty = every queue, None = those that it reads
-    follow: tuple[str, ...] | None = option("follow", queue_names)
     #: earliest, latest or positions
     start: str | Positions = option("startingOffset", plan.check_start, "earliest")
     max_rows: int = option("maxRowsPerTrigger", whole(1, 10**12), 500_000)
     #: entries requested in one call
     fetch: int = option("fetch", whole(1, 10_000), 100)
-    #: store the consumer's position in Redis, and allow trimming of what all consumers have read
-    trim: bool = option("trim", flag, False)
-    #: newest events of a shard that stay although all consumers have read them
-    keep: int = option("keep", whole(0, 10**12), events.KEEP)
-    consumer: str = option("consumer", named(events.check_consumer), "history")
     fail_on_loss: bool = option("failOnDataLoss", flag, True)
-
-    def __post_init__(self) -> None:
-        if self.follows and not (self.queues and set(self.queues) <= set(self.follows)):
-            raise Misconfigured(
-                "option follow must name all queues that option queue names, because their events are kept"
-            )
-
-    @property
-    def follows(self) -> tuple[str, ...]:
-        """Queues whose events are kept for this consumer; empty = every queue."""
-        return self.queues if self.follow is None else self.follow
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -173,7 +153,7 @@ def _gap(position: str, entries: Sequence[EventEntry], until: str) -> str:
     """Return which events are missing after a position, or "" if none is."""
     if not entries:
         return f"the stream ends here, but went up to {until} when the batch was planned"
-    missing = entries[-1].last - parts(position)[1] - sum(entry.size for entry in entries)
+    missing = entries[-1].last - parts(position)[0] - sum(entry.size for entry in entries)
     return plan.text_of_gap(missing)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..core.records.events import COLUMNS, WIDTH, EventEntry, words_of
+from ..core.events import COLUMNS, WIDTH, EventEntry, words_of
 
 _INT64: Final = pa.int64()
 _TEXT: Final = pa.string()
@@ -62,7 +62,7 @@ class _Rows:
     def stream_id(self) -> Any:
         sizes = zip(self._entries, self._sizes, strict=True)
         numbers = [number for entry, size in sizes for number in range(entry.last - size + 1, entry.last + 1)]
-        return pc.binary_join_element_wise(self._ms.cast(_TEXT), pa.array(numbers, pa.uint64()).cast(_TEXT), "-")
+        return pc.binary_join_element_wise(pa.array(numbers, pa.uint64()).cast(_TEXT), self._ms.cast(_TEXT), "-")
 
     def ts(self) -> Any:
         return _times(pc.fill_null(_within(self._ms, 0, _LATEST_MS), _LATEST_MS))

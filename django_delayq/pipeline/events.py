@@ -2,37 +2,27 @@
 
     spark.readStream.format("delayq.events").option("redis", "redis://localhost:6379/0").load()
 
-Spark runs the streaming reader in a process of its own to plan offsets and partitions; the tasks read them. Positions
-are advanced in Redis when Spark commits a batch (option ``trim``).
+Spark runs the streaming reader in a process of its own to plan offsets and partitions; the tasks read them. The
+positions are in Spark's checkpoint alone.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ..core import events
 from ..core.broker import Broker
-from ..core.errors import QueueUnavailable
-from ..core.records.events import BEGINNING, latest
-from ..core.streams import Place, Stream, begin, streams
+from ..core.events import BEGINNING, Place, Stream, distance, entries, known_places, streams
 from . import event_plan as plan
 from .event_plan import Offsets, Positions
 from .event_reading import EventsOptions, EventsPartition, TaskReader, report
 from .redis_options import config_of, open_broker
 from .schemas import EVENTS
-
-log = logging.getLogger(__name__)
-
-#: seconds after which an idle consumer renews its registration
-REGISTRATION_SECONDS: Final = 60.0
 
 
 class EventsSource(DataSource):
@@ -67,12 +57,14 @@ class EventsReader(TaskReader, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return one partition per large shard; smaller shards share one."""
         with open_broker(self.options) as broker:
-            places = plan.known_places(broker, self.chosen.queues)
+            places = known_places(broker, self.chosen.queues)
             start_option = self.chosen.start
             by_place = streams(broker, {*places, *(() if isinstance(start_option, str) else start_option)})
             start = plan.starting(by_place, start_option)
             if not isinstance(start_option, str):
-                report(plan.find_losses(broker, start, by_place), self.chosen)
+                losses = plan.find_losses(broker, start, by_place)
+                report(losses, self.chosen)
+                start |= {(loss.queue, loss.number): BEGINNING for loss in losses if loss.other_stream}
             tasks = plan.intervals(start, plan.ends(start, by_place, places, None))
         return [EventsPartition(task) for task in tasks]
 
@@ -92,9 +84,7 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         self._opened: Broker | None = None
         self._target: Positions | None = None
         self._newest: Offsets | None = None
-        self._committed: Positions = {}
         self._reported: set[tuple[Place, str]] = set()
-        self._registered_at = float("-inf")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that tasks need, without the connections and the planner's own state."""
@@ -121,11 +111,10 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
 
     def initialOffset(self) -> Offsets:
         """Return the position at which a query without a checkpoint begins."""
-        self._renew_registration()  # register first, so that nothing is trimmed from now on
         start_option = self.chosen.start
         named = () if isinstance(start_option, str) else start_option
-        # Include the queues that are read another time: events trimmed from now on are a loss there, too.
-        by_place = streams(self._broker, {*plan.known_places(self._broker, self.chosen.follows), *named})
+        # Include the queues that are read another time: events removed from now on are a loss there, too.
+        by_place = streams(self._broker, {*known_places(self._broker), *named})
         return plan.to_offsets(plan.starting(by_place, start_option))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -138,13 +127,15 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         Raises:
             EventsLost: unread events are gone.
         """
-        self._renew_registration()
         positions, others = self._split(plan.to_positions(start))
         places, by_place = self._read_streams(positions)
-        new = [place for place in places if place not in positions]
-        joined = {place: BEGINNING for place in new if self._target is None or place in self._target}
-        self._check({**positions, **joined}, by_place)
-        end = plan.ends(positions, by_place, places, self._target)
+        new = plan.joining(positions, by_place, places)
+        joined = {place: at for place, at in new.items() if self._target is None or place in self._target}
+        losses = self._check({**positions, **joined}, by_place)
+        # A shard whose stream is another one leaves, and joins the next batch, which reads it from its beginning.
+        replaced = {(loss.queue, loss.number) for loss in losses if loss.other_stream}
+        same = [place for place in places if place not in replaced]
+        end = plan.ends(positions, by_place, same, self._target)
         if isinstance(limit, ReadMaxRows):
             end = plan.limit_to(limit.max_rows, positions, end, self._walk)
         self._newest = plan.to_offsets({place: by_place[place].last for place in places})
@@ -164,23 +155,6 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         tasks = plan.intervals(plan.to_positions(start), plan.to_positions(end))
         return [EventsPartition(task) for task in tasks]
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Store the committed offsets, which Spark will never request again."""
-        if not self.chosen.trim:
-            return
-        fresh = {
-            place: position
-            for place, position in plan.to_positions(end).items()
-            if self._committed.get(place) != position
-        }
-        try:
-            store_positions(self._broker, self.chosen, fresh)
-        except QueueUnavailable as error:
-            log.warning("the read positions could not be stored; the next commit stores them: %s", error)
-            return
-        self._committed |= fresh
-        self._registered_at = time.monotonic()
-
     def _split(self, positions: Positions) -> tuple[Positions, Positions]:
         """Return the positions of the queues that are read, and those of the others, which stay unchanged."""
         queues = self.chosen.queues
@@ -188,57 +162,22 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         return read, {place: at for place, at in positions.items() if place not in read}
 
     def _read_streams(self, positions: Mapping[Place, str]) -> tuple[list[Place], dict[Place, Stream]]:
-        places = plan.known_places(self._broker, self.chosen.queues)
+        places = known_places(self._broker, self.chosen.queues)
         return places, streams(self._broker, dict.fromkeys([*places, *positions]))
 
-    def _check(self, positions: Mapping[Place, str], by_place: Mapping[Place, Stream]) -> None:
+    def _check(self, positions: Mapping[Place, str], by_place: Mapping[Place, Stream]) -> list[plan.Loss]:
         losses = plan.find_losses(self._broker, positions, by_place)
         new = [loss for loss in losses if ((loss.queue, loss.number), loss.after) not in self._reported]
         report(new, self.chosen)
         self._reported.update(((loss.queue, loss.number), loss.after) for loss in new)
+        return losses
 
     def _walk(self, place: Place, position: str, number: int) -> str:
-        """Return the position ``number`` events further."""
-        while number > 0:
-            page = begin(self._broker, *place, position, None, min(number, self.chosen.fetch))()
-            if not page:
-                break
+        """Return the end of the last entry that is at most ``number`` events further, or of the next entry."""
+        begun = position
+        while page := entries(self._broker, *place, position, min(number, self.chosen.fetch)):
             for entry in page:
-                # The position may lie in the middle of an entry.
-                position = f"{entry.ms}-{entry.last - max(0, entry.size - number)}"
-                number -= min(number, entry.size)
-                if not number:
-                    break
+                if position != begun and distance(begun, entry.position) > number:
+                    return position
+                position = entry.position
         return position
-
-    def _renew_registration(self) -> None:
-        if self.chosen.trim and time.monotonic() - self._registered_at > REGISTRATION_SECONDS:
-            events.follow(self._broker, self.chosen.consumer, self.chosen.follows)
-            self._registered_at = time.monotonic()
-
-
-def store_positions(broker: Broker, options: EventsOptions, positions: Mapping[Place, str]) -> None:
-    """Move the consumer's cursors forward to these positions; a cursor never moves back."""
-    queues: dict[str, dict[int, str]] = {}
-    for (queue, number), position in positions.items():
-        queues.setdefault(queue, {})[number] = position
-    events.advance_all(broker, options.consumer, queues, options.follows, keep=options.keep)
-
-
-def commit(options: Mapping[str, str], offsets: Mapping[str, Mapping[str, str]]) -> None:
-    """Store the final offsets of a query that has ended; Spark itself commits them only when the query continues.
-
-    Args:
-        options: options of the source; ``consumer``, ``queue`` and ``follow`` are used.
-        offsets: ``{queue: {"<number of the shard>": "<position>"}}``, from the progress of the query.
-    """
-    with open_broker(options) as broker:
-        store_positions(broker, EventsOptions.parse(options), plan.to_positions(offsets))
-
-
-def read_before(options: Mapping[str, str]) -> str | None:
-    """Return the newest position that the consumer of a source has stored in Redis, over all shards; None = none."""
-    with open_broker(options) as broker:
-        cursors = [one.cursor for one in events.lag(broker, EventsOptions.parse(options).consumer)]
-    newest = latest(BEGINNING, *cursors)
-    return None if newest == BEGINNING else newest

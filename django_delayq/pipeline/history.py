@@ -30,9 +30,9 @@ from .day_hours import DayHours, parts, whole
 from .errors import PipelineError
 from .history_guard import POLL_SECONDS, stoppable
 from .history_options import HistoryOptions
-from .landing import Landed, Landing, Source, acknowledge, events_source, read_offsets, warn_of_lost_root
+from .landing import Landed, Landing, Source, events_source
 from .status import Status, status_of
-from .store import PendingDays, Store
+from .store import PendingDays, Store, read_offsets
 from .summary import Summary
 from .tables import ATTEMPTS, Step, ignore, read, tables_of
 from .upkeep import DaysDone, OnDays, Purge
@@ -117,8 +117,6 @@ class History:
             landing = self._landing()
             landed = landing.landed
             landing.run(stopping.is_set)
-            if self._source is None:
-                acknowledge(self.store, self.options)
             self._step("landed")
             days = self._pending.open_days()
             selection = self._computing.hours_of(days, landed.hours, interrupted)
@@ -252,10 +250,7 @@ class History:
             quality.check(self.spark.createDataFrame([], ATTEMPTS), options.expectations)
             self._checked = True
         source = self._source or events_source(options)
-        landing = Landing(self.spark, self.tables["events"], options, source, self._pending, self._step)
-        if self._source is None and landing.is_new:
-            warn_of_lost_root(options)
-        return landing
+        return Landing(self.spark, self.tables["events"], options, source, self._pending, self._step)
 
     def _publish(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..core.events import KEEP
 from ..core.inputs import short
 from .errors import PipelineError
 from .quality import EXPECTATIONS, Expectation
@@ -25,16 +24,14 @@ class HistoryOptions:
     #: or the name of an environment variable that holds the same; Spark's plans do not show its value
     redis_env: str | None = None
     prefix: str = DEFAULT_PREFIX
-    #: queues to read now; empty = every one, future ones included. The others are followed, and keep their positions
+    #: queues to read now; empty = every one, future ones included. The others keep their positions
     queues: tuple[str, ...] = ()
-    #: name of this history's consumer in the streams
+    #: name of this history's checkpoint below the root
     consumer: str = "history"
     #: task or queue → seconds by which an attempt may be late; "*" = all others
     sla: Mapping[str, float] = field(default_factory=lambda: {"*": 60.0})
     #: events per batch
     max_rows: int = 500_000
-    #: newest events of a shard that stay in Redis although they were read
-    keep_recent: int = KEEP
     #: days; None = keep forever
     keep_events_days: float | None = 30.0
     keep_attempts_days: float | None = 180.0
@@ -64,10 +61,6 @@ def source_options(options: HistoryOptions) -> dict[str, str]:
     return {
         **address_of(options.redis, options.redis_env, options.prefix),
         "queue": ",".join(options.queues) or "*",
-        "follow": "*",  # otherwise old epochs of the other queues would be retired unread
-        "consumer": options.consumer,
         "maxRowsPerTrigger": str(options.max_rows),
-        "trim": "true",
-        "keep": str(options.keep_recent),
         "failOnDataLoss": str(options.fail_on_loss).lower(),
     }

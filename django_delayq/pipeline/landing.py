@@ -20,13 +20,10 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from ..core.errors import DelayQError, QueueUnavailable
-from ..core.moments import datetime_of
-from ..core.records.events import parts
-from . import events, quality
+from . import quality
 from .errors import EventsLost, PipelineError
 from .history_options import HistoryOptions, source_options
-from .store import HISTORY_LOG, PendingDays, Store
+from .store import CHECKPOINTS, PendingDays
 from .tables import Step, Table, days_of
 from .transforms import is_attempt
 
@@ -37,9 +34,7 @@ log = logging.getLogger(__name__)
 
 #: creates the stream of events; tests pass their own
 Source = Callable[["SparkSession"], "DataFrame"]
-CHECKPOINTS: Final = "_checkpoints"
 _POLL_S: Final = 0.2
-_SOURCE_NAME: Final = re.compile(r"^\w+:")
 _ERROR: Final = re.compile(r"(?:[\w.]+\.)?(EventsLost|Misconfigured|QueueUnavailable|PipelineError): (.*)")
 
 
@@ -75,7 +70,7 @@ class Landed:
 
 
 class Landing:
-    """Reading of the streams from the checkpoint of a consumer to their current end.
+    """Reading of the streams from a checkpoint to their current end.
 
     Args:
         pending: gets the days of each batch before it is landed.
@@ -100,11 +95,6 @@ class Landing:
         self._checkpoint = f"{CHECKPOINTS}/{options.consumer}"
         self._failure: BaseException | None = None
         self.landed = Landed()
-
-    @property
-    def is_new(self) -> bool:
-        """True if the consumer has no checkpoint below this root yet."""
-        return not self._table.store.names(f"{self._checkpoint}/offsets")
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Land all available events.
@@ -175,52 +165,6 @@ class Landing:
         return str(json.loads(self._table.store.read(f"{self._checkpoint}/metadata") or "{}")["id"])
 
 
-def read_offsets(store: Store, consumer: str) -> dict[str, Any]:
-    """Return the positions up to which a consumer's checkpoint has landed all events; empty before the first batch."""
-    home = f"{CHECKPOINTS}/{consumer}"
-    done = [int(name) for name in store.names(f"{home}/commits") if name.isdigit()]
-    text = store.read(f"{home}/offsets/{max(done)}") if done else None
-    if text is None:
-        return {}
-    # A version, Spark's metadata, then a line for each source; here there is one. In version 2 its name comes first.
-    offsets = json.loads(_SOURCE_NAME.sub("", text.splitlines()[2]))
-    return offsets if isinstance(offsets, dict) else {"": offsets}
-
-
 def events_source(options: HistoryOptions) -> Source:
     """Return a source that streams the events of the queues of a history."""
     return lambda spark: spark.readStream.format("delayq.events").options(**source_options(options)).load()
-
-
-def acknowledge(store: Store, options: HistoryOptions) -> None:
-    """Store the read positions in Redis; Spark would do that only at the start of the next pipeline run."""
-    offsets = read_offsets(store, options.consumer)
-    if not offsets:
-        return
-    try:
-        events.commit(source_options(options), offsets)
-    except QueueUnavailable as error:
-        logging.getLogger(HISTORY_LOG).warning(
-            "the read positions could not be stored in Redis; the next run stores them: %s", error
-        )
-
-
-def warn_of_lost_root(options: HistoryOptions) -> None:
-    """Log a warning if an earlier, lost checkpoint has read part of the events. Call it when a checkpoint begins.
-
-    Raises:
-        PipelineError: the earlier position cannot be read from Redis.
-    """
-    try:
-        position = events.read_before(source_options(options))
-    except DelayQError as error:
-        raise PipelineError(f"{type(error).__name__}: {error}") from error
-    if position is not None:
-        when = datetime_of(parts(position)[0])
-        log.warning(
-            "consumer %s was read up to %s (%s) by a checkpoint that is missing; the metrics of today are computed "
-            "from the events that are left, so they may shrink; put the root on a volume that outlives this machine",
-            options.consumer,
-            position,
-            when.isoformat(timespec="seconds"),
-        )

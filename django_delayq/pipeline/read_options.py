@@ -8,8 +8,8 @@ from typing import Final
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_choice, check_id, short
-from ..core.moments import ms_of, parse_moment
 from ..core.snapshot import PLACES
+from ..core.times import ms_of, parse_moment
 from .option_fields import EVERY, SourceOptions, choice, listed, named, option, parse_json, queue_names, whole, words
 
 STATES: Final = ("waiting", "reserved")

@@ -1,6 +1,6 @@
 """Comparison of a table with the queue: jobs that the table requires and the queue lacks are scheduled again.
 
-The rules are those of :mod:`..core.comparison`.
+The rules are those of :mod:`..core.rows`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from pyspark.sql import functions as F
 
 from ..core.actions import cancel_selected
 from ..core.bulk import act_in_shard
-from ..core.comparison import DEAD, FIRST, GRACE_MS, LIVE, day_before
 from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
-from ..core.moments import datetime_of
-from ..core.row_templates import names_in, pattern_of
+from ..core.rows import DEAD, FIRST, GRACE_MS, LIVE, day_before, names_in, pattern_of
 from ..core.sending import bulk_loads
-from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
+from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, datetime_of
 from .bulk import Watch, bulk
 from .errors import PipelineError
 from .expressions import due_column, id_column, kinds_of

@@ -1,7 +1,7 @@
 """Root of a history: its file system, its marks and its lock. Needs no Spark.
 
     root/events, attempts, hours, quarantine   Delta tables (:mod:`.tables`)
-    root/_checkpoints/<consumer>               Spark's position in the streams (:mod:`.landing`)
+    root/_checkpoints/<consumer>               Spark's positions in the streams (:mod:`.landing`)
     root/_pending_days/2030-01-31.<id>         this day's metrics are not complete everywhere
     root/_closed_before/2030-01-31             days before this one have lost events by age
 
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import logging
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -30,9 +32,11 @@ HISTORY_LOG: Final = "django_delayq.pipeline.history"
 log = logging.getLogger(HISTORY_LOG)
 #: schemes of URLs that Spark and deltalake both open
 SCHEMES: Final = ("s3a", "s3", "gs", "abfss", "abfs", "hdfs")
+CHECKPOINTS: Final = "_checkpoints"
 PENDING: Final = "_pending_days"
 CLOSED: Final = "_closed_before"
 _LOCK: Final = "_lock"
+_SOURCE_NAME: Final = re.compile(r"^\w+:")
 _POLL_S: Final = 0.1
 
 
@@ -198,6 +202,18 @@ class PendingDays:
 def pending_days(store: Store) -> list[date]:
     """Return the days that are marked as pending, in order."""
     return _days_in({name.partition(".")[0] for name in store.names(PENDING)})
+
+
+def read_offsets(store: Store, consumer: str) -> dict[str, Any]:
+    """Return the positions up to which a checkpoint has landed all events; empty before the first batch."""
+    home = f"{CHECKPOINTS}/{consumer}"
+    done = [int(name) for name in store.names(f"{home}/commits") if name.isdigit()]
+    text = store.read(f"{home}/offsets/{max(done)}") if done else None
+    if text is None:
+        return {}
+    # A version, Spark's metadata, then a line for each source; here there is one. In version 2 its name comes first.
+    offsets = json.loads(_SOURCE_NAME.sub("", text.splitlines()[2]))
+    return offsets if isinstance(offsets, dict) else {"": offsets}
 
 
 def _locked(lock: Any) -> bool:

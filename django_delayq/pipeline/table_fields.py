@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import suggest
-from ..core.moments import parse_moment
+from ..core.times import parse_moment
 from .table_columns import Column, column_of
 
 _COMPARED: Final = frozenset({"exact", "lt", "lte", "gt", "gte", "in", "range"})

@@ -7,8 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from ..core.codec import MAX_BYTES
-from ..core.codecs import codec_at
+from ..core.codec import MAX_BYTES, codec_at
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name, check_task_name, short
 from ..core.job import DEFAULT_PRIORITY, PRIORITIES, RAW

@@ -16,11 +16,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from .. import connections
-from ..core import flusher
 from ..core.broker import Broker
 from ..core.queue import Queue
 from ..core.thread_lock import ThreadLock
@@ -62,7 +60,7 @@ class PullCoordinator:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.health = RedisHealth(partial(flusher.note_fault, broker))
+        self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
         self._lock = threading.RLock()
         self._places: dict[tuple[str, int], Place] = {}
         self._queues: dict[str, Queue] = {}

@@ -11,17 +11,15 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ..core import flusher
 from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Undecodable
-from ..core.moments import datetime_of
 from ..core.queue import Queue
 from ..core.replies import Batch
 from ..core.settlement import Settlement, ack
 from ..core.task import registry
-from ..core.times import USUAL_TTR_MS, delay_ms_of, ttr_ms_of
+from ..core.times import USUAL_TTR_MS, datetime_of, delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
 from ..worker import decision, unbegun
 from ..worker.policy import policy_of
@@ -252,7 +250,7 @@ class HeldJob(ReservedJob):
                 ends.notify(self._core_queue, settlement, error)
             (counted,) = permits.settle(self._core_queue, [settlement])
             self._ended, self.lost = True, not counted
-        flusher.note(self._core_queue.broker, [settlement])
+        self._core_queue.broker.tally.ended(self._core_queue.name, [settlement])
         return counted
 
 

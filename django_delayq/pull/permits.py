@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from ..core.concurrency import Concurrency
 from ..core.errors import DelayQError
 from ..core.job import Job
+from ..core.options import Concurrency
 from ..core.permits import Holding, change
 from ..core.queue import Queue
 from ..core.records.limit_frames import Allowance

@@ -1,4 +1,4 @@
-"""Comparison of a table with a queue, in this process: the rules of :mod:`..core.comparison`, without Spark."""
+"""Comparison of a table with a queue, in this process: the rules of :mod:`..core.rows`, without Spark."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from django.db import router
 from .. import connections
 from ..core.actions import cancel_selected
 from ..core.bulk import act_in_shard
-from ..core.comparison import DEAD, FIRST, LIVE, RowCounts
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.moments import datetime_of
 from ..core.queue import Queue
 from ..core.records.schedule_frames import CHUNK
-from ..core.row_templates import id_of, names_in
+from ..core.rows import DEAD, FIRST, LIVE, RowCounts, id_of, names_in
 from ..core.snapshot import Part, read_entries, read_jobs
+from ..core.times import datetime_of
 from ..models import OutboxJob
 from ..outbox import durability
 from ..outbox.live_lookup import live_ids_among

@@ -12,11 +12,10 @@ from django.db import connections as databases
 from django.db import models, router
 from django.db.models.functions import Now
 
-from ..core.comparison import GRACE_MS, day_before
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.moments import datetime_of, parse_moment
-from ..core.row_templates import Kind, check_names_in, due_ms_of, names_in, pattern_of, wrong_due
+from ..core.rows import GRACE_MS, Kind, check_names_in, day_before, due_ms_of, names_in, pattern_of, wrong_due
 from ..core.task import Task
+from ..core.times import datetime_of, parse_moment
 
 _KINDS: Final[Mapping[Kind, type[models.Field[Any, Any]]]] = {
     "integer": models.IntegerField,

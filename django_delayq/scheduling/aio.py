@@ -1,11 +1,10 @@
 """Verbs for coroutines: ``await aschedule(…)`` does not block the event loop.
 
-On an event loop of its own (ASGI, ``asyncio.run()``, a worker) a verb needs no thread: Redis is called from the loop.
-The synchronous counterpart runs instead, in the thread that Django's own a-methods use (``sync_to_async`` with
-``thread_sensitive``), where code may block or belongs to that thread: in a transaction of this request or of this test,
-for jobs that are or may be durable, with a schedule middleware, below ``async_to_sync``, and for ``aschedule_many``,
-whose jobs any iterable may give. If a coroutine is cancelled while it waits, the call may still have been sent: check
-with :func:`aget_job`.
+They run their synchronous counterparts in the thread that Django's own a-methods use (``sync_to_async`` with
+``thread_sensitive``), which is also the thread of the coroutine's transactions. Only ``aschedule()`` of a plain job on
+an event loop of its own (ASGI, ``asyncio.run()``, a worker) calls Redis from the loop: outside transactions, for jobs
+that are not durable, without a schedule middleware, not below ``async_to_sync``. If a coroutine is cancelled while it
+waits, the call may still have been sent: check with :func:`aget_job`.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from asgiref.sync import sync_to_async
 
 from .. import connections
-from ..core.replay import run_verb
 from ..core.task import Task
 from ..outbox import row_verbs
-from ..outbox.row_verbs import A, Change, R, apply_on_loop
+from ..outbox.row_verbs import A, Change, R
 from ..transactions import OnCommit, has_loop_of_its_own, in_transaction_of_coroutine
 from . import changes, verbs
 from .handle import Delay, JobHandle, Left
@@ -51,17 +49,9 @@ async def aschedule_call(
     task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]
 ) -> JobHandle:
     """Schedule a job, given the function's arguments and the options separately. See :func:`aschedule`."""
-    handle = await schedule_on_loop(task, arguments, named, options)
-    return handle or await sync_to_async(verbs.schedule_call)(task, arguments, named, options)
-
-
-async def schedule_on_loop(
-    task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]
-) -> JobHandle | None:
-    """Schedule a job from the event loop. Return None, and do nothing, if the call has to be made in a thread."""
     plan = _plan_on_loop(task, options)
     if plan is None:
-        return None
+        return await sync_to_async(verbs.schedule_call)(task, arguments, named, options)
     job = verbs.prepare(plan, arguments, named, options)
     await send_on_loop(job)
     return job.handle
@@ -69,17 +59,14 @@ async def schedule_on_loop(
 
 def _plan_on_loop(task: Task, options: Mapping[str, Any]) -> Plan | None:
     """Return the plan of a call that blocks nowhere; None = it may block, or waits for a commit."""
-    if not can_use_loop() or chain() is not None or in_transaction_of_coroutine(options.get("using_db")):
+    broker = connections.ready_broker()
+    if broker is None or not broker.connection.loops.can_call or not has_loop_of_its_own():
+        return None
+    if chain() is not None or in_transaction_of_coroutine(options.get("using_db")):
         return None
     plan = None if "queue" in options or "durable" in options else READY.get(task)
     plan = plan or plan_of(task, options)
-    return None if plan.durable or not connections.broker().is_open(plan.queue) else plan
-
-
-def can_use_loop() -> bool:
-    """Return True if Redis can be called from the running event loop."""
-    broker = connections.ready_broker()
-    return broker is not None and broker.connection.can_use_loops and has_loop_of_its_own()
+    return None if plan.durable or not broker.is_open(plan.queue) else plan
 
 
 async def aschedule_many(
@@ -131,10 +118,6 @@ async def arun_now(
 
 
 async def _apply(change: Change[A, R]) -> R | OnCommit | Left:
-    """Make a change from the event loop; in a thread if that may block, or waits for a commit."""
-    job = change.target
-    if can_use_loop() and not (job.may_have_rows or in_transaction_of_coroutine(job.using)):
-        return await apply_on_loop(change)
     return await sync_to_async(row_verbs.apply)(change)
 
 
@@ -147,7 +130,4 @@ async def aget_job(
     queue: str | None = None,
 ) -> JobView | None:
     """Return a view of a job. See :func:`django_delayq.get_job`."""
-    job = find_job(target, id, task, queue)
-    if can_use_loop():
-        return await run_verb(connections.broker(), lambda broker: changes.look_up(broker, job))
     return await sync_to_async(verbs.get_job)(target, id, task=task, queue=queue)

@@ -8,8 +8,8 @@ from typing import Final, Literal
 from django.db import DEFAULT_DB_ALIAS
 
 from ..core.job import Generation
-from ..core.moments import datetime_of
 from ..core.task import Task
+from ..core.times import datetime_of
 from ..transactions import OnCommit
 
 #: outcome when Redis is unavailable: the database has stored the change, and the relay will send it to Redis

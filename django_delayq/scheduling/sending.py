@@ -6,7 +6,6 @@ only, and rows are sent by :mod:`..outbox.fast_path`.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,6 @@ from .. import connections
 from ..core.errors import NotConfirmed
 from ..core.job import NewJob
 from ..core.records.schedule_frames import generation_of
-from ..core.replay import run_verb
 from ..core.schedule_outcome import ScheduleOutcome
 from ..core.sending.chunks import check_together
 from ..core.task import Task
@@ -71,10 +69,7 @@ def send(job: Prepared, broker: DjangoBroker | None = None) -> None:
 async def send_on_loop(job: Prepared) -> None:
     """Send one job that is not durable from the running event loop, at once; see :func:`send`."""
     new, handle = job
-    if new.room_ms:  # the pauses of the wait would stop the event loop
-        handle.outcome = await asyncio.to_thread(lambda: connections.queue(handle.queue).schedule(new))
-    else:
-        handle.outcome = await run_verb(connections.broker(), lambda broker: broker.queue(handle.queue).schedule(new))
+    handle.outcome = await connections.queue(handle.queue).schedule_on_loop(new)
     handle.generation = generation_of(new)
     if job_scheduled.receivers:
         await sync_to_async(_notify)(handle)

@@ -1,6 +1,6 @@
 """``DELAYQ["CODEC"]`` and ``DELAYQ["CODEC_TYPES"]``: the codec of jobs, and project types that jobs may carry.
 
-``CODEC`` names an object with the protocol of :class:`django_delayq.core.codecs.Codec`.
+``CODEC`` names an object with the protocol of :class:`django_delayq.core.codec.Codec`.
 
 ``["shop.money.stored"]`` names a ``ValueType`` or a tuple ``(tag, type, dump, load)`` of
 :func:`django_delayq.core.codec.register`. Codec and types are registered when Django starts, and again when a test
@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from django.core.signals import setting_changed
 
-from ..core import codec_types, codecs
-from ..core.codec_types import ValueType
+from ..core import codec
+from ..core.codec import ValueType
 from ..core.errors import Misconfigured
 from ..core.inputs import short
 from .conf import SETTING, Conf, conf_or_defaults
@@ -35,21 +35,21 @@ def install(settings: Conf) -> None:
             and no type is registered.
     """
     while _installed:
-        codec_types.forget(_installed.pop())
+        codec.forget(_installed.pop())
     try:
-        codecs.use(_codec(settings.codec))
+        codec.use(_codec(settings.codec))
         for path in settings.codec_types:
             _installed.append(_install_one(path))
     except Misconfigured:
-        codecs.use(None)
+        codec.use(None)
         while _installed:
-            codec_types.forget(_installed.pop())
+            codec.forget(_installed.pop())
         raise
 
 
-def _codec(path: str | None) -> codecs.Codec | None:
+def _codec(path: str | None) -> codec.Codec | None:
     try:
-        return None if path is None else codecs.codec_at(path)
+        return None if path is None else codec.codec_at(path)
     except Misconfigured as error:
         raise Misconfigured(f"{SETTING}['CODEC']: {error}") from None
 
@@ -62,7 +62,7 @@ def _install_one(path: str) -> ValueType:
             loaded = ValueType(*loaded)
         if not isinstance(loaded, ValueType):
             raise Misconfigured(f"a ValueType or a tuple (tag, type, dump, load) was expected, not {short(loaded)}")
-        return codec_types.install(loaded)
+        return codec.install(loaded)
     except Misconfigured as error:
         raise Misconfigured(f"{where}: {path}: {error}") from None
 

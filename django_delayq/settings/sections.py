@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
-from ..core.concurrency import Concurrency, check_concurrency
 from ..core.errors import InvalidJob
 from ..core.inputs import (
     check_choice,
@@ -22,6 +21,7 @@ from ..core.inputs import (
     check_texts,
     short,
 )
+from ..core.options import Concurrency, check_concurrency
 from ..core.records.keys import MAX_SHARDS
 from ..masking import SENSITIVE
 from .section import Section, key
@@ -152,8 +152,6 @@ class EventsConf(Section):
 
     #: events kept in the stream of each shard
     cap: int = key(10_000, check_int, 0)
-    #: the newest of them, which stay although every registered consumer has read them, for people
-    keep: int = key(1000, check_int, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +281,7 @@ class PipelineConf(Section):
     master: str = key("local[*,4]", check_text)
     #: Spark's own options, added to and overriding the defaults of a session
     conf: Mapping[str, str] = key({}, _spark_conf)
-    #: name of the history's cursor in the streams of events; two deployments that read the same Redis need two names
+    #: name of the history's checkpoint below its root
     consumer: str = key("history", check_text)
     #: task or queue → seconds by which an attempt may be late; a later one counts as missed. "*" = all others
     sla: Mapping[str, float] = key({"*": 60.0}, _sla)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..core.timings import Histogram
+from ..core.figures import Histogram
 from .snapshot import QueueStatus, Snapshot
 
 NOTHING: Final = Histogram()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..core.codec import decode_args
-from ..core.codecs import as_json
+from ..core.codec import as_json, decode_args
 from ..core.task import registry
 from ..settings.conf import mask
 

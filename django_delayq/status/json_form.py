@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from ..core.moments import iso_of
-from ..core.timings import Histogram
+from ..core.figures import Histogram
+from ..core.times import iso_of
 from .change import NOTHING, Change, Rates, by_queue, united
 from .idle import idle_beside_due
 from .snapshot import PLACES, QueueStatus, RecurringStatus, RedisStatus, Snapshot, WorkerStatus

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..core.moments import datetime_of
-from ..core.timings import Histogram
+from ..core.figures import Histogram
+from ..core.times import datetime_of
 from .change import Change, Rates
 from .drawing import (
     NO_QUEUE,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.counts import Counts, Starving
-from ..core.timings import Figures
+from ..core.figures import Figures
 
 if TYPE_CHECKING:
     from ..outbox.stock import Stock

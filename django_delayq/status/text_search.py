@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..core.codecs import readable
+from ..core.codec import readable
 from ..settings.conf import mask
 from .job_content import call_rows, loaded
 

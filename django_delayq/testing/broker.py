@@ -25,9 +25,11 @@ class MemoryQueue(Queue):
 
     broker: MemoryBroker
 
-    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> ScheduleOutcome:
+    def schedule(
+        self, new: NewJob, *, not_after_ms: float | None = None, request: bytes | None = None
+    ) -> ScheduleOutcome:
         """See :meth:`Queue.schedule`."""
-        outcome = super().schedule(*self._timed([new]), not_after_ms=not_after_ms)
+        outcome = super().schedule(*self._timed([new]), not_after_ms=not_after_ms, request=request)
         self._run_at_once({new.id} if outcome in _WAITING else {})
         return outcome
 

@@ -14,10 +14,10 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short, suggest
 from ..core.job import Payload, Undecodable
 from ..core.job_view import JobView
-from ..core.moments import datetime_of
 from ..core.records.reserve_frames import unpack_state
 from ..core.records.schedule_frames import digest
 from ..core.task import Task, registry
+from ..core.times import datetime_of
 from ..scheduling.targets import find_task
 from .faults import reachable
 

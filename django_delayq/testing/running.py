@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from ..core.attempt_outcome import AttemptOutcome
 from ..core.errors import DelayQError, LeakedTransaction, QueueUnavailable, Verdict
 from ..core.job import Job
-from ..core.moments import datetime_of
 from ..core.queue import Queue
 from ..core.rules import queue_policy
 from ..core.task import registry
+from ..core.times import datetime_of
 from ..runtime import wiring
 from ..settings import context_links
 from ..settings.conf import Conf, conf

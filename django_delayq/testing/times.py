@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.moments import datetime_of
-from ..core.times import due_of
+from ..core.times import datetime_of, due_of
 
 Moment = datetime | float
 

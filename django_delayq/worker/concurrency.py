@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..core import permits
-from ..core.concurrency import Concurrency
 from ..core.errors import DelayQError, QueueUnavailable
+from ..core.options import Concurrency
 from ..core.permits import Holding, Permits, Place
 from ..core.records.limit_frames import Allowance
 from .attempt import NEVER, Attempt

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from ..core.concurrency import Concurrency
 from ..core.errors import Misconfigured
+from ..core.options import Concurrency
 from .scheduler import Scheduler
 
 #: function that orders a process's (queue, shard) pairs, called with the pairs, the worker's name and its index. Pairs

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
-from ..core.moments import datetime_of
+from ..core.times import datetime_of
 from .attempt import NEVER, Attempt, trusted
 from .reserved_job import ReservedJob
 

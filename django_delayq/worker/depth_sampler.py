@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..core import depths
 from ..core.depths import TOTAL, DepthSample
-from ..core.timings import Histogram
+from ..core.figures import Histogram
 from .parts import Parts
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ..core.attempt_outcome import AttemptOutcome
-from ..core.requests import new_request
+from ..core.job import new_request
 from ..core.settlement import Settlement
 from .attempt import NEVER, trusted
 from .hooks import Hooks

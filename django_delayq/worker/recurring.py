@@ -19,8 +19,8 @@ from ..core import recurring_pauses
 from ..core.builder import JobBuilder
 from ..core.errors import InvalidJob
 from ..core.inputs import short
-from ..core.moments import datetime_of
 from ..core.task import Registry, Task
+from ..core.times import datetime_of
 from .changes import Changes
 from .parts import Parts
 from .recurrence import Recurrence, check_recurring, grace_ms, tick_id

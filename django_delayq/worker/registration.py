@@ -60,3 +60,4 @@ class Registration:
             self._process.broker.tally.flush()
         except Exception as error:
             logger.info("worker %s could not take itself off the registry: %s", self._process.name, error)
+        self._process.broker.tally.close()

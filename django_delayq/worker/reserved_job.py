@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ..core.job import Job, created_ms
-from ..core.moments import datetime_of
+from ..core.times import datetime_of
 
 
 class ReservedJob:

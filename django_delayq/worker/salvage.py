@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core.job import Job
+from ..core.job import Job, new_request
 from ..core.permits import Place
 from ..core.redis.reach import Reach
-from ..core.requests import new_request
 from ..core.settlement import Settlement
 from ..core.task import Registry
 from . import crash, unbegun

@@ -26,7 +26,6 @@ from .heartbeat import Heartbeat
 from .hooks import Hooks
 from .job_parts import JobParts
 from .loop import Duty, Loop, close_loops
-from .metrics_flusher import MetricsFlusher
 from .middleware import Middleware
 from .process import Process
 from .redis_health import RedisHealth
@@ -157,7 +156,7 @@ class Worker:
             WorkerCommands(process.broker, self.name, ending.end_by_command),
         )
         self._heartbeat = Loop("heartbeat", heartbeat, self.health)
-        duties: dict[str, Duty] = {"figures": MetricsFlusher(process.broker.tally), **self._always}
+        duties = dict(self._always)
         if self.config.dispatcher:
             duties |= dispatcher_duties(process, self._scope, selector if self.config.consumer else None) | self._extra
         self._loops = [Loop(name, duty, self.health) for name, duty in duties.items()]

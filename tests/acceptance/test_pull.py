@@ -80,7 +80,7 @@ def test_t04_a_consumer_that_stood_still_too_long_changes_nothing_any_more(feed:
     pull(feed, wait=20, ttr=60, act="hold")
     until(lambda: len(got(feed)) == 2, "the job in the second one's hands")
     late.send_signal(signal.SIGCONT)
-    late.wait(20)
+    assert late.wait(20) == 0
     (ended,) = feed.lines("ended")
     assert not ended["counted"]
     counts = feed.counts("feed")

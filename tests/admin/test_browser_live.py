@@ -173,17 +173,18 @@ def test_pictures_of_jobs(operator: Browser, delayq: Broker) -> None:
     for job in yard.take():
         if job.id == "order-2000":
             yard.failed(job, message="out of tea\nsecond line", traceback=TRACEBACK.replace("no", "out of tea"))
-    for name, address in {
-        "live-failed": "?place=failed",
-        "live-morgue": "?place=morgue",
-        "live-gated": "?place=gated",
-        "live-search": "?q=ada",
-        "job-failed": "orders_2Forder-2000/change/",
-        "job-gated": "orders_2Fgated/change/",
-        "job-payloads": "crm_2Fcustomer-1/change/",
-        "job-morgue": "orders_2Fburied/change/",
-    }.items():
+    for name, address, shown in (
+        ("live-failed", "?place=failed", "order-2000"),
+        ("live-morgue", "?place=morgue", "buried"),
+        ("live-gated", "?place=gated", "gated"),
+        ("live-search", "?q=ada", "customer-1"),
+        ("job-failed", "orders_2Forder-2000/change/", "out of tea"),
+        ("job-gated", "orders_2Fgated/change/", "gated"),
+        ("job-payloads", "crm_2Fcustomer-1/change/", "ada@example.com"),
+        ("job-morgue", "orders_2Fburied/change/", "buried"),
+    ):
         operator.open(JOBS + address)
+        assert shown in operator.text("#content-main")
         both_looks(operator, name)
     operator.size(400, 800)
     operator.open(f"{JOBS}?place=reserved")

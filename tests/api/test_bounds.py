@@ -22,7 +22,6 @@ from django_delayq.access.problems import Problem
 from django_delayq.api import views
 from django_delayq.api.parsing import check_head
 from django_delayq.api.views import job_verbs
-from django_delayq.core import flusher
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.settlement import ack
@@ -53,7 +52,7 @@ def shared(delayq: Any, settings: Any) -> Any:
         (job,) = queue.reserve_id("1", worker="w", ttr_ms=60_000, started=True).jobs
         settlement = ack(job, int(delayq.now_ms()), 7)
         queue.settle([settlement])
-        flusher.note(delayq, [settlement])
+        delayq.tally.ended(name, [settlement])
     delayq.tally.flush()
     running = [
         {"slot": n, "queue": name, "id": f"{name}-7", "task": "shop.pay", "started_ms": 1, "ids": 1}

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq.api.serializers.where import filter_of
 from django_delayq.core.broker import Broker
-from django_delayq.core.moments import datetime_of
+from django_delayq.core.times import datetime_of
 from tests.support.api_caller import Caller
 from tests.support.moments import in_days
 

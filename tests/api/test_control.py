@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from django_delayq.core.moments import iso_of
+from django_delayq.core.times import iso_of
 from tests.support.api_caller import Caller
 from tests.support.worker_stage import config, eventually, registry_of, working
 

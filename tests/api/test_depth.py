@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq.core import depths
 from django_delayq.core.depths import DepthSample
-from django_delayq.core.moments import iso_of
+from django_delayq.core.times import iso_of
 from tests.support.api_caller import Caller
 
 MINUTE = 60_000

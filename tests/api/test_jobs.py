@@ -11,7 +11,7 @@ import pytest
 
 from django_delayq.core import settlement
 from django_delayq.core.broker import Broker
-from django_delayq.core.moments import iso_of
+from django_delayq.core.times import iso_of
 from django_delayq.masking import HIDDEN
 from tests.support.api_caller import Caller
 from tests.support.moments import in_days

@@ -43,7 +43,8 @@ def test_looking_changes_nothing(method: str, route: Route, world: Any, api: Cal
     before = picture(world)
     status = ask(api, method, route)
     is_there = "GET" in route.actions and not (method == "HEAD" and route.name in WITHOUT_HEAD)
-    assert status == (200 if is_there else 405) or (status == 404 and is_there)
+    # job 7 waits, so nobody has buried it
+    assert status == (405 if not is_there else 404 if route.name == "graves" else 200)
     assert picture(world) == before
 
 

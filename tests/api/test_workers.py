@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from django_delayq.core.job import NewJob
-from django_delayq.core.moments import iso_of
+from django_delayq.core.times import iso_of
 from tests.support.api_caller import Caller
 from tests.support.worker_stage import DEADLINE, config, eventually, put, registry_of, working
 

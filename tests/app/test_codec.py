@@ -16,7 +16,7 @@ from django.core.checks import run_checks
 from django_delayq import InvalidJob, Queue, connections, get_job, messagepack, schedule, task
 from django_delayq.admin import content
 from django_delayq.api.held_jobs import content_of
-from django_delayq.core import codecs
+from django_delayq.core import codec
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode, decode_args, encode, encode_args
 from django_delayq.core.errors import Misconfigured
@@ -207,8 +207,8 @@ def test_a_codec_that_fails_is_named(delayq: Broker, settings: Any) -> None:
 
 def test_numbers_of_more_than_64_bits_do_not_fit_into_messagepack() -> None:
     with pytest.raises(InvalidJob, match="codec 'msgpack' cannot store the value: OverflowError"):
-        codecs.dump(messagepack.codec, 2**70)
-    assert len(codecs.dump(messagepack.codec, [12345, "abc"])) < len(b'[12345,"abc"]')
+        codec.dump_with(messagepack.codec, 2**70)
+    assert len(codec.dump_with(messagepack.codec, [12345, "abc"])) < len(b'[12345,"abc"]')
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.core.management import call_command
 
 import django_delayq
 from django_delayq import logs
@@ -119,3 +120,8 @@ def test_a_project_without_users_and_without_the_admin_has_all_but_the_pages(tmp
 
 def test_modules_of_a_package_of_tasks_are_imported_and_named() -> None:
     assert "django_delayq.management.commands.delayq_worker" in autodiscover("management")
+
+
+@pytest.mark.django_db
+def test_no_migration_is_missing() -> None:
+    call_command("makemigrations", "django_delayq", check_changes=True, dry_run=True, verbosity=0)

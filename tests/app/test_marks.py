@@ -291,7 +291,7 @@ def test_a_database_that_is_away_keeps_no_end_from_being_recorded_in_another(
     for ident in ("order-5", "order-6"):
         stage.sent(ident)
         stage.finish(ident)
-        assert marks.run() >= 0
+        marks.run()
         stage.changes.note(QUEUE, stage.broker.queue(QUEUE).shard_of(ident), "marks")
         marks._next = 0.0
         marks.run()

@@ -14,11 +14,10 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq import Queue, connections
-from django_delayq.core import flusher
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.redis.faults import Fault
-from django_delayq.core.timings import Figures
+from django_delayq.core.figures import Figures
+from tests.support.core_figures import set_pace
 from tests.support.processes import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -40,8 +39,7 @@ def _queues(delayq: Broker, settings: Any) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer does not let a test wait for a second."""
-    monkeypatch.setattr(flusher, "PACE", 0.01)
-    monkeypatch.setattr(flusher.CounterFlusher.ring, "__defaults__", (0.01,))
+    set_pace(monkeypatch, 0.01)
 
 
 def runs(broker: Broker) -> dict[tuple[str, str], int]:
@@ -78,7 +76,7 @@ def test_what_redis_could_not_be_told_is_told_later_by_the_same_timer(
         send(told, request)
 
     monkeypatch.setattr(delayq.tally, "_send", failing)
-    flusher.note_fault(delayq, Fault.TRANSIENT)
+    delayq.tally.count("redis_error", "transient")
     wait_until(lambda: delayq.figures().counts == {("redis_error", "transient"): 1}, 10, "the count")
     assert len(tries) == 3
     assert len(set(tries)) == 1
@@ -99,8 +97,7 @@ def test_a_process_that_ends_before_its_timer_rings_tells_what_it_has(
 def test_what_fsck_found_in_the_whole_deployment_is_kept(delayq: Broker) -> None:
     def check(*arguments: str) -> int | None:
         call_command("delayq_fsck", *arguments, stdout=StringIO())
-        level = delayq.figures().levels.get("fsck_violations")
-        return level.value if level else None
+        return delayq.figures().counts.get(("fsck", "violations"))
 
     queue = delayq.queue("feed")
     assert check("--queues", "feed") is None
@@ -111,7 +108,7 @@ def test_what_fsck_found_in_the_whole_deployment_is_kept(delayq: Broker) -> None
 
 
 def couriers_at_work() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "delayq-figures"]
+    return [thread.name for thread in threading.enumerate() if thread.name == "delayq-counters"]
 
 
 def test_what_a_broker_has_counted_is_told_when_it_is_closed(delayq: Broker, redis_url: str, prefix: str) -> None:
@@ -132,7 +129,7 @@ def test_a_closed_broker_leaves_nobody_behind_who_asks_for_redis(
     feed = Queue("feed")
     feed.put(b"1")
     box.kill()
-    flusher.note_fault(connections.broker(), Fault.TRANSIENT)
+    connections.broker().tally.count("redis_error", "transient")
     wait_until(couriers_at_work, 10, "a timer that tries to tell it")
     connections.close_broker()
     settings.DELAYQ = before

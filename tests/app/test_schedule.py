@@ -205,17 +205,17 @@ def test_a_paused_queue_and_a_full_one_say_so_and_take_nothing(delayq: Broker) -
     schedule(note, "first", id="a", delay=60)
     queue = delayq.queue("default")
     (number,) = queue.numbers
-    queue.rule(number, max_length=2)
+    queue.rule(number, {"max_length": 2})
     with pytest.raises(QueueFull, match="max_length") as full:
         for text in ("second", "third"):
             schedule(note, text, delay=60)
     assert not isinstance(full.value, QueueUnavailable)
     assert schedule_many(note, [{"args": ["x"]}, {"args": ["y"], "id": "a"}]) == {"full": 1, "replaced": 1}
-    queue.rule(number, put=1, max_length=0)
+    queue.rule(number, {"paused_in": 0})
     with pytest.raises(QueuePaused, match="resume it"):
         schedule(note, "fourth", delay=60)
     assert schedule_many(note, [{"args": ["x"]}, {"args": ["y"], "id": "a"}]) == {"paused": 2}
-    queue.rule(number, clear=1)
+    queue.rule(number, {})
     assert schedule(note, "fifth", delay=60).outcome == "created"
     assert len(waiting(delayq)) == 3
 

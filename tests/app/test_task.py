@@ -298,4 +298,5 @@ def test_task_packages_of_installed_apps_are_found(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
+    assert answer.returncode == 0, answer.stderr
     assert answer.stdout.strip() == "['django_delayq.carry_out', 'shop.cancel_order', 'shop.deep']", answer.stderr

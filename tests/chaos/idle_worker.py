@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.concurrency import Concurrency
+from django_delayq.core.options import Concurrency
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker.child import adopt, child_spec, leave

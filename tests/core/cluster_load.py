@@ -15,6 +15,7 @@ from django_delayq.core import Broker, QueueUnavailable, RedisConfig, connect, n
 from tests.acceptance.world import Mill
 from tests.support.cluster_box import ClusterBox
 from tests.support.processes import wait_until
+from tests.support.seeds import seed_of_run
 
 from .events_stage import read_events
 
@@ -31,6 +32,7 @@ class Producer:
         self.longest = 0.0
         self._mill = mill
         self._numbers = itertools.count()
+        self._dice = random.Random(seed_of_run())
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._produce, daemon=True) for _ in range(4)]
 
@@ -52,7 +54,7 @@ class Producer:
 
     def _produce(self) -> None:
         while not self._stop.wait(0.01):
-            job = self._mill.job("grind", id=f"job-{next(self._numbers)}", delay_ms=random.choice((0, 0, 100, 400)))
+            job = self._mill.job("grind", id=f"job-{next(self._numbers)}", delay_ms=self._dice.choice((0, 0, 100, 400)))
             began = time.monotonic()
             try:
                 self._mill.broker.queue(QUEUE).schedule(job)

@@ -30,7 +30,7 @@ def reshard(stage: Stage, shards: int) -> None:
 
 def other(broker: Broker, **options: Any) -> Broker:
     """Return the broker of another process on the same queues, as patient as this one."""
-    options = {"lease_ms": broker.lease_ms, "test_clock": broker._test_clock, **options}
+    options = {"lease_ms": broker.lease_ms, "test_clock": broker.scripts._test_clock, **options}
     made = Broker(broker.connection, prefix=broker.prefix, **options)
     made.takeover_seconds, made.full_seconds = broker.takeover_seconds, broker.full_seconds
     return made

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from django_delayq.core import Broker, NewJob, Queue, ack, events, streams
-from django_delayq.core.events import Event
-from django_delayq.core.events import advance as advance_cursor
-from django_delayq.core.events import advance_all as advance_cursors
-from django_delayq.core.events import lag as lag_of
+from django_delayq.core import Broker, NewJob, Queue, ack, events
+from django_delayq.core.events import (
+    FIELD,
+    SINCE,
+    VERSION,
+    Event,
+    EventEntry,
+    EventFilter,
+    Stream,
+    known_places,
+    newest,
+)
+from django_delayq.core.events import entries as read_entries
+from django_delayq.core.events import following as entries_behind
 from django_delayq.core.events import last as last_position
+from django_delayq.core.events import parts as position_parts
 from django_delayq.core.events import read as read_events
-from django_delayq.core.recent_events import EventFilter, newest
-from django_delayq.core.records.events import FIELD, SINCE, VERSION, EventEntry
-from django_delayq.core.records.events import latest as latest_position
-from django_delayq.core.records.events import parts as position_parts
-from django_delayq.core.streams import Stream
-from django_delayq.core.streams import entries as read_entries
-from django_delayq.core.streams import following as entries_behind
-from django_delayq.core.streams import streams as read_streams
+from django_delayq.core.events import streams as read_streams
 
 from .epochs_stage import take_all
 
@@ -28,14 +31,11 @@ __all__ = [
     "EventEntry",
     "EventFilter",
     "Stream",
-    "advance_cursor",
-    "advance_cursors",
     "entries",
     "entries_behind",
     "ids",
-    "lag_of",
+    "known_places",
     "last_position",
-    "latest_position",
     "newest",
     "position_parts",
     "read_entries",
@@ -67,4 +67,4 @@ def ids(broker: Broker, number: int = 0) -> list[str]:
 
 
 def entries(broker: Broker, number: int = 0) -> list[EventEntry]:
-    return streams.entries(broker, "q", number, limit=1000)
+    return read_entries(broker, "q", number, limit=1000)

@@ -271,7 +271,7 @@ def _deep(levels: int) -> Any:
         (({"\udfff": 1},), {}, r"argument 0.*surrogate"),
         ((), {"\ud800": 1}, "surrogate"),
         ((), {"x": "\ud800"}, "argument 'x': the text holds half"),
-        ((), {5: 1}, "the argument name 5 is not a text"),
+        ((), {5: 1}, "argument 5: its key is not a text"),
         ((2**20_000,), {}, "argument 0: an int of 20001 bits"),
         ((_loop,), {}, f"nested more than {MAX_DEPTH} levels"),
         ((_deep(MAX_DEPTH + 1),), {}, f"nested more than {MAX_DEPTH} levels"),

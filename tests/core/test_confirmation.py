@@ -23,7 +23,7 @@ from django_delayq.core import (
     RedisConfig,
 )
 from django_delayq.core.redis.confirmation import Confirmation
-from tests.support.core_calls import Fault, ScriptCall, classify, run_verb, watch_calls
+from tests.support.core_calls import Fault, ScriptCall, classify, watch_calls
 from tests.support.core_stored import assert_invariants
 
 from ..support.cluster_box import ClusterBox
@@ -287,13 +287,13 @@ def test_missing_scripts_are_loaded(pair: Pair, opened: Opened) -> None:
 
 
 def test_the_verbs_of_an_event_loop_wait_in_a_thread(pair: Pair, opened: Opened) -> None:
-    broker = Broker(opened(pair.setting()))
-    broker.queue("orders").schedule(job("first"))
+    queue = queue_of(opened, pair.setting())
+    queue.schedule(job("first"))
     pair.replica.pause()
     threading.Timer(0.5, pair.replica.resume).start()
 
     async def main() -> int:
-        turns, verb = 0, asyncio.create_task(run_verb(broker, lambda view: view.queue("orders").schedule(job("five"))))
+        turns, verb = 0, asyncio.create_task(queue.schedule_on_loop(job("five")))
         while not verb.done():
             await asyncio.sleep(0.01)
             turns += 1

@@ -11,7 +11,6 @@ import pytest
 
 from django_delayq.core import Broker, NewJob, QueueUnavailable, RedisConfig, connect, new_id
 from tests.support.cluster_box import ClusterBox
-from tests.support.core_calls import run_verb
 from tests.support.core_figures import PermitHolding, change_permits
 from tests.support.core_stored import permits_key
 from tests.support.redis_box import RedisBox
@@ -79,7 +78,7 @@ def test_a_call_waits_for_a_node_that_refuses_connections(own_cluster: ClusterBo
             assert queue.schedule(job()) == "created"
         else:
             new = job()
-            assert asyncio.run(run_verb(spread, lambda view: view.queue(queue.name).schedule(new))) == "created"
+            assert asyncio.run(queue.schedule_on_loop(new)) == "created"
     finally:
         back.join()
     assert sum(counts.ready for counts in spread.inspector.all_counts()) == 2

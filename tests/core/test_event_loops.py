@@ -1,4 +1,6 @@
-"""Verbs on an event loop: the blocking ones, run without a thread, with the same retries, deadlines and errors."""
+"""New jobs from an event loop: without a thread if nothing is in the way; with the outcomes, errors, retries and
+deadline of the blocking verb in any case.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,6 @@ from django_delayq.core import (
     connect,
     new_id,
 )
-from tests.support.core_calls import run_verb
 from tests.support.core_values import ScheduleOutcome
 
 from ..support.processes import wait_until
@@ -53,7 +54,7 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
 async def put(broker: Broker, ident: str | None = None, **options: Any) -> ScheduleOutcome:
     """Schedule a job of the queue "q" from an event loop."""
     new = NewJob(ident or new_id(), "work", fresh=ident is None, **options)
-    return await run_verb(broker, lambda there: there.queue("q").schedule(new))
+    return await broker.queue("q").schedule_on_loop(new)
 
 
 @pytest.fixture
@@ -72,18 +73,35 @@ def warm(broker: Broker) -> Broker:
 def test_a_coroutine_gets_the_outcomes_and_errors_of_the_blocking_verbs(warm: Broker) -> None:
     async def main() -> list[Any]:
         found: list[Any] = [await put(warm), await put(warm, "a", delay_ms=60_000), await put(warm, "a")]
-        found.append(await run_verb(warm, lambda broker: broker.queue("q").run_now("a")))
-        view = await run_verb(warm, lambda broker: broker.inspector.get("q", "a"))
-        found.append(view.state if view else None)
-        found.append(await run_verb(warm, lambda broker: broker.queue("q").cancel("a")))
-        found.append(await run_verb(warm, lambda broker: broker.inspector.get("q", "a")))
-        await put(warm, "b", delay_ms=60_000)
-        with pytest.raises(IdTaken, match="another task"):
-            await run_verb(warm, lambda broker: broker.queue("q").cancel("b", task="other"))
+        found.append(await put(warm, "a", on_conflict="ignore"))
         return found
 
-    assert run(main()) == ["created", "created", "replaced", True, "ready", "cancelled", None]
-    assert warm.inspector.counts("q").ready == 1
+    async def refused() -> None:
+        with pytest.raises(IdTaken, match="another task"):
+            await warm.queue("q").schedule_on_loop(NewJob("a", "other"))
+        with pytest.raises(IdTaken, match="already lives"):
+            await put(warm, "a", on_conflict="error")
+
+    assert run(main()) == ["created", "created", "replaced", "ignored"]
+    asyncio.run(refused())
+    assert warm.inspector.counts("q").ready == 2
+
+
+def test_a_call_that_finds_a_job_learns_its_key(warm: Broker) -> None:
+    async def main() -> list[bytes]:
+        await put(warm, "known")
+        keys = []
+        for on_loop in (True, False):
+            new = NewJob("known", "work", on_conflict="ignore")
+            if on_loop:
+                await warm.queue("q").schedule_on_loop(new)
+            else:
+                warm.queue("q").schedule(new)
+            keys.append(new.joined)
+        return keys
+
+    first, second = run(main())
+    assert first == second and len(first) == 16
 
 
 def test_a_thousand_calls_at_the_same_time_need_no_thread_and_share_the_connections_of_the_pool(
@@ -136,11 +154,6 @@ def test_a_refused_call_counts_on_the_loop_and_in_the_thread_that_makes_it_again
     assert warm.inspector.counts("q").counters["refused"] == 4
 
 
-def test_the_queue_may_be_opened_from_the_loop_too(broker: Broker) -> None:
-    assert asyncio.run(put(broker)) == "created"
-    assert broker.inspector.counts("q").ready == 1
-
-
 def test_a_script_that_the_server_has_lost_is_loaded_again(warm: Broker, redis_client: redis.Redis) -> None:
     async def main() -> list[Any]:
         first = await put(warm)
@@ -166,7 +179,7 @@ def test_a_lost_connection_is_replaced_and_the_job_stored_once(
         return found
 
     try:
-        assert run(main()) == ["created", "created"]
+        assert asyncio.run(main()) == ["created", "created"]
         assert broker.inspector.counts("q").ready == 3
     finally:
         connection.close()
@@ -185,7 +198,7 @@ def test_an_unreachable_server_fails_each_call_within_its_deadline(redis_factory
 
     try:
         began = time.monotonic()
-        errors = run(main())
+        errors = asyncio.run(main())
         assert time.monotonic() - began < 5
         assert {type(error) for error in errors} == {QueueUnavailable}
         assert any("in use" in str(error) for error in errors), "more calls than connections"
@@ -201,12 +214,10 @@ def test_a_cancelled_coroutine_leaves_no_half_read_reply(warm: Broker) -> None:
         for call in calls[::2]:
             call.cancel()
         done = await asyncio.gather(*calls, return_exceptions=True)
-        views = [await run_verb(warm, lambda broker, n=n: broker.inspector.get("q", f"j{n}")) for n in range(1, 50, 2)]
-        return [done[1::2], [view.id for view in views if view]]
+        return [*done[1::2], *[await put(warm, f"j{n}", on_conflict="ignore") for n in range(1, 50, 2)]]
 
-    outcomes, ids = run(main())
-    assert outcomes == ["created"] * 25
-    assert ids == [f"j{n}" for n in range(1, 50, 2)]
+    assert run(main()) == ["created"] * 25 + ["ignored"] * 25
+    assert all(warm.inspector.get("q", f"j{n}") for n in range(1, 50, 2))
 
 
 def test_a_job_finds_its_shard_while_the_number_of_shards_changes(stage: Stage) -> None:
@@ -218,9 +229,7 @@ def test_a_job_finds_its_shard_while_the_number_of_shards_changes(stage: Stage) 
 
     async def main() -> list[Any]:
         news = [NewJob(ident, "work", due_ms=2_000_000_000_000) for ident in ("old", "new", "other", "third")]
-        return [
-            await run_verb(stale, lambda there, new=new: there.queue(stage.queue.name).schedule(new)) for new in news
-        ]
+        return [await stale.queue(stage.queue.name).schedule_on_loop(new) for new in news]
 
     assert asyncio.run(main()) == ["replaced", "created", "created", "created"]
 

@@ -1,4 +1,4 @@
-"""Verbs on an event loop whose connections break, or whose server answers late."""
+"""Calls from event loops whose connections break, or whose server answers late."""
 
 from __future__ import annotations
 
@@ -9,15 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from django_delayq.core import Broker, Connection, NewJob, RedisConfig, connect, new_id
-from django_delayq.core.redis.deployments import Deployment, Place
-from django_delayq.core.redis.loop_clients import LoopClients
-from django_delayq.core.redis.pool import PoolLimits
-from tests.support.core_calls import WINDOW, pack_command, run_verb
+from django_delayq.core import Broker, Connection, IdTaken, NewJob, QueueUnavailable, RedisConfig, connect, new_id
+from tests.support.core_calls import pack_command
 
 from ..support.cluster_box import ClusterBox
 from ..support.redis_box import RedisBox
@@ -28,7 +22,7 @@ pytestmark = pytest.mark.server
 async def put(broker: Broker) -> str:
     """Schedule a job of the queue "q" from an event loop."""
     new = NewJob(new_id(), "work", fresh=True)
-    return await run_verb(broker, lambda there: there.queue("q").schedule(new))
+    return await broker.queue("q").schedule_on_loop(new)
 
 
 def cut(node: RedisBox) -> None:
@@ -132,22 +126,24 @@ def test_on_a_cluster_calls_to_a_node_that_was_silent_are_repeated(cluster_box: 
 
 
 @pytest.mark.one_server("the server is stopped")
-def test_a_reply_after_the_deadline_is_dropped_and_the_connection_kept(redis_factory: Callable[..., RedisBox]) -> None:
+def test_a_reply_after_its_caller_has_gone_is_not_taken_for_that_of_the_next_call(
+    redis_factory: Callable[..., RedisBox],
+) -> None:
     box = redis_factory()
     connection = connect(RedisConfig.parse(box.url))
 
     async def call(*words: bytes, seconds: float = 5.0) -> Any:
-        return await connection.exchange_async(b"", pack_command(*words), time.monotonic() + seconds)
+        return await connection.exchange_on_loop(b"", pack_command(*words), time.monotonic() + seconds)
 
     async def main() -> None:
-        number = await call(b"CLIENT", b"ID")
+        await call(b"PING")
         box.pause()
         try:
-            with pytest.raises(redis.TimeoutError):
+            with pytest.raises(TimeoutError):
                 await call(b"ECHO", b"late", seconds=0.1)
         finally:
             box.resume()
-        assert await asyncio.gather(call(b"ECHO", b"next"), call(b"CLIENT", b"ID")) == [b"next", number]
+        assert await asyncio.gather(call(b"ECHO", b"next"), call(b"ECHO", b"last")) == [b"next", b"last"]
 
     try:
         asyncio.run(main())
@@ -155,16 +151,16 @@ def test_a_reply_after_the_deadline_is_dropped_and_the_connection_kept(redis_fac
         connection.close()
 
 
-def test_more_calls_than_may_be_without_a_reply_wait_for_their_turn(connection: Connection, prefix: str) -> None:
+def test_more_calls_than_connections_wait_for_their_turn(connection: Connection, prefix: str) -> None:
     async def call(number: int) -> Any:
         word = b"%d" % number
         packed = pack_command(b"HGET", prefix, word)
         if number % 3 == 0:
             packed = pack_command(b"HSET", prefix, word, b"x" * number)
-        return await connection.exchange_async(prefix.encode(), packed, time.monotonic() + 20)
+        return await connection.exchange_on_loop(prefix.encode(), packed, time.monotonic() + 20)
 
     async def main() -> list[Any]:
-        calls = [asyncio.ensure_future(call(number)) for number in range(5 * WINDOW)]
+        calls = [asyncio.ensure_future(call(number)) for number in range(1280)]
         await asyncio.sleep(0)
         for one in calls[5::7]:
             one.cancel()
@@ -178,31 +174,47 @@ def test_more_calls_than_may_be_without_a_reply_wait_for_their_turn(connection: 
             assert reply == (1 if number % 3 == 0 else None)
 
 
-class Unreachable(Deployment):
-    """Cluster none of whose nodes can be reached; asking them for the slots takes until ``answered`` is set."""
+@pytest.mark.one_server("the server is stopped")
+def test_a_call_whose_reply_is_lost_is_made_once_more_with_the_same_request(
+    redis_factory: Callable[..., RedisBox], prefix: str
+) -> None:
+    box = redis_factory()
+    connection = connect(RedisConfig.parse({"URL": box.url, "SOCKET_TIMEOUT": 0.5}))
+    broker = Broker(connection, prefix=prefix)
+    queue = broker.queue("q")
+    queue.schedule(NewJob("a", "work", delay_ms=60_000))
 
-    cluster = True
+    async def send(ident: str) -> str:
+        """Send a job that may exist once, while Redis stands still for longer than an attempt takes."""
+        assert await put(broker) == "created"
+        box.pause()
+        threading.Timer(0.8, box.resume).start()
+        return await queue.schedule_on_loop(NewJob(ident, "work", delay_ms=60_000, on_conflict="error"))
 
-    def __init__(self, answered: threading.Event) -> None:
-        super().__init__({"retry": Retry(NoBackoff(), 3)}, PoolLimits(1, patience=5.0), "")
-        self.answered = answered
-
-    def place_of(self, key: bytes) -> Place:
-        raise redis.ConnectionError("no route")
-
-    def refresh(self) -> None:
-        self.answered.wait(60)
+    try:
+        with pytest.raises(IdTaken, match="already lives"):
+            asyncio.run(send("a"))
+        assert asyncio.run(send("b")) == "created", "the late first try stored it, and the second one is the same"
+        assert broker.inspector.counts("q").delayed == 2
+    finally:
+        connection.close()
 
 
-def test_on_a_cluster_a_call_ends_at_its_deadline_although_no_node_tells_the_slots() -> None:
-    answered = threading.Event()
-    clients = LoopClients(Unreachable(answered))
-
-    async def main() -> None:
-        try:
-            with pytest.raises(redis.RedisError):
-                await asyncio.wait_for(clients.exchange(b"key", b"", time.monotonic() + 0.2), 10)
-        finally:
-            answered.set()
-
-    asyncio.run(main())
+def test_on_a_cluster_a_call_ends_at_its_deadline_although_no_node_answers(
+    cluster_box: ClusterBox, prefix: str
+) -> None:
+    cluster_box.flush()
+    connection = connect(RedisConfig.parse({**cluster_box.setting, "SOCKET_TIMEOUT": 0.4, "RETRIES": 1}))
+    broker = Broker(connection, prefix=prefix)
+    broker.queue("q").schedule(NewJob(new_id(), "work", fresh=True))
+    for node in cluster_box.nodes:
+        node.pause()
+    began = time.monotonic()
+    try:
+        with pytest.raises(QueueUnavailable):
+            asyncio.run(put(broker))
+        assert time.monotonic() - began < connection.patience * 1.1 + 0.2
+    finally:
+        for node in cluster_box.nodes:
+            node.resume()
+        connection.close()

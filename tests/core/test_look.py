@@ -104,7 +104,7 @@ def test_what_a_look_trims_out_of_the_morgue_is_marked(stage: Stage) -> None:
     for ident in ("a", "b"):
         stage.in_morgue(ident)
     stage.taken_marks()
-    stage.queue.rule(0, morgue_max=1)
+    stage.queue.rule(0, {"morgue_max": 1})
     assert stage.queue.tick(0).marks == 1
     assert list(stage.taken_marks().values()) == ["done"]
 

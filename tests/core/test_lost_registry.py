@@ -10,6 +10,7 @@ import pytest
 from django_delayq.core import Broker, NewJob, Queue, QueueUnavailable
 from django_delayq.core.records import layout as layouts
 from tests.support.core_calls import watch_commands
+from tests.support.core_stored import shard_key
 from tests.support.older_copy import OlderCopy
 
 from .epochs_stage import adopt_layout, clocks, epoch_of, other, reshard, take_all
@@ -82,7 +83,7 @@ def test_an_old_shard_that_went_back_to_before_it_was_closed_is_closed_by_the_ne
     broker.reshard("q", 2)
     queue = broker.queue("q")
     number = queue.numbers[0]
-    queue.rule(number, clear=layouts.CLOSING)  # the node of this shard alone lost it
+    broker.client.hdel(shard_key(queue, "meta", number), "rules")  # the node of this shard alone lost it
     put(stale, "x")
     queue.tick(number)
     assert stale.schedule(NewJob("y", "work")) == "created"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -36,6 +36,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.one_server("counts round trips")
 def test_t51_the_price_of_a_call_does_not_know_the_number_of_queues(broker: Broker, commands: list[int]) -> None:
+    numbers = count()
+
     def price() -> dict[str, int]:
         process = other(broker)
         prices = {}
@@ -49,7 +51,7 @@ def test_t51_the_price_of_a_call_does_not_know_the_number_of_queues(broker: Brok
         pay("open", lambda: forget_queues(process) or process.queue("q7"))
         queue = process.queue("q7")
         pay("schedule", lambda: queue.schedule(NewJob("a", "work")))
-        pay("schedule made", lambda: queue.schedule(NewJob(f"m{random.random()}", "work", fresh=True, delay_ms=9**9)))
+        pay("schedule made", lambda: queue.schedule(NewJob(f"m{next(numbers)}", "work", fresh=True, delay_ms=9**9)))
         pay("reserve", lambda: queue.reserve(0, 10, worker="w"))
         pay("cancel", lambda: queue.cancel("nobody"))
         pay("get", lambda: process.inspector.get("q7", "a"))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, Connection, NewJob, QueueUnavailable, RedisConfig, ack, connect
-from django_delayq.core.redis.scripts import Scripts
 
 Seen = list[tuple[str, float, bool]]
 
@@ -98,10 +97,8 @@ def test_an_observer_that_raises_disturbs_nobody(
 
 def test_an_observer_may_come_and_go(broker: Broker, seen: Seen) -> None:
     queue = broker.queue("q")
-    assert type(broker.scripts) is Scripts  # whoever does not ask for it pays nothing
     broker.observe(lambda *told: seen.append(told))
     queue.schedule(NewJob("a", "work"))
     broker.observe(None)
     queue.schedule(NewJob("b", "work"))
     assert [verb for verb, *_ in seen] == ["schedule"]
-    assert type(broker.scripts) is Scripts

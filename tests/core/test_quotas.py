@@ -14,7 +14,7 @@ import pytest
 
 from django_delayq.core import Broker, NewJob, QueueFull
 from django_delayq.core.sending import quotas
-from tests.support.core_calls import ScriptCall, run_verb, watch_calls, watch_pipelines
+from tests.support.core_calls import ScriptCall, watch_calls, watch_pipelines
 from tests.support.core_stored import assert_invariants, check_stored, shard_key
 
 from .bulk_loads_stage import BulkLoadLimits, open_load, write
@@ -249,11 +249,11 @@ def test_a_verb_on_an_event_loop_finds_the_room_too(sound: Broker) -> None:
     idents = ids_of(queue, 2)
 
     async def send() -> list[str]:
-        outcomes = []
+        outcomes: list[str] = []
         for _ in range(9):
             new = NewJob(next(idents), "work")
             try:
-                outcomes.append(await run_verb(sound, lambda view, new=new: view.queue("q").schedule(new)))
+                outcomes.append(await queue.schedule_on_loop(new))
             except QueueFull:
                 outcomes.append("full")
         return outcomes

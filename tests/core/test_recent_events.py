@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.core import Broker, NewJob, ack, fail
-from django_delayq.core.recent_events import EventFilter, newest
+from django_delayq.core.events import EventFilter, newest
 
 
 def run(broker: Broker, queue: str, ident: str, *, task: str = "work", error: str = "") -> None:

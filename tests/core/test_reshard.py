@@ -13,7 +13,6 @@ from django_delayq.worker.dispatcher import EpochCleanup
 from tests.support.cluster_box import ClusterBox
 from tests.support.core_calls import ScriptCall, before_layout_change, call_stats, watch_calls
 from tests.support.core_stored import (
-    CLOSING,
     HEAD_START,
     MAX_SHARDS,
     assert_invariants,
@@ -383,7 +382,7 @@ def test_an_id_that_lives_in_two_epochs_is_found(stage: Stage) -> None:
     assert check_stored(stage.broker).violations == []
     stage.broker.client.hdel(stage.key("meta"), "rules")
     ident = next(f"i{n}" for n in range(100) if stage.put(f"i{n}") and epoch_of(stage.queue, f"i{n}") == 0)
-    stage.queue.rule(0, put=CLOSING)
+    stage.queue.rule(0, {}, closing=True)
     clone = stage.queue.shard(stage.queue.shard_of(ident))
     body = stage.broker.client.hget(stage.key("body"), ident)
     stage.broker.client.hset(clone.names["body"], ident, body)

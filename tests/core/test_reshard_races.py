@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq.core import Broker, DelayQError, IdTaken, Job, NewJob, Queue, ack, bury, fail, release
 from tests.support.core_calls import IN_FLIGHT, OpenSender
-from tests.support.core_stored import CLOSING, assert_invariants
+from tests.support.core_stored import assert_invariants
 
 from .epochs_stage import Killed, dies_after, other, reshard
 from .stage import Stage
@@ -99,7 +99,7 @@ def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker) ->
     broker.change_seconds = 0.05
     queue = broker.queue("q")
     broker.change_layout("q", lambda layout: {**layout, "next": [1, 2]})
-    queue.rule(0, put=CLOSING)
+    queue.rule(0, {}, closing=True)
     with pytest.raises(DelayQError, match="delayq_reshard q --status"):
         queue.schedule(NewJob("a", "work"))
 

@@ -12,7 +12,7 @@ import pytest
 
 from django_delayq.core import Broker, InvalidJob, NewJob, Queue, QueueFull, QueueUnavailable, ack, release, rules
 from tests.support.core_calls import ScriptCall, watch_calls
-from tests.support.core_stored import RULES, WEIGHTED, Rules, new_layout, rules_of_layout, shard_key
+from tests.support.core_stored import new_layout, rules_of_layout, stored_rules
 from tests.support.core_values import QueuePaused
 
 from .bulk_stage import kill_failed
@@ -27,13 +27,9 @@ def wide(clocked: Broker) -> Stage:
     return Stage(clocked, shards=3, name="wide")
 
 
-def rules_of(queue: Queue) -> list[tuple[int, float, float, float]]:
-    """Return flags and limits stored in every shard, as the scripts read them; no pause of these tests has an end."""
-    names = [shard_key(queue, "meta", number) for number in queue.numbers]
-    stored = [queue.broker.client.hget(name, "rules") for name in names]
-    found = [RULES.unpack(one) if one else Rules() for one in stored]
-    assert all(ends == (0, 0, 0) for *_, ends in [(one[:4], tuple(one[4:])) for one in found])
-    return [tuple(one[:4]) for one in found]
+def rules_of(queue: Queue) -> list[dict[str, Any]]:
+    """Return the rules stored in every shard, as the scripts read them; no pause of these tests has an end."""
+    return [stored_rules(queue, number) for number in queue.numbers]
 
 
 # --- pause, resume
@@ -95,13 +91,13 @@ def test_t62_directions_add_up_and_are_taken_away_one_by_one(wide: Stage) -> Non
 
     assert paused() == ""
     wide.broker.pause("wide", "in")
-    assert (paused(), rules_of(wide.queue)) == ("in", [(1, 0, 0, 0)] * 3)
+    assert (paused(), rules_of(wide.queue)) == ("in", [{"paused_in": 0}] * 3)
     wide.broker.pause("wide", "out")
-    assert (paused(), rules_of(wide.queue)) == ("both", [(3, 0, 0, 0)] * 3)
+    assert (paused(), rules_of(wide.queue)) == ("both", [{"paused_in": 0, "paused_out": 0}] * 3)
     wide.broker.resume("wide", "in")
-    assert (paused(), rules_of(wide.queue)) == ("out", [(2, 0, 0, 0)] * 3)
+    assert (paused(), rules_of(wide.queue)) == ("out", [{"paused_out": 0}] * 3)
     wide.broker.resume("wide")
-    assert (paused(), rules_of(wide.queue)) == ("", [(0, 0, 0, 0)] * 3)
+    assert (paused(), rules_of(wide.queue)) == ("", [{}] * 3)
     assert not [
         field
         for number in wide.queue.numbers
@@ -135,10 +131,11 @@ def test_t62_the_shards_of_a_new_epoch_are_paused_and_limited_as_the_old_ones(br
     broker.pause("q", "in")
     broker.limit("q", max_length=10, morgue_max=7, morgue_ttl_ms=5000, weighted=True)
     broker.reshard("q", 5)
-    assert rules_of(queue)[-5:] == [(9, 10, 2, 5000)] * 5
+    limits = {"max_length": 10, "morgue_max": 2, "morgue_ttl_ms": 5000, "weighted": True}
+    assert rules_of(queue)[-5:] == [{**limits, "paused_in": 0}] * 5
     broker.resume("q")
-    assert rules_of(queue)[-5:] == [(8, 10, 2, 5000)] * 5
-    assert {flags & rules.POLICY_FLAGS for flags, *_ in rules_of(queue)} == {WEIGHTED}
+    assert rules_of(queue)[-5:] == [limits] * 5
+    assert {one["weighted"] for one in rules_of(queue)} == {True}
 
 
 def test_a_pause_needs_a_queue_and_a_direction(stage: Stage) -> None:
@@ -171,15 +168,15 @@ def test_orders_that_a_shard_lost_come_back_with_the_next_look_of_a_dispatcher(w
     wide.broker.limit("wide", max_length=9)
     wide.broker.client.delete(wide.key("meta", 1))
     wide.wait(0)
-    assert rules_of(wide.queue)[1] == (0, 0, 0, 0)
+    assert rules_of(wide.queue)[1] == {}
     for number in wide.queue.numbers:
         wide.queue.tick(number)
-    assert rules_of(wide.queue) == [(2, 9, 0, 0)] * 3
+    assert rules_of(wide.queue) == [{"paused_out": 0, "max_length": 9}] * 3
     # A process that missed the end of the pause does not bring it back.
     late = Broker(wide.broker.connection, prefix=wide.broker.prefix, lease_ms=LEASE, test_clock=True).queue("wide")
     wide.broker.resume("wide")
     late.tick(0)
-    assert rules_of(wide.queue) == [(0, 9, 0, 0)] * 3
+    assert rules_of(wide.queue) == [{"max_length": 9}] * 3
 
 
 def test_orders_of_many_at_once_end_in_what_the_registry_says(broker: Broker) -> None:
@@ -198,7 +195,7 @@ def test_orders_of_many_at_once_end_in_what_the_registry_says(broker: Broker) ->
         thread.join()
     queue = broker.known_queue("q")
     assert queue is not None
-    assert rules_of(queue) == [rules_of_layout(queue.layout, 4)[:4]] * 4
+    assert rules_of(queue) == [rules_of_layout(queue.layout, 4)] * 4
 
 
 def test_an_old_layout_that_another_thread_adopts_late_does_not_become_the_rules(wide: Stage) -> None:
@@ -216,7 +213,7 @@ def test_an_old_layout_that_another_thread_adopts_late_does_not_become_the_rules
     with watch_calls(wide.broker, before=adopt_first):
         wide.broker.resume("wide", "in")
     assert adopted
-    assert rules_of(wide.queue) == [(0, 0, 0, 0)] * 3
+    assert rules_of(wide.queue) == [{}] * 3
 
 
 # --- limits
@@ -378,8 +375,8 @@ def test_t52_strict_classes_serve_the_most_urgent_first_whichever_is_busy(stage:
     # One urgent job goes before everything that waits; one that is not waits for as long as there is urgent work.
     assert found == ({7: 199, 0: 1} if busy == 7 else {0: 200})
     left = stage.take(250)
+    assert left[-1].priority == 7
     assert [job.id for job in left if job.priority != busy] == (["single"] if busy == 0 else [])
-    assert not left or left[-1].priority == 7
 
 
 @pytest.mark.parametrize("seed", [0, 12_345, 987_654])

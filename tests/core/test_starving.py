@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, ack
-from tests.support.core_stored import RULES, Allowance, limits_in_force, shard_key
+from tests.support.core_stored import Allowance, limits_in_force, stored_rules
 
 from .stage import Stage
 
@@ -142,8 +142,7 @@ def test_every_shard_has_the_bound_whole_also_after_a_reshard(broker: Broker) ->
     broker.limit("q", starve_after_ms=90_000, max_length=9)
 
     def bounds() -> set[float]:
-        stored = [broker.client.hget(shard_key(queue, "meta", number), "rules") for number in queue.numbers]
-        return {RULES.unpack(one)[6] for one in stored}
+        return {stored_rules(queue, number)["starve_after_ms"] for number in queue.numbers}
 
     assert bounds() == {90_000}
     broker.reshard("q", 5)

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary, WeakSet
 import pytest
 
 from django_delayq.core import Broker, Connection, InvalidJob, NewJob, Queue, Registry, Task, TaskOptions
-from tests.support.core_calls import ScriptCall, lock_of, run_verb, watch_calls
-from tests.support.core_figures import Tally
+from tests.support.core_calls import lock_of
+from tests.support.core_figures import Tally, flush_now, is_scheduled
 from tests.support.core_stored import assert_invariants
 
 from ..support.forks import holds_in_a_child
@@ -42,11 +42,8 @@ from .threads_stage import (
     SENDING_MANY,
     STORING_A_LAYOUT,
     VISITING_SHARDS,
-    CounterFlusher,
     clients_of_loop,
-    fire_now,
     flush_of_another_thread,
-    is_scheduled,
 )
 
 
@@ -126,21 +123,6 @@ def test_a_thread_that_reads_while_another_adopts_a_layout_sees_one_of_the_two(
             broker.known_queue("q")
         look(queue, seen)
         assert set(seen) == {seen[0], seen[-1]}
-
-
-@pytest.mark.server
-def test_a_verb_on_an_event_loop_brings_no_old_layout_back(broker: Broker) -> None:
-    """It is run again with each reply, the earlier ones included."""
-    queue = broker.queue("q")
-
-    def overtake(call: ScriptCall) -> None:
-        if call.name == "cancel" and not queue.layout.get("paused"):
-            broker.pause("q")
-
-    with watch_calls(broker, before=overtake):
-        cancelled = run_verb(broker, lambda there: there.known_queue("q") and there.queue("q").cancel("a"))
-        assert asyncio.run(cancelled) == ""
-    assert queue.layout == stored_layout(broker)
 
 
 # -- shards of an id -------------------------------------------------------------------------------------------------
@@ -257,12 +239,11 @@ def test_the_clients_of_loops_are_closed_although_another_loop_removes_those_tha
 def test_counters_that_met_a_flush_of_another_thread_that_hangs_are_flushed_later() -> None:
     sent: list[Any] = []
     mine = Tally(lambda counters, request: sent.append(counters), patience=0.01)
-    waiting = CounterFlusher(mine)
     mine.count("redis_error", "transient")
     with flush_of_another_thread(mine):
-        fire_now(waiting)
-    assert is_scheduled(waiting), "the next flush is scheduled"
-    waiting.stop()
+        flush_now(mine)
+    assert is_scheduled(mine), "the next flush is scheduled"
+    mine.close()
     assert len(sent) == 1
 
 

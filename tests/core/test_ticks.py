@@ -30,16 +30,16 @@ def test_the_next_tick_is_fired_although_the_job_of_the_last_one_waits(stage: St
     assert stage.counters() == {"created": 1, "changed": 1}
 
 
-@pytest.mark.parametrize(("rule", "outcome"), [({"put": 1}, "paused"), ({"max_length": 1}, "full")])
+@pytest.mark.parametrize(("rule", "outcome"), [({"paused_in": 0}, "paused"), ({"max_length": 1}, "full")])
 def test_a_tick_that_was_refused_is_counted_as_such_and_not_remembered(
     stage: Stage, rule: dict[str, int], outcome: str
 ) -> None:
     stage.put("other")
-    stage.queue.rule(0, **rule)
+    stage.queue.rule(0, rule)
     assert stage.queue.schedule_tick(job(), T0) == outcome
     assert stage.queue.last_tick("nightly") is None
     assert stage.counters() == {"created": 1, "refused": 1}
-    stage.queue.rule(0, clear=1, max_length=0)
+    stage.queue.rule(0, {})
     assert stage.queue.schedule_tick(job(), T0) == "created"
 
 

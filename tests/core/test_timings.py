@@ -23,12 +23,11 @@ from django_delayq.core import (
     fail,
     release,
 )
-from django_delayq.core.timings import (
+from django_delayq.core.figures import (
     BUCKETS_MS,
     MOST_FIELDS,
     Figures,
     Histogram,
-    Level,
     fill,
     from_fields,
     histogram_of,
@@ -36,8 +35,19 @@ from django_delayq.core.timings import (
     to_fields,
 )
 from tests.support.core_calls import lock_of
-from tests.support.core_figures import MOST_NAMES, Tally, remind_again
+from tests.support.core_figures import (
+    MOST_NAMES,
+    Tally,
+    added,
+    flush_now,
+    is_scheduled,
+    remind_again,
+    set_pace,
+    store_violations,
+    without,
+)
 from tests.support.core_stored import figures_keys
+from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 from tests.support.seeds import seed_of_run
 
@@ -136,20 +146,19 @@ def test_figures_are_added_up_and_read_back_whole(broker: Broker) -> None:
     broker.note_figures(SEVERAL)
     assert broker.figures() == SEVERAL
     other(broker).note_figures(Figures({"q": histogram(2)}, counts={("redis_error", "overload"): 1}))
-    assert broker.figures() == SEVERAL + Figures({"q": histogram(2)}, counts={("redis_error", "overload"): 1})
+    assert broker.figures() == added(SEVERAL, Figures({"q": histogram(2)}, counts={("redis_error", "overload"): 1}))
 
 
 def test_figures_on_a_cluster(cluster_broker: Broker) -> None:
     cluster_broker.note_figures(SEVERAL)
     cluster_broker.note_figures(SEVERAL)
-    cluster_broker.set_level("fsck_violations", 4)
+    store_violations(cluster_broker, 4)
     found = cluster_broker.figures()
     assert (found.lateness, found.run, found.counts) == (
-        (SEVERAL + SEVERAL).lateness,
-        (SEVERAL + SEVERAL).run,
-        {("redis_error", "transient"): 6},
+        added(SEVERAL, SEVERAL).lateness,
+        added(SEVERAL, SEVERAL).run,
+        {("redis_error", "transient"): 6, ("fsck", "violations"): 4, ("fsck", "at_ms"): 1},
     )
-    assert found.levels["fsck_violations"].value == 4
 
 
 def test_a_call_that_is_sent_again_adds_nothing(broker: Broker) -> None:
@@ -157,7 +166,7 @@ def test_a_call_that_is_sent_again_adds_nothing(broker: Broker) -> None:
         broker.note_figures(SEVERAL, request=b"0123456789abcdef")
     assert broker.figures() == SEVERAL
     broker.note_figures(SEVERAL)
-    assert broker.figures() == SEVERAL + SEVERAL
+    assert broker.figures() == added(SEVERAL, SEVERAL)
 
 
 def test_more_figures_than_one_call_takes_arrive_whole_and_once(broker: Broker) -> None:
@@ -167,13 +176,12 @@ def test_more_figures_than_one_call_takes_arrive_whole_and_once(broker: Broker) 
     assert broker.figures() == many
 
 
-def test_a_level_is_set_not_added_and_says_when(broker: Broker) -> None:
-    began = broker.now_ms()
-    broker.set_level("fsck_violations", 7)
-    broker.set_level("fsck_violations", 0)
-    (name,), (level,) = broker.figures().levels.keys(), broker.figures().levels.values()
-    assert (name, level.value) == ("fsck_violations", 0)
-    assert int(began) <= level.at_ms <= broker.now_ms()
+def test_counters_that_replace_are_set_and_not_added(broker: Broker) -> None:
+    broker.note_figures(SEVERAL)
+    store_violations(broker, 7, 5)
+    store_violations(broker, 0, 9)
+    stored = Figures(counts={("fsck", "violations"): 0, ("fsck", "at_ms"): 9})
+    assert broker.figures() == added(SEVERAL, stored)
 
 
 def test_the_requests_that_were_heard_are_few_and_are_forgotten(broker: Broker) -> None:
@@ -196,10 +204,9 @@ def test_the_hash_does_not_grow_without_end(broker: Broker, caplog: pytest.LogCa
     remind_again()
     for number in range(10):
         broker.note_figures(Figures(counts={("redis_error", str(number)): 1, ("redis_error", "0"): 1}))
-    broker.set_level("fsck_violations", 7)
-    assert broker.figures() == full + Figures(
-        counts={("redis_error", "0"): 10, **{("redis_error", str(n)): 1 for n in range(1, 5)}}
-    )
+    store_violations(broker, 7)
+    few = {("redis_error", "0"): 10, **{("redis_error", str(n)): 1 for n in range(1, 5)}}
+    assert broker.figures() == added(full, Figures(counts=few))
     assert sum("left out" in record.getMessage() for record in caplog.records) == 1, "not with every call"
 
 
@@ -207,7 +214,7 @@ def test_the_figures_of_a_deleted_queue_go_with_it(broker: Broker) -> None:
     broker.queue("q")
     broker.note_figures(SEVERAL)
     assert broker.delete_queue("q")
-    assert broker.figures() == SEVERAL.without("q")
+    assert broker.figures() == without(SEVERAL, "q")
     assert broker.figures().run == {("other", "work"): histogram(10**10)}
 
 
@@ -278,7 +285,6 @@ def test_what_could_not_be_sent_is_sent_again_as_it_was_and_then_the_rest() -> N
         with pytest.raises(QueueUnavailable):
             tally.flush()
         tally.ended("q", [ran(2, 2)])
-    since = tally.since
     post.down = False
     assert tally.flush()
     assert not tally
@@ -287,26 +293,47 @@ def test_what_could_not_be_sent_is_sent_again_as_it_was_and_then_the_rest() -> N
     assert first[0].lateness == {"q": histogram(1)}
     assert rest[0].lateness == {"q": histogram(2, 2)}
     assert rest[1] != first[1]
-    tally.ended("q", [ran(1, 1)])
-    assert tally.since > since
 
 
-def test_the_bell_rings_for_the_first_figure_only() -> None:
-    rung: list[int] = []
-    tally = Tally(Post())
-    ring = lambda: rung.append(1)  # noqa: E731
-    tally.subscribe(ring)
+def test_a_timer_sends_the_first_counter_and_what_comes_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    post = Post()
+    tally = Tally(post)
+    assert not is_scheduled(tally)
     for _ in range(3):
         tally.ended("q", [ran(1, 1)])
         tally.count("redis_error", "transient")
-    assert len(rung) == 1
-    tally.flush()
+    assert is_scheduled(tally)
+    assert post.sent == [], "not before the pace is over"
+    flush_now(tally)
+    assert [figures.counts for figures, _ in post.sent] == [{("redis_error", "transient"): 3}]
+    assert not is_scheduled(tally), "nothing is sent while nothing is counted"
     tally.waited("reserve", 0.2, False)
-    assert len(rung) == 2
-    tally.flush()
-    tally.unsubscribe(ring)
+    assert is_scheduled(tally)
+    set_pace(monkeypatch, 0.05)
+    flush_now(tally)
     tally.count("redis_error", "transient")
-    assert len(rung) == 2
+    wait_until(lambda: len(post.sent) == 3, 10, "the timer")
+    assert not tally
+
+
+def test_a_closed_tally_sends_what_it_has_and_no_timer_is_left() -> None:
+    post = Post()
+    tally = Tally(post)
+    tally.count("redis_error", "transient")
+    tally.close()
+    assert len(post.sent) == 1
+    assert not is_scheduled(tally)
+
+
+def test_a_flush_that_fails_while_the_tally_is_closed_is_not_tried_again() -> None:
+    def send(figures: Figures, request: bytes) -> None:
+        tally.close()
+        raise QueueUnavailable("gone")
+
+    tally = Tally(send, patience=0.01)
+    tally.count("redis_error", "transient")
+    flush_now(tally)
+    assert not is_scheduled(tally)
 
 
 def test_a_flush_ends_although_something_always_comes_in() -> None:
@@ -316,17 +343,16 @@ def test_a_flush_ends_although_something_always_comes_in() -> None:
     def send(figures: Figures, request: bytes) -> None:
         assert len(sent) < 5, "it does not end"
         sent.append(figures)
-        tally.count("redis_error", "transient")
+        if len(sent) < 3:  # the timer sends the last one, after the test
+            tally.count("redis_error", "transient")
 
     tally = Tally(send)
     tally.count("redis_error", "overload")
     assert tally.flush()
     assert [dict(one.counts) for one in sent] == [{("redis_error", "overload"): 1}]
     assert tally, "what came in meanwhile is for the next one"
-    began = tally.since
     assert tally.flush()
     assert dict(sent[1].counts) == {("redis_error", "transient"): 1}
-    assert tally.since > began
 
 
 def test_names_without_end_do_not_fill_the_memory() -> None:
@@ -407,8 +433,3 @@ def test_calls_of_scripts_are_figures_where_somebody_asks_for_it(broker: Broker)
     broker.tally.flush()
     assert {name: found.count for name, found in broker.figures().script.items()}["schedule"] == 1
     assert not broker.tally, "the call that carries figures is none"
-
-
-def test_levels_of_two_figures_are_the_later_ones() -> None:
-    one = Figures(levels={"a": Level(1, 5), "b": Level(1, 5)})
-    assert (one + Figures(levels={"a": Level(2, 6)})).levels == {"a": Level(2, 6), "b": Level(1, 5)}

@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq.core import InvalidJob
 from django_delayq.core.workers import DUMP_KEPT, MOST_DUMP_BYTES
-from tests.support.core_figures import Figures, Histogram
+from tests.support.core_figures import Figures, Histogram, added, store_violations
 
 from .stage import T0, Stage
 
@@ -105,15 +105,15 @@ def test_stacks_are_kept_for_a_while_and_never_without_measure(stage: Stage) -> 
     assert DUMP_KEPT - 5 < broker.client.ttl(f"{{{broker.prefix}}}:dump:w") <= DUMP_KEPT
 
 
-def test_figures_are_added_up_and_levels_are_set(stage: Stage) -> None:
+def test_figures_are_added_up_and_replaced(stage: Stage) -> None:
     broker = stage.broker
     some, more = Histogram((1,) * 18, 9), Histogram((2,) * 18, 3)
     few = Figures({"q": some, "p": more}, {("q", "work"): some}, counts={("redis_error", "transient"): 1})
     broker.note_figures(few)
     broker.note_figures(few)
-    assert broker.figures() == few + few
-    broker.set_level("fsck_violations", 3)
-    broker.set_level("fsck_violations", 2)
-    assert {name: level.value for name, level in broker.figures().levels.items()} == {"fsck_violations": 2}
+    assert broker.figures() == added(few, few)
+    store_violations(broker, 3)
+    store_violations(broker, 2)
+    assert broker.figures().counts["fsck", "violations"] == 2
     broker.delete_queue("q")
     assert (broker.figures().lateness, broker.figures().run) == ({"p": Histogram((4,) * 18, 6)}, {})

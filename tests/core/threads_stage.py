@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any, Final
 
 from django_delayq.core import Broker, Queue, Registry
-from django_delayq.core.flusher import CounterFlusher
+from django_delayq.core.figures import Tally
 from django_delayq.core.morgue import Kick
-from django_delayq.core.redis.loop_clients import LoopClients
+from django_delayq.core.redis.event_loops import EventLoops
+from django_delayq.core.redis.pool import PoolLimits
 from django_delayq.core.resharding import EpochChanges
 from django_delayq.core.sending.bulk_loads import _epochs_now
 from django_delayq.core.sending.job_chunks import JobSender
 from django_delayq.core.sending.quotas import read_room
-from django_delayq.core.tally import Tally
 
 READING_A_LAYOUT: Final = Broker.read_layout
 READING_ALL_LAYOUTS: Final = Broker.queues
@@ -34,19 +33,17 @@ KICKING: Final = Kick._anywhere
 READING_ROOM: Final = read_room
 CHOOSING_EPOCHS: Final = _epochs_now
 
-CLOSING_LOOPS: Final = LoopClients.close
+CLOSING_LOOPS: Final = EventLoops.close
 FLUSHING: Final = Tally.flush
 POSTING: Final = Tally._post
 NOTING_LIMITS: Final = Registry._note_limited
 
-__all__ = ["CounterFlusher"]
 
-
-class _SharedClients(LoopClients):
+class _SharedClients(EventLoops):
     """Clients of event loops, with those of each loop in sight."""
 
     def __init__(self) -> None:
-        super().__init__(SimpleNamespace())  # type: ignore[arg-type]
+        super().__init__({}, PoolLimits())
         self.by_loop: dict[asyncio.AbstractEventLoop, Any] = self._clients
 
 
@@ -60,15 +57,3 @@ def clients_of_loop(loop: asyncio.AbstractEventLoop) -> _SharedClients:
 def flush_of_another_thread(tally: Tally) -> AbstractContextManager[object]:
     """Return a block during which another thread's flush of the counters hangs."""
     return tally._sending
-
-
-def fire_now(flusher: CounterFlusher) -> None:
-    """Let the scheduled flush happen now, in this thread."""
-    assert flusher._timer is not None
-    flusher._timer.cancel()
-    flusher._timer = threading.current_thread()  # type: ignore[assignment]
-    flusher._flush()
-
-
-def is_scheduled(flusher: CounterFlusher) -> bool:
-    return isinstance(flusher._timer, threading.Timer)

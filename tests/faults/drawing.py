@@ -24,9 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.drawing", description=__doc__.splitlines()[0])
     parser.add_argument("--number", type=int, required=True, help="number of faults in the list afterwards")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=(), metavar="FOLDER", help="draw in these folders of the package")
     options = parser.parse_args(arguments)
     known = load(DRAWN)
-    new = draw(options.number, options.seed, known=[(fault.file, fault.old) for fault in known])
+    known_places = [(fault.file, fault.old) for fault in known]
+    new = draw(options.number, options.seed, known=known_places, folders=options.only)
     with DRAWN.open("a", encoding="utf-8") as file:
         file.writelines(map(_entry, new))
     print(f"{len(new)} faults drawn")

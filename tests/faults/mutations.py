@@ -104,13 +104,21 @@ class Mutation:
     text: str
 
 
-def draw(number: int, seed: int, *, known: Collection[tuple[str, str]] = (), root: Path = ROOT) -> list[Mutation]:
+def draw(
+    number: int,
+    seed: int,
+    *,
+    known: Collection[tuple[str, str]] = (),
+    folders: Collection[str] = (),
+    root: Path = ROOT,
+) -> list[Mutation]:
     """Return mutations, distributed over the package's folders in proportion to their lines that can be mutated.
 
     Args:
         number: how many, rounded up a little: each folder gets at least one.
         seed: the same seed draws the same mutations from the same source.
         known: file and old text of those that were drawn before; they count, and are not drawn again.
+        folders: draw in these folders only, as many as they would get of ``number``; () = in all.
         root: the project.
     """
     chooser = random.Random(seed)
@@ -123,6 +131,8 @@ def draw(number: int, seed: int, *, known: Collection[tuple[str, str]] = (), roo
     before = Counter(_folder(file) for file, _ in known)
     drawn: list[Mutation] = []
     for folder, lines in sorted(by_folder.items()):
+        if folders and folder not in folders:
+            continue
         share = max(0, max(1, round(number * len(lines) / total)) - before[folder])
         places = sorted(lines)
         chooser.shuffle(places)

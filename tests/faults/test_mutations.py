@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from .catalogue import PACKAGE, ROOT, Fault
-from .mutations import draw, mutations
+from .mutations import Mutation, draw, mutations
 
 SOURCE = '''
 """Text of the module: 1 < 2."""
@@ -83,6 +83,15 @@ def test_a_draw_has_faults_of_every_folder_that_can_be_put_in_and_repeats_with_i
         assert len(Fault("", one.file, one.old, one.new, ()).pattern().findall(text)) == 1
         if one.file.endswith(".py"):
             ast.parse(one.text)
+
+
+def test_a_draw_in_one_folder_has_as_many_of_it_as_a_draw_in_all() -> None:
+    def of_admin(drawn: list[Mutation]) -> list[Mutation]:
+        return [one for one in drawn if one.file.startswith("admin/")]
+
+    drawn = draw(60, seed=7, folders=["admin"])
+
+    assert len(drawn) == len(of_admin(drawn)) == len(of_admin(draw(60, seed=7))) > 3
 
 
 @pytest.mark.parametrize("text", ["", '"""Only a text."""\n', "import os\n"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq import connections
+from django_delayq.core.errors import QueueUnavailable
 from django_delayq.management import diagnosis
 from tests.support.redis_box import RedisBox
 
@@ -43,3 +44,17 @@ def test_a_server_that_writes_to_disk_lacks_nothing_for_waitaof(
     connections.close_broker()
     errors = [one.text for one in diagnosis.persistence(connections.broker()) if one.level == "ERROR"]
     assert errors == expected
+
+
+@pytest.mark.django_db
+def test_a_redis_that_is_gone_is_no_error_of_the_scripts(redis_factory: Callable[..., RedisBox], settings: Any) -> None:
+    box = redis_factory()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": {"URL": box.url}}
+    connections.close_broker()
+    broker = connections.broker()
+    (found,) = diagnosis.scripts(broker)
+    assert found.level == "OK"
+    box.kill()
+    with pytest.raises(QueueUnavailable):
+        list(diagnosis.scripts(broker))
+    connections.close_broker()

@@ -10,8 +10,8 @@ from django.core.management import CommandError
 from django_delayq import schedule, task
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueuePaused
-from django_delayq.core.moments import iso_of
 from django_delayq.core.task import registry
+from django_delayq.core.times import iso_of
 from tests.app.deeds import note
 
 from .test_queue import run, told

@@ -13,7 +13,6 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq.connections import DjangoBroker
-from django_delayq.core import events
 from tests.support.event_entries import add, pack
 
 
@@ -130,6 +129,17 @@ def happen(broker: DjangoBroker, count: int, *, apart_ms: int = 1000, after_ms: 
     add(broker, "default", place, [(ms, [pack(outcome="succeeded", id=ms)]) for ms in moments])
 
 
+def read_up_to(position: str, root: Path) -> None:
+    """Write a checkpoint of Spark after its first batch."""
+    for folder, lines in (
+        ("offsets", ["v1", "{}", json.dumps({"default": {"0": position}})]),
+        ("commits", ["v1", "{}"]),
+    ):
+        file = root / "_checkpoints" / "history" / folder / "0"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("\n".join(lines))
+
+
 @pytest.mark.django_db
 def test_a_cap_that_holds_less_than_an_hour_is_reported(root: Path, delayq: DjangoBroker, settings: Any) -> None:
     happen(delayq, 200, apart_ms=10_000)
@@ -151,8 +161,12 @@ def test_a_cap_that_holds_less_than_an_hour_is_reported(root: Path, delayq: Djan
 def test_a_stream_nearly_full_of_unread_events_is_reported(root: Path, delayq: DjangoBroker, settings: Any) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "EVENTS": {"cap": 100}}
     happen(delayq, 60)
-    events.follow(delayq, "history")
+    assert doctor()[1]["history"][0][0] == "WARN", "it has not read any"
+    read_up_to("0-0", root)
     assert doctor()[1]["history"] == [("OK", "60 events are unread")]
+    read_up_to("50-50000", root)
+    assert doctor()[1]["history"] == [("OK", "10 events are unread")]
+    read_up_to("0-0", root)
     happen(delayq, 15, apart_ms=1, after_ms=10**7)
     level, text = doctor()[1]["history"][0]
     assert level == "WARN"

@@ -21,7 +21,7 @@ Make = Callable[..., EventsStreamReader]
 
 
 def emit(broker: Broker, *moments: int, queue: str = "q", number: int = 0, **fields: str) -> None:
-    """Write entries with one event each; the position of the n-th of a shard is ``<moment>-n``."""
+    """Write entries with one event each; the position of the n-th of a shard is ``n-<moment>``."""
     add(broker, queue, number, [(ms, [event(ms, **fields)]) for ms in moments])
 
 
@@ -41,7 +41,7 @@ def options_of(redis_url: str, broker: Broker, **options: Any) -> CaseInsensitiv
 
 @contextmanager
 def readers(redis_url: str, broker: Broker) -> Iterator[Make]:
-    """``make(trim=True)``: a streaming reader on the test's Redis; each is a query that starts anew."""
+    """``make(fetch=5)``: a streaming reader on the test's Redis; each is a query that starts anew."""
     made = []
 
     def make(**options: Any) -> EventsStreamReader:

@@ -54,7 +54,7 @@ def event(outcome: str = "succeeded", ts: datetime | None = None, **columns: Any
     row: Row = dict.fromkeys(EVENTS.names) | {
         "queue": "orders",
         "shard": 0,
-        "stream_id": f"{int(ts.timestamp() * 1000)}-{number}",
+        "stream_id": f"{number}-{int(ts.timestamp() * 1000)}",
         "ts": ts,
         "outcome": outcome,
         "id": f"job-{number}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from django_delayq import task as make_task
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
-from django_delayq.core.row_templates import seconds
+from django_delayq.core.rows import seconds
 from django_delayq.core.sending import bulk_loads
 from django_delayq.models.history import PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
@@ -27,6 +27,7 @@ from django_delayq.pipeline.errors import PipelineError, RunDiffers
 from django_delayq.pipeline.expressions import jobs
 from django_delayq.pipeline.inputs import Files, Table
 from tests.core.world import raw
+from tests.support.moments import in_days
 
 from .stock.models import Item
 from .test_writer import take
@@ -345,6 +346,7 @@ def test_the_command_uses_the_tasks_own_queue_and_policy_and_keeps_a_row(
 ) -> None:
     make_task(name="bulk.mail", queue="mails", priority=2, shards=3, expires=60)(lambda pk: None)
     settings.TIME_ZONE = "America/Chicago"
+    due = in_days(30) + timedelta(milliseconds=678)
     words = (
         str(parquet),
         "--task",
@@ -352,7 +354,7 @@ def test_the_command_uses_the_tasks_own_queue_and_policy_and_keeps_a_row(
         "--id",
         "mail:{pk}",
         "--due",
-        "2030-01-02T03:04:05.678Z",
+        due.isoformat(),
         "--args",
         "pk",
         "--run-id",
@@ -374,7 +376,8 @@ def test_the_command_uses_the_tasks_own_queue_and_policy_and_keeps_a_row(
     }
     assert run(*words)["was_over"] is True
     job = delayq.inspector.page("mails", "waiting", limit=1).jobs[0]
-    assert (job.due_ms, job.job.priority, job.job.options) == (1_893_553_445_678, 2, {"expires_in_ms": 60_000})
+    due_ms = round(due.timestamp() * 1000)
+    assert (job.due_ms, job.job.priority, job.job.options) == (due_ms, 2, {"expires_in_ms": 60_000})
     assert len(delayq.queue("mails").numbers) == 3
     row, _ = PipelineRun.objects.order_by("pk")
     assert (row.kind, row.state, row.run_id, row.queue, row.task, row.rows, row.created) == (
@@ -386,6 +389,21 @@ def test_the_command_uses_the_tasks_own_queue_and_policy_and_keeps_a_row(
         1_000,
         1_000,
     )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_command_that_fails_says_once_how_its_run_is_resumed(
+    spark: SparkSession, delayq: Broker, tmp_path: Path
+) -> None:
+    make_task(name="bulk.broken")(lambda pk: None)
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"pk": pa.array([1, None])}), path)
+    words = (str(path), "--task", "bulk.broken", "--id", "{pk}", "--yes")
+    with pytest.raises(CommandError) as caught:
+        run(*words)
+    run_id = PipelineRun.objects.get().run_id
+    assert f"'runId', '{run_id}') to resume it" in str(caught.value)
+    assert "the same command" not in str(caught.value)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 
-from django_delayq.core import codecs
+from django_delayq.core import codec
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.errors import Misconfigured
 from django_delayq.pipeline.write_options import WriteOptions
@@ -21,18 +21,18 @@ BROKEN = "tests.app.test_codec.broken_codec"
 @pytest.fixture(autouse=True)
 def json_afterwards() -> Iterator[None]:
     yield
-    codecs.use(None)
+    codec.use(None)
 
 
 def test_arguments_are_those_of_schedule_with_the_same_codec() -> None:
     made = packed({"id": ["a", "b"], "args": [[1, 2], [3]]}, codec=REVERSED)
-    codecs.use(reversed_codec)
+    codec.use(reversed_codec)
     assert made.rows.bodies == [encode_args((1, 2), {}), encode_args((3,), {})]
 
 
 def test_payloads_are_those_of_schedule_with_the_same_codec() -> None:
     made = packed({"id": ["a"], "payload": [{"day": date(2030, 1, 1), "b": 1}]}, codec=REVERSED)
-    codecs.use(reversed_codec)
+    codec.use(reversed_codec)
     (entry,) = made.rows.entries()
     assert entry[3].endswith(encode({"b": 1, "day": date(2030, 1, 1)}))
 

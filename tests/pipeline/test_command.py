@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.settlement import ack, fail
 from django_delayq.models.history import HourlyStat, PipelineRun
+from django_delayq.pipeline.status import lag_of
 from django_delayq.pipeline.store import Store
 from django_delayq.pipeline.versions import Versions
 from tests.support.processes import alive, wait_until
@@ -250,7 +250,7 @@ def test_a_stream_ends_in_order(root: Path, delayq: Broker, number: int) -> None
     landed = root / "_checkpoints"
 
     def is_idle() -> bool:
-        return landed.exists() and sum(one.events for one in events.lag(delayq, "history")) == 0
+        return landed.exists() and sum(one.events for one in lag_of(delayq, Store(str(root)), "history")) == 0
 
     err = StringIO()
     with once(is_idle, number) as sent:

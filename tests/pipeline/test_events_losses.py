@@ -1,4 +1,4 @@
-"""The readers of events without Spark around them: what is taken off, and what was lost on the way."""
+"""The readers of events without Spark around them: what was lost on the way."""
 
 from __future__ import annotations
 
@@ -6,74 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.pipeline.errors import EventsLost
-from django_delayq.pipeline.events import commit
 
-from .events_stage import Make, emit, ids, ids_of, named, offsets, options_of, readers
+from .events_stage import Make, emit, ids, ids_of, named, offsets, readers
 
 
 @pytest.fixture
 def make(redis_url: str, broker: Broker) -> Iterator[Make]:
     with readers(redis_url, broker) as made:
         yield made
-
-
-# -- trimming
-
-
-def test_what_was_committed_is_taken_off_but_for_the_entry_at_the_cursor(broker: Broker, make: Make) -> None:
-    broker.queue("q")
-    emit(broker, 1, 2, 3)
-    reader = make(trim=True, keep=0)
-    start = reader.initialOffset()
-    assert events.followers(broker, "q") == ["history"], "before the first position is fixed"
-    end = offsets(reader, start)
-    reader.commit(end)
-    assert broker.client.xlen(broker.shard("q", 0).names["event"]) == 1
-    assert events.cursors(broker, "q", 0) == {"history": "3-3"}
-    emit(broker, 4)
-    assert ids(reader, end, offsets(reader, end)) == named(4)
-
-
-def test_without_trim_nothing_is_noted_and_nothing_taken_off(broker: Broker, make: Make) -> None:
-    broker.queue("q")
-    emit(broker, 1, 2, 3)
-    reader = make()
-    reader.commit(offsets(reader, reader.initialOffset()))
-    assert broker.client.xlen(broker.shard("q", 0).names["event"]) == 3
-    assert (events.consumers(broker), events.cursors(broker, "q", 0)) == ([], {})
-
-
-def test_two_consumers_read_everything_each_at_its_own_pace(broker: Broker, make: Make) -> None:
-    broker.queue("q")
-    emit(broker, 1, 2, 3)
-    quick, slow = make(trim=True, keep=0), make(trim=True, keep=0, consumer="audit")
-    begun = {reader: reader.initialOffset() for reader in (quick, slow)}
-    quick.commit(offsets(quick, begun[quick]))
-    emit(broker, 4)
-    assert ids(slow, begun[slow], offsets(slow, begun[slow])) == named(1, 2, 3, 4)
-    slow.commit({"q": {"0": "4-4"}})
-    assert broker.client.xlen(broker.shard("q", 0).names["event"]) == 2, "quick has read up to 3"
-
-
-def test_a_new_queue_is_not_taken_off_before_all_have_seen_it(broker: Broker, make: Make) -> None:
-    broker.queue("q")
-    emit(broker, 1)
-    quick, slow = make(trim=True), make(trim=True, consumer="audit")
-    start, _ = slow.initialOffset(), quick.initialOffset()
-    emit(broker, 1, 2, queue=broker.queue("new").name)
-    quick.commit({"new": {"0": "2-2"}, "q": {"0": "1-1"}})
-    assert sorted(ids(slow, start, offsets(slow, start))) == named(1, 1, 2)
-
-
-def test_a_query_that_has_ended_can_be_committed_from_outside(broker: Broker, redis_url: str) -> None:
-    broker.queue("q")
-    emit(broker, 1, 2)
-    commit(options_of(redis_url, broker, consumer="nightly", queue="q"), {"q": {"0": "2-2"}})
-    assert events.cursors(broker, "q", 0) == {"nightly": "2-2"}
-    assert events.consumers(broker)[0].queues == ("q",)
 
 
 # -- losses
@@ -120,11 +62,13 @@ def test_another_redis_with_more_events_is_a_loss(broker: Broker, make: Make) ->
     start = {"q": {"0": "5-5"}}
     with pytest.raises(EventsLost, match="behind 5-5: the next events have smaller numbers"):
         offsets(make(), start)
-    (task,) = make().partitions(start, {"q": {"0": "20-10"}})
+    (task,) = make().partitions(start, {"q": {"0": "10-20"}})
     with pytest.raises(EventsLost, match="smaller numbers"):
         ids_of(make(), task)
     lenient = make(failOnDataLoss=False)
-    assert ids(lenient, start, offsets(lenient, start)) == named(*range(11, 21))
+    end = offsets(lenient, start)
+    assert (end, ids(lenient, start, end)) == ({}, []), "the shard joins the next batch"
+    assert ids(lenient, end, offsets(lenient, end)) == named(*range(11, 21))
 
 
 def test_an_older_copy_of_the_stream_is_a_loss(broker: Broker, make: Make) -> None:
@@ -132,7 +76,7 @@ def test_an_older_copy_of_the_stream_is_a_loss(broker: Broker, make: Make) -> No
     emit(broker, 1, 2)
     with pytest.raises(EventsLost, match="ends at 2-2"):
         offsets(make(), {"q": {"0": "5-5"}})
-    emit(broker, 8)
+    emit(broker, 8, 9, 10)
     with pytest.raises(EventsLost, match="behind 5-5: the next events have smaller numbers"):
         offsets(make(), {"q": {"0": "5-5"}})
 
@@ -144,16 +88,15 @@ def test_who_accepts_losses_goes_on_with_what_is_there_and_hears_of_each_once(
     emit(broker, *range(1, 9))
     emit(broker, 1, number=1)
     broker.client.xtrim(broker.shard("q", 0).names["event"], minid="6-0", approximate=False)
-    reader = make(failOnDataLoss=False, trim=True)
+    reader = make(failOnDataLoss=False)
     start = {"q": {"0": "2-2", "1": "7-7"}}
     end = offsets(reader, start)
-    assert end == {"q": {"0": "8-8", "1": "7-7"}}, "a position never goes back"
+    assert end == {"q": {"0": "8-8"}}, "the other shard joins the next batch, which reads it from its beginning"
     assert len(caplog.records) == 2
     assert offsets(reader, start) == end
     assert len(caplog.records) == 2
     assert ids(reader, start, end) == named(6, 7, 8)
-    reader.commit(end)
-    assert events.cursors(broker, "q", 1) == {}, "a cursor behind the end of the stream would take off what comes"
+    assert offsets(reader, end) == {"q": {"0": "8-8", "1": "1-1"}}
 
 
 def test_a_shard_that_overran_its_cap_before_its_first_read_is_a_loss(broker: Broker, make: Make) -> None:

@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
+from django_delayq.core import events
 from django_delayq.core.errors import Misconfigured
-from django_delayq.core.records import events as records
-from django_delayq.core.records.events import EventEntry, unpack_entry
+from django_delayq.core.events import EventEntry, unpack_entry
 from django_delayq.pipeline import event_rows
-from django_delayq.pipeline.event_reading import arrow_schema
+from django_delayq.pipeline.event_reading import arrow_schema, united
 from django_delayq.pipeline.event_rows import to_batch
 from django_delayq.pipeline.schemas import EVENTS
 from tests.support.event_entries import add_column, pack
@@ -37,9 +37,9 @@ FINISHED = {
 }
 
 
-def entry(position: str, *events: dict[str, Any], worker: bytes = b"w:1") -> EventEntry:
-    packed = b"".join(pack(**event) for event in events)
-    return unpack_entry((position.encode(), [b"worker", worker, records.FIELD, packed]))
+def entry(position: str, *contents: dict[str, Any], worker: bytes = b"w:1") -> EventEntry:
+    packed = b"".join(pack(**event) for event in contents)
+    return unpack_entry((position.encode(), [b"worker", worker, events.FIELD, packed]))
 
 
 def rows(*entries: EventEntry, schema: pa.Schema = SCHEMA) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ def rows(*entries: EventEntry, schema: pa.Schema = SCHEMA) -> list[dict[str, Any
 
 
 def row(**fields: Any) -> dict[str, Any]:
-    (found,) = rows(entry(f"{T0 + 30}-4", {**FINISHED, **fields}))
+    (found,) = rows(entry(f"4-{T0 + 30}", {**FINISHED, **fields}))
     return found
 
 
@@ -60,12 +60,12 @@ def moment(ms: int) -> datetime:
 
 def test_an_entry_of_an_older_version_gives_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [b"worker", b"w:1", b"events-1", pack(**FINISHED) + pack(**FINISHED, extra="a:b")]
-    before = rows(unpack_entry((b"9-2", words)))
+    before = rows(unpack_entry((b"2-9", words)))
     add_column(monkeypatch, "host", event_rows)
-    newer = entry("9-3", {**FINISHED, "extra": "a:b", "host": "h"})
-    *same, added = rows(unpack_entry((b"9-2", words)), newer)
+    newer = entry("3-9", {**FINISHED, "extra": "a:b", "host": "h"})
+    *same, added = rows(unpack_entry((b"2-9", words)), newer)
     assert same == before
-    assert added == {**before[1], "stream_id": "9-3"}
+    assert added == {**before[1], "stream_id": "3-9"}
 
 
 @pytest.fixture(params=["UTC", "America/Chicago"])
@@ -90,7 +90,7 @@ def test_a_finished_run_has_all_its_columns() -> None:
     assert row() == {
         "queue": "orders",
         "shard": 1024,
-        "stream_id": f"{T0 + 30}-4",
+        "stream_id": f"4-{T0 + 30}",
         "ts": moment(T0 + 30),
         "outcome": "succeeded",
         "id": "order-5",
@@ -120,7 +120,7 @@ def test_a_run_that_was_asked_for_before_its_time_is_not_late() -> None:
 
 
 def test_a_bulk_write_has_no_run() -> None:
-    (found,) = rows(entry(f"{T0}-1", {"outcome": "bulk", "jobs": 250, "created": 249, "extra": "run:r:1"}, worker=b""))
+    (found,) = rows(entry(f"1-{T0}", {"outcome": "bulk", "jobs": 250, "created": 249, "extra": "run:r:1"}, worker=b""))
     assert {name: found[name] for name in ("outcome", "jobs", "created", "id", "due", "attempt", "worker")} == {
         "outcome": "bulk",
         "jobs": 250,
@@ -144,9 +144,9 @@ KINDS = [
 
 def test_events_of_different_kinds_stay_in_their_order() -> None:
     kinds = [KINDS[n * 7 % 5] for n in range(50)]
-    found = rows(*[entry(f"{T0}-{n}", kind) for n, kind in enumerate(kinds, 1)])
-    assert found == [one for n, kind in enumerate(kinds, 1) for one in rows(entry(f"{T0}-{n}", kind))]
-    assert [one["stream_id"] for one in found] == [f"{T0}-{n}" for n in range(1, 51)]
+    found = rows(*[entry(f"{n}-{T0}", kind) for n, kind in enumerate(kinds, 1)])
+    assert found == [one for n, kind in enumerate(kinds, 1) for one in rows(entry(f"{n}-{T0}", kind))]
+    assert [one["stream_id"] for one in found] == [f"{n}-{T0}" for n in range(1, 51)]
     assert {one["outcome"] for one in found} == {"succeeded", "bulk", "cancelled", ""}
     assert [one["extra"] for one in found if one["extra"]] == [[("trace", "x")]] * 10
 
@@ -155,25 +155,25 @@ def test_the_events_of_one_entry_are_those_of_as_many_entries() -> None:
     sizes, kinds, entries, last = [1, 3, 1, 7, 2], [KINDS[n * 3 % 5] for n in range(14)], [], 0
     for size in sizes:
         last += size
-        entries.append(entry(f"{T0}-{last}", *kinds[last - size : last]))
-    assert rows(*entries) == rows(*[entry(f"{T0}-{n}", kind) for n, kind in enumerate(kinds, 1)])
+        entries.append(entry(f"{last}-{T0}", *kinds[last - size : last]))
+    assert rows(*entries) == rows(*[entry(f"{n}-{T0}", kind) for n, kind in enumerate(kinds, 1)])
 
 
 def test_each_event_has_the_worker_of_its_entry() -> None:
-    found = rows(entry("5-2", FINISHED, FINISHED, worker=b"a"), entry("5-3", FINISHED, worker=b"b\xff"))
+    found = rows(entry("2-5", FINISHED, FINISHED, worker=b"a"), entry("3-5", FINISHED, worker=b"b\xff"))
     assert [one["worker"] for one in found] == ["a", "a", "b�"]
 
 
 def test_an_entry_that_no_script_wrote_is_a_row_of_nothing() -> None:
-    strange = unpack_entry((b"5-2", [b"outcome", b"succeeded", b"id", b"x", b"more", b""]))
-    found = rows(entry("5-1", FINISHED), strange, entry("5-3", FINISHED))
+    strange = unpack_entry((b"2-5", [b"outcome", b"succeeded", b"id", b"x", b"more", b""]))
+    found = rows(entry("1-5", FINISHED), strange, entry("3-5", FINISHED))
     assert [one["outcome"] for one in found] == ["succeeded", "", "succeeded"]
     assert {name for name, value in found[1].items() if value} == {"queue", "shard", "stream_id", "ts"}
 
 
 def test_bytes_that_are_no_text_are_shown_with_replacements() -> None:
     odd = {**FINISHED, "id": b"\xff\x01a\r\n", "error": b"Err\xe4r", "outcome": b"\xc3(", "extra": b"n\xff:v\xfe"}
-    (found,) = rows(entry("5-0", odd))
+    (found,) = rows(entry("0-5", odd))
     assert (found["id"], found["error_class"], found["outcome"]) == ("�\1a\r\n", "Err�r", "�(")
     assert found["extra"] == [("n�", "v�")]
 
@@ -181,7 +181,7 @@ def test_bytes_that_are_no_text_are_shown_with_replacements() -> None:
 @pytest.mark.parametrize("wrong", ["", "x", "-5", "1e5", "5.5", "9" * 30, "99999999999999999", "٣", "1_0", " "])
 def test_a_number_that_is_none_becomes_null_and_spoils_no_other_row(wrong: str) -> None:
     bad = {**FINISHED, "due": wrong, "started": wrong, "ms": wrong, "attempt": wrong}
-    found = rows(entry("5-0", FINISHED), entry("5-1", bad), entry("5-2", FINISHED))
+    found = rows(entry("0-5", FINISHED), entry("1-5", bad), entry("2-5", FINISHED))
     assert [found[1][name] for name in ("due", "started", "lateness_ms", "attempt")] == [None] * 4
     assert found[0]["lateness_ms"] == found[2]["lateness_ms"] == 20
     assert (found[0]["attempt"], found[2]["duration_ms"]) == (2, 7)
@@ -193,7 +193,7 @@ def test_no_entries_are_no_rows() -> None:
 
 def test_only_the_wanted_columns_are_made() -> None:
     schema = arrow_schema(StructType().add("id", StringType()).add("jobs", LongType()))
-    assert rows(entry("5-0", FINISHED), schema=schema) == [{"id": "order-5", "jobs": None}]
+    assert rows(entry("0-5", FINISHED), schema=schema) == [{"id": "order-5", "jobs": None}]
 
 
 @pytest.mark.parametrize(
@@ -206,3 +206,9 @@ def test_only_the_wanted_columns_are_made() -> None:
 def test_a_column_that_events_do_not_have_is_refused_with_those_they_have(column: tuple[str, Any], text: str) -> None:
     with pytest.raises(Misconfigured, match=text):
         arrow_schema(StructType().add(*column))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_rows_that_were_read_in_parts_are_one_batch_or_none(count: int) -> None:
+    part = pa.RecordBatch.from_pydict({"id": ["a", "b"]})
+    assert [batch.to_pydict() for batch in united([part] * count)] == [{"id": ["a", "b"] * count}] * min(count, 1)

@@ -59,8 +59,7 @@ def test_times_of_files_without_a_zone_are_utc(
 def test_read_positions_are_found_in_each_version_of_sparks_log(
     spark: SparkSession, tmp_path: Path, version: int
 ) -> None:
-    from django_delayq.pipeline.landing import CHECKPOINTS, read_offsets
-    from django_delayq.pipeline.store import Store
+    from django_delayq.pipeline.store import CHECKPOINTS, Store, read_offsets
 
     theirs = spark.newSession()
     theirs.conf.set("spark.sql.streaming.offsetLog.formatVersion", str(version))

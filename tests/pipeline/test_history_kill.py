@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.pipeline.history import History, HistoryOptions
 from tests.support.processes import alive, wait_until
@@ -41,9 +40,7 @@ MOMENTS = [
 
 @pytest.fixture
 def project(manage_env: dict[str, str], broker: Broker, tmp_path: Path) -> ShellProject:
-    """A project whose history has read something before; a twin, which nobody kills, follows the same events."""
-    for consumer in ("history", "twin"):
-        events.follow(broker, consumer)
+    """A project whose history has read something before; a twin, which nobody kills, reads the same events."""
     return shell_project.make(tmp_path, manage_env)
 
 

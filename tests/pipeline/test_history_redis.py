@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import random
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -85,21 +83,19 @@ def test_the_history_has_what_the_queue_itself_has_counted(broker: Broker, make:
             raise ConnectionResetError("died")
 
     work(broker, dice, 60)
-    first = make(max_rows=100, keep_recent=0).run(database)
+    first = make(max_rows=100).run(database)
     work(broker, dice, 40)
     with pytest.raises(ConnectionResetError, match="died"):
-        make(die, keep_recent=0).run(database)
+        make(die).run(database)
     work(broker, dice, 20)
-    second = make(keep_recent=0).run(database)
+    second = make().run(database)
 
     assert first.batches > 1
     assert outcomes(database) == counted(broker)
     assert sum(outcomes(database).values()) == 2 * (60 + 40 + 20)
     assert {queue: set(shards) for queue, shards in second.offsets.items()} == {"orders": {"0", "1"}, "mails": {"0"}}
     for queue, shards in second.offsets.items():
-        for number, position in shards.items():
-            assert events.cursors(broker, queue, int(number)) == {"history": position}
-            assert broker.client.xlen(broker.shard(queue, int(number)).names["event"]) == 1, "the entry at the cursor"
+        assert shards == {number: events.last(broker, queue, int(number)) for number in shards}
 
 
 def test_the_status_says_how_far_behind_each_shard_is(
@@ -136,25 +132,21 @@ def test_events_that_were_taken_off_before_they_were_read_end_the_run(
 def succeed(broker: Broker, name: str, jobs: int) -> None:
     """Lets so many new jobs of a queue succeed, two by a call."""
     queue = broker.queue(name)
-    queue.schedule_many(NewJob(f"{random.random()}", f"shop.{name}") for _ in range(jobs))
+    queue.schedule_many(NewJob(f"{number} of {jobs}", f"shop.{name}") for number in range(jobs))
     for number in queue.numbers:
         while held := queue.reserve(number, 2, worker="w:1").jobs:
             assert all(queue.settle([ack(job, int(broker.now_ms()), 12) for job in held]))
 
 
-@pytest.mark.parametrize("others", [(), ("audit",)], ids=["alone", "beside one that keeps all"])
 def test_a_run_of_some_queues_neither_doubles_nor_loses_events_of_the_others(
-    broker: Broker, make: Callable[..., History], others: tuple[str, ...]
+    broker: Broker, make: Callable[..., History]
 ) -> None:
     database = Database()
-    for name in others:
-        events.follow(broker, name)
     for jobs in (30, 5):
         succeed(broker, "mails", jobs)
         succeed(broker, "orders", jobs)
         some = make(queues=("orders",) if jobs == 5 else ()).run(database)
     assert set(some.offsets) == {"mails", "orders"}
-    assert [one.queues for one in events.consumers(broker) if one.name == "history"] == [()], "it follows all"
     assert outcomes(database)["orders", "succeeded"] == 35
 
     make().run(database)
@@ -227,19 +219,6 @@ def test_a_planned_batch_whose_events_are_gone_ends_the_run(broker: Broker, make
 
     lost = counted(broker) - outcomes(database)
     assert {queue for queue, _ in lost} == {"mails"}
-
-
-def test_a_root_that_was_lost_is_told_of(
-    broker: Broker, make: Callable[..., History], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "django_delayq")
-    for lost in (False, False, True, False):
-        succeed(broker, "orders", 3)
-        if lost:
-            shutil.rmtree(tmp_path / "root")
-        caplog.clear()
-        make().run()
-        assert ("by a checkpoint that is missing" in caplog.text) == lost
 
 
 def test_a_redis_that_is_away_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:

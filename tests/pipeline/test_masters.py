@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.settlement import ack
@@ -246,8 +245,6 @@ def test_a_task_that_fails_three_times_at_three_places_doubles_nothing(
 def test_the_history_of_executors_equals_that_of_one_process(
     spark: SparkSession, broker: Broker, redis_url: str, manage_env: dict[str, str], master: Master, tmp_path: Path
 ) -> None:
-    for consumer in ("history", "twin"):
-        events.follow(broker, consumer)
     project = shell_project.make(tmp_path, manage_env)
     twin = tmp_path / "twin"
     for jobs in (120, 30):

@@ -15,7 +15,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured, QueueUnavailable
 from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.queue import Queue
-from django_delayq.core.row_templates import names_in, pattern_of
+from django_delayq.core.rows import names_in, pattern_of
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.settlement import ack, bury
 from django_delayq.core.snapshot import COLUMNS, Part, read_jobs

@@ -286,4 +286,5 @@ def test_executors_of_other_processes_are_told_the_same_and_the_configuration_sh
         cwd=Path(__file__).resolve().parents[2],
         env={**os.environ, "TZ": "America/Chicago"},
     )
+    assert answer.returncode == 0, answer.stderr[-3000:]
     assert answer.stdout == "True False\n", answer.stdout + answer.stderr[-3000:]

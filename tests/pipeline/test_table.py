@@ -318,21 +318,22 @@ print(os.environ.get("TZ"), time.timezone)
 """
     environ = {**os.environ, **stock.environ, "TZ": "UTC"}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["UTC", "0"], done.stderr
+    assert (done.stdout.split(), done.returncode) == (["UTC", "0"], 0), done.stderr
 
 
 def test_a_worker_that_does_not_know_the_project_says_so() -> None:
     program = "from django_delayq.pipeline import django_worker\nwith django_worker.django_ready(): pass"
     without = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     environ = {**without, "PYTHONPATH": str(ROOT)}
-    told = [
+    ends = [
         subprocess.run(
             [sys.executable, "-c", program], env={**environ, **more}, capture_output=True, text=True, check=False
-        ).stderr
+        )
         for more in ({}, {"DJANGO_SETTINGS_MODULE": "nowhere.settings"})
     ]
-    assert "has no settings of Django. Call django_delayq.pipeline.table.attach(spark)" in told[0]
-    assert "the project has to be importable there" in told[1]
+    assert [end.returncode for end in ends] == [1, 1]
+    assert "has no settings of Django. Call django_delayq.pipeline.table.attach(spark)" in ends[0].stderr
+    assert "the project has to be importable there" in ends[1].stderr
 
 
 def test_workers_are_told_settings_path_and_the_databases_in_use(

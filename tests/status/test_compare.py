@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.core.counts import Counts
-from django_delayq.core.timings import Figures, Histogram
+from django_delayq.core.figures import Figures, Histogram
 from django_delayq.status import Change, QueueStatus, Rates, Snapshot, compare
+from django_delayq.status.json_form import as_json
 
 from .conftest import T0
 from .test_take import lengths
@@ -56,3 +57,9 @@ def test_figures_that_redis_lost_begin_anew() -> None:
     found = compare(look(0, queue("a"), figures=before), look(1, queue("a"), figures=after))
     assert found.total.lateness == lengths(10)
     assert found.total.run == Histogram()
+
+
+def test_rates_of_the_json_form_have_one_decimal() -> None:
+    shown = as_json(Snapshot(T0), Change(1.0, Rates(scheduled=12.345, done=0.06, failing=1.0)))
+    rates = shown["totals"]["rates"]
+    assert (rates["scheduled"], rates["done"], rates["failing"]) == (12.3, 0.1, 1.0)

@@ -186,3 +186,10 @@ def test_nothing_is_drawn_in_words() -> None:
     assert on_terminal(shown, 100)[-4:] == lines[-4:]
     assert "No queue yet: nothing was ever scheduled." in lines
     assert "No worker is running. Start one: manage.py delayq_worker" in lines
+
+
+def test_a_terminal_without_room_for_a_trend_shows_none(drawn: tuple[Snapshot, Change, Trail]) -> None:
+    lines = on_terminal(screen(*drawn), 19)
+    assert "queue     delayed" in lines
+    assert "orders         40" in lines
+    assert "trend" in "".join(on_terminal(screen(*drawn), 24))

@@ -14,16 +14,13 @@ from unittest import mock
 from django_delayq.core import Broker, NewJob, Queue
 from django_delayq.core.redis.composition import compose, script_names
 from django_delayq.core.redis.faults import Fault, classify
-from django_delayq.core.redis.loop_link import WINDOW
 from django_delayq.core.redis.scripts import Reply, Scripts, pack_command
-from django_delayq.core.replay import run_verb
 from django_delayq.core.sending.chunks import IN_FLIGHT
 from django_delayq.core.sending.job_chunks import JobSender
 from django_delayq.core.wake import ChannelWaker, Waker
 
 __all__ = [
     "IN_FLIGHT",
-    "WINDOW",
     "ChannelWaker",
     "Fault",
     "OpenSender",
@@ -40,7 +37,6 @@ __all__ = [
     "pack_command",
     "port_of",
     "replace_script",
-    "run_verb",
     "script_names",
     "scripts_used",
     "send_twice",
@@ -103,7 +99,7 @@ def watch_calls(
     """
     calls: list[ScriptCall] = []
     scripts = broker.scripts
-    send, confirm, send_async = scripts.call, scripts.call_confirmed, scripts.call_async
+    send, confirm, send_on_loop = scripts.call, scripts.call_confirmed, scripts.call_on_loop
 
     def noted(name: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> ScriptCall:
         call = ScriptCall(name, keys, args)
@@ -134,16 +130,16 @@ def watch_calls(
         after(call)
         return call.reply
 
-    async def watched_async(name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+    async def watched_on_loop(name: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
         call = await asyncio.to_thread(noted, name, keys, args)
-        call.reply = await send_async(name, keys, *args)
+        call.reply = await send_on_loop(name, keys, *args, until=until)
         await asyncio.to_thread(after, call)
         return call.reply
 
     watched: dict[str, Any] = {
         "call": watched_send,
         "call_confirmed": watched_confirm,
-        "call_async": watched_async,
+        "call_on_loop": watched_on_loop,
     }
     with mock.patch.multiple(scripts, **watched), _begun_by(broker, watched_begin):
         yield calls

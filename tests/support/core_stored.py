@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django_delayq.core import Queue
 from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.fsck import check as check_stored
 from django_delayq.core.marks import unpack_marks
 from django_delayq.core.records.body import is_quarantined, unpack_body
 from django_delayq.core.records.fields import take_u8, take_u16, take_u32
+from django_delayq.core.records.frames import unpack_fields
 from django_delayq.core.records.keys import (
     DUE_KEYS,
     MAX_SHARDS,
@@ -22,14 +25,7 @@ from django_delayq.core.records.keys import (
     wake_key,
     workers_key,
 )
-from django_delayq.core.records.layout import (
-    CLOSING,
-    RULES,
-    WEIGHTED,
-    Rules,
-    is_pending,
-    new_layout,
-)
+from django_delayq.core.records.layout import is_pending, new_layout
 from django_delayq.core.records.layout import rules_of as rules_of_layout
 from django_delayq.core.records.limit_frames import Allowance
 from django_delayq.core.records.reserve_frames import unpack_counts, unpack_state
@@ -41,15 +37,11 @@ from django_delayq.core.rules import limits_in_force, queue_policy
 
 __all__ = [
     "CHUNK",
-    "CLOSING",
     "DUE_KEYS",
     "HEAD_START",
     "MAX_SHARDS",
-    "RULES",
     "SHARD_KEYS",
-    "WEIGHTED",
     "Allowance",
-    "Rules",
     "SettlementMark",
     "assert_invariants",
     "bulk_loads_key",
@@ -72,6 +64,7 @@ __all__ = [
     "rules_of_layout",
     "set_clock",
     "shard_key",
+    "stored_rules",
     "take_u8",
     "take_u16",
     "take_u32",
@@ -88,6 +81,11 @@ __all__ = [
 def shard_key(queue: Queue, name: str, number: int = 0) -> bytes:
     """Return the key of a part of a shard: its "meta", "body", "lease", …"""
     return queue.shard(number).names[name]
+
+
+def stored_rules(queue: Queue, number: int = 0) -> dict[str, Any]:
+    """Return the rules of a shard, as the scripts read them."""
+    return unpack_fields(queue.broker.client.hget(shard_key(queue, "meta", number), "rules") or b"")
 
 
 def set_clock(queue: Queue, number: int, us: float) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from django_delayq.core.attempt_outcome import AttemptOutcome
-from django_delayq.core.codec import encode, encode_args
-from django_delayq.core.codec_types import types_by_kind, types_by_tag
+from django_delayq.core.codec import encode, encode_args, types_by_kind, types_by_tag
 from django_delayq.core.errors import QueueNotEmpty, QueuePaused
 from django_delayq.core.inspector import Lease
 from django_delayq.core.job import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from typing import Any
 from django_delayq.core import Broker, NewJob, Queue, Registry, Task, TaskOptions
 from django_delayq.core import recurring_pauses as pauses
 from django_delayq.core.records.keys import workers_key
-from django_delayq.core.tally import PACE
 from django_delayq.core.workers import AnnouncementReply, WorkerCommand
 from django_delayq.worker.attempt import Attempt, trusted
 from django_delayq.worker.changes import Changes
@@ -23,7 +21,6 @@ from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.limited_calls import HangingCall, LimitedCalls
 from django_delayq.worker.loop import Loop
-from django_delayq.worker.metrics_flusher import MetricsFlusher
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.parts import Parts
@@ -40,7 +37,6 @@ from .worker_stage import WorkerConfig, config
 __all__ = [
     "EVERY",
     "ID",
-    "PACE",
     "RENEWAL",
     "T0",
     "AnnouncementReply",
@@ -51,13 +47,11 @@ __all__ = [
     "RedisHealth",
     "TickingQueue",
     "Tower",
-    "WatchedDuty",
     "WorkerCommand",
     "beat",
     "check_now",
     "cleanup_of",
     "command_receiver",
-    "flusher_of",
     "heartbeat_of",
     "hold",
     "make_process",
@@ -92,33 +86,6 @@ def make_process(
             **changes,
         }
     )
-
-
-class WatchedDuty:
-    """Duty that does what another one does, and remembers what its loop and its subscription did."""
-
-    def __init__(self, duty: MetricsFlusher) -> None:
-        self._duty = duty
-        #: seconds after which each turn so far wanted the next one
-        self.rests: list[float] = []
-        #: number of times at which it was to run earlier
-        self.rings = 0
-        self.ran = threading.Event()
-
-    def attach(self, ring: Callable[[], None]) -> None:
-        def counted() -> None:
-            self.rings += 1
-            ring()
-
-        self._duty.attach(counted)
-
-    def run(self) -> float:
-        self.rests.append(self._duty.run())
-        self.ran.set()
-        return self.rests[-1]
-
-    def close(self) -> None:
-        self._duty.close()
 
 
 # --- looks at shards
@@ -191,11 +158,6 @@ def prune_workers(broker: Broker) -> None:
 def sampler_of(broker: Broker, name: str = "w1", **options: Any) -> DepthSampler:
     """Return a worker's duty that samples the depths of all queues; its first turn only waits."""
     return DepthSampler(broker, name, **options)
-
-
-def flusher_of(broker: Broker, pace: float = PACE) -> MetricsFlusher:
-    """Return the duty that sends the counters of this process to Redis."""
-    return MetricsFlusher(broker.tally, pace=pace)
 
 
 # --- heartbeats and commands

@@ -10,13 +10,12 @@ import pytest
 
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
-from django_delayq.core.records import events as records
 
 
 def pack(**words: Any) -> bytes:
     """Return one event; columns that are not named are empty."""
-    assert set(words) <= set(records.COLUMNS)
-    values = (words.get(column, "") for column in records.COLUMNS)
+    assert set(words) <= set(events.COLUMNS)
+    values = (words.get(column, "") for column in events.COLUMNS)
     return b"".join((value if isinstance(value, bytes) else str(value).encode()) + b"\0" for value in values)
 
 
@@ -26,24 +25,24 @@ def add(
     """Write entries ``(ms, events)`` to a shard, numbered on from its last event."""
     names = broker.shard(queue, number).names
     place = (broker.client.hget(names["meta"], "last_event") or b"0-0").decode()
-    _, last = records.parts(place)
+    last, _ = events.parts(place)
     with broker.client.pipeline(transaction=False) as pipe:
-        for ms, events in entries:
-            last += len(events)
-            place = f"{ms}-{last}"
-            pipe.xadd(names["event"], {"worker": worker, records.FIELD: b"".join(events)}, id=place)
+        for ms, packed in entries:
+            last += len(packed)
+            place = f"{last}-{ms}"
+            pipe.xadd(names["event"], {"worker": worker, events.FIELD: b"".join(packed)}, id=place)
         pipe.hset(names["meta"], "last_event", place)
         pipe.execute()
 
 
 def add_column(monkeypatch: pytest.MonkeyPatch, name: str, *readers: ModuleType) -> bytes:
     """Add a column in a version of its own, for readers of events and other modules; return its entries' field."""
-    version = records.VERSION + 1
-    columns = (*records.COLUMNS, name)
-    monkeypatch.setitem(records.SINCE, name, version)
-    monkeypatch.setattr(records, "VERSION", version)
-    monkeypatch.setattr(records, "FIELD", b"events-%d" % version)
-    for module in (records, events, *readers):
+    version = events.VERSION + 1
+    columns = (*events.COLUMNS, name)
+    monkeypatch.setitem(events.SINCE, name, version)
+    monkeypatch.setattr(events, "VERSION", version)
+    monkeypatch.setattr(events, "FIELD", b"events-%d" % version)
+    for module in (events, *readers):
         monkeypatch.setattr(module, "COLUMNS", columns)
         monkeypatch.setattr(module, "WIDTH", len(columns))
-    return records.FIELD
+    return events.FIELD

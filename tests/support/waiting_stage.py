@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_delayq.core import Broker, NewJob, Registry, Task, TaskOptions, ack
-from django_delayq.core.concurrency import Concurrency
+from django_delayq.core.options import Concurrency
 from django_delayq.core.records.keys import depth_claim_key, number_of
 from django_delayq.core.records.limit_frames import Allowance
 from django_delayq.core.wake import Waker

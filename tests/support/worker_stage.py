@@ -15,11 +15,11 @@ from django_delayq.core import Broker, NewJob, Payload, QueueUnavailable, Regist
 from django_delayq.core import depths as core_depths
 from django_delayq.core import events as core_events
 from django_delayq.core.codec import encode, encode_args
-from django_delayq.core.concurrency import Concurrency
 from django_delayq.core.depths import DepthPoint
 from django_delayq.core.events import Event
 from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.job import STARTED, new_key
+from django_delayq.core.options import Concurrency
 from django_delayq.core.records import keys
 from django_delayq.worker.changes import Changes
 from django_delayq.worker.child import EXIT_FATAL, EXIT_NO_REDIS, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK

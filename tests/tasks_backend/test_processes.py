@@ -108,7 +108,7 @@ def test_a_task_whose_whole_machine_is_lost_is_not_called_running_for_ever(
     assert project.results(ident) == [("RUNNING", None, [], 1)]
     worker.send_signal(signal.SIGKILL)  # nobody is left who could settle
     os.kill(int(began.read_text()), signal.SIGKILL)
-    worker.wait(20)
+    assert worker.wait(20) == -signal.SIGKILL
     queue = broker.queue("default")
     (job,) = queue.leases(0)
     broker.client.zadd(queue.shard(0).names["lease"], {job.id: 0})  # the lease runs out

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from django_delayq.backends import listening
 from django_delayq.backends.compat import TaskResultStatus
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob
 from django_delayq.core.results import LostErrors, ResultRecord, Results
+from django_delayq.signals import job_cancelled
 from django_delayq.testing import MemoryBroker
 from tests.tasks_backend import deeds
 
@@ -215,3 +217,13 @@ def test_bytes_that_are_no_arguments_fail_without_a_start(delayq: Broker, work: 
     result.refresh()
     assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, 0, 1)
     assert result.started_at is None and result.finished_at is not None
+
+
+def test_a_process_listens_to_cancelled_jobs_once_and_stops_when_told() -> None:
+    listening.disconnect()
+    before = len(job_cancelled.receivers)
+    for _ in range(2):
+        listening.connect()
+        assert len(job_cancelled.receivers) == before + 1
+    listening.disconnect()
+    assert len(job_cancelled.receivers) == before

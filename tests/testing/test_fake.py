@@ -186,6 +186,7 @@ def test_without_its_packages_it_says_what_to_install(missing: str) -> None:
         "from django_delayq.testing import fake_queue"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert answer.returncode == 1
     assert "ImportError: django_delayq.testing needs fakeredis" in answer.stderr
     assert answer.stderr.rstrip().endswith("pip install 'django-delayq[testing]'")
 

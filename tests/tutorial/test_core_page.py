@@ -29,6 +29,7 @@ def test_the_program_of_the_page_runs_without_settings(redis_url: str, prefix: s
         timeout=60,
         check=False,
     )
+    assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "cancelled 5\nwaiting ['order-6']\n", answer.stderr
 
 

@@ -144,4 +144,5 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     )
 
     assert len(units) == 3
+    assert done.returncode == 0, done.stderr
     assert "unit" not in done.stderr, done.stderr

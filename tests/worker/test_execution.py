@@ -254,7 +254,7 @@ def test_events_are_prepared_only_for_listeners_and_may_fail() -> None:
         "job_started",
         "job_buried",
     ]
-    assert told[1][1]["seconds"] >= 0 and told[1][1]["task"].name == "work"
+    assert 0 <= told[1][1]["seconds"] < 20 and told[1][1]["task"].name == "work"
     assert (told[3][1]["outcome"], told[3][1]["retry_in"]) == ("failed", 5.0)
     assert (told[5][1]["reason"], str(told[5][1]["error"])) == ("no", "no")
 

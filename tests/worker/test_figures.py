@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from django_delayq.core import Broker, NewJob, RedisConfig, connect
-from django_delayq.core.timings import BUCKETS_MS, Figures
+from django_delayq.core.figures import BUCKETS_MS, Figures
 from tests.support.core_calls import ScriptCall, watch_calls
-from tests.support.duty_stage import PACE, Loop, RedisHealth, WatchedDuty, flusher_of
+from tests.support.core_figures import is_scheduled, set_pace
+from tests.support.duty_stage import RedisHealth
 from tests.support.redis_box import RedisBox
 from tests.support.supervisor_stage import Program
 from tests.support.worker_stage import (
@@ -92,7 +95,7 @@ def test_the_run_that_killed_its_process_is_counted_by_the_supervisor(
     eventually(lambda: counts(broker.figures())[1] == {("default", "crash_once"): 2})
 
 
-def test_a_worker_tells_while_it_works_and_in_few_calls(broker: Broker) -> None:
+def test_a_worker_tells_while_it_works_and_in_few_calls(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[float] = []
 
     def remember(call: ScriptCall) -> None:
@@ -103,8 +106,8 @@ def test_a_worker_tells_while_it_works_and_in_few_calls(broker: Broker) -> None:
         pass
 
     began = time.monotonic()
-    settings = {"always": {"figures": flusher_of(broker, pace=0.2)}}
-    with watch_calls(broker, before=remember), working(broker, registry_of(work), **settings):
+    set_pace(monkeypatch, 0.2)
+    with watch_calls(broker, before=remember), working(broker, registry_of(work)):
         for _ in range(60):
             put(broker, "work")
             threading.Event().wait(0.01)
@@ -114,13 +117,11 @@ def test_a_worker_tells_while_it_works_and_in_few_calls(broker: Broker) -> None:
 
 
 def test_an_idle_worker_tells_nothing(broker: Broker) -> None:
-    reporter = WatchedDuty(flusher_of(broker))
-    with working(broker, registry_of(print), config(heartbeat=0.02), always={"figures": reporter}):
-        assert reporter.ran.wait(DEADLINE)
+    with working(broker, registry_of(print), config(heartbeat=0.02)):
         eventually(lambda: broker.workers())
         first = broker.workers()[0]["seen_ms"]
         eventually(lambda: broker.workers()[0]["seen_ms"] > first + 100)  # several heartbeats
-        assert reporter.rests == [float("inf")]
+        assert not is_scheduled(broker.tally)
     assert not broker.client.exists(f"{{{broker.prefix}}}:figures")
 
 
@@ -155,28 +156,3 @@ def test_the_weather_counts_what_redis_does_and_not_what_we_do() -> None:
     health.failed("loop", ZeroDivisionError())
     health.failed("loop", ConnectionError("gone"))
     assert seen == ["transient", "transient"]
-
-
-def test_a_reporter_that_is_closed_is_rung_no_more(broker: Broker) -> None:
-    reporter = WatchedDuty(flusher_of(broker))
-    loop = Loop("figures", reporter, RedisHealth())
-    loop.start()
-    assert reporter.ran.wait(DEADLINE)
-    broker.tally.count("redis_error", "transient")
-    assert reporter.rings == 1
-    loop.close()
-    broker.tally.flush()
-    broker.tally.count("redis_error", "transient")
-    assert reporter.rings == 1
-
-
-def test_a_reporter_waits_until_the_first_figure_is_as_old_as_the_pace(broker: Broker) -> None:
-    reporter = flusher_of(broker)
-    assert reporter.run() == float("inf")
-    broker.tally.count("redis_error", "transient")
-    assert 0 < reporter.run() <= PACE
-    assert broker.figures() == Figures()
-    broker.tally.since -= PACE
-    assert reporter.run() == 0.0
-    assert broker.figures().counts == {("redis_error", "transient"): 1}
-    assert reporter.run() == float("inf")

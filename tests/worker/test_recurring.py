@@ -214,11 +214,11 @@ def test_a_new_schedule_has_missed_nothing(tower: Tower) -> None:
 def test_ticks_of_a_paused_queue_come_when_it_goes_on(tower: Tower) -> None:
     dispatcher = tower.started()
     number = tower.queue.numbers[0]
-    tower.queue.rule(number, put=1)
+    tower.queue.rule(number, {"paused_in": 0})
     tower.wait(3 * EVERY)
     assert dispatcher.run() == pytest.approx(5, abs=0.01)
     assert tower.picture() == {}
-    tower.queue.rule(number, clear=1)
+    tower.queue.rule(number, {})
     tower.wait(5_000)
     dispatcher.run()
     assert tower.picture() == {"waiting": [f"{ID} +{3 * EVERY}"]}

@@ -150,7 +150,7 @@ def test_children_end_when_their_supervisor_is_killed(program: Callable[..., Pro
     running = program(grace=1.0)
     (entry,) = running.await_words("ran")
     running.signal(signal.SIGKILL)
-    running.wait()
+    assert running.wait() == -signal.SIGKILL
     eventually(lambda: not alive(entry[3]))
 
 

@@ -33,11 +33,15 @@ def test_a_job_runs_and_nothing_of_it_stays(broker: Broker) -> None:
     seen: list[object] = []
 
     def work(*args: object) -> None:
-        seen.append(args)
+        seen.append(("work", args))
+
+    def other(*args: object) -> None:
+        seen.append(("other", args))
 
     put(broker, "work", 1, "two")
-    run_dry(broker, registry_of(work))
-    assert seen == [(1, "two")] and places(broker) == {}
+    put(broker, "other", 3)
+    run_dry(broker, registry_of(work, other), threads=1)
+    assert seen == [("work", (1, "two")), ("other", (3,))] and places(broker) == {}
 
 
 def test_jobs_of_several_queues_and_shards_all_run_once(broker: Broker) -> None:

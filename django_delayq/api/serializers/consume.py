@@ -10,8 +10,8 @@ from rest_framework import serializers
 from ...core.errors import InvalidJob
 from ...core.inputs import check_holder, check_number, short
 from ...core.job import Job
-from ...core.moments import ms_of, parse_moment
 from ...core.records.schedule_frames import CHUNK
+from ...core.times import ms_of, parse_moment
 from ...pull.held import HeldJob
 from ..held_jobs import content_of
 from ..leases import LEASE, LONGEST_TTR, TTR, Lease, lease_of, read_lease

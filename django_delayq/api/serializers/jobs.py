@@ -10,7 +10,7 @@ from rest_framework import serializers
 from ...core.errors import InvalidJob
 from ...core.inputs import check_id, short
 from ...core.job_view import JobView
-from ...core.moments import ms_of, parse_moment
+from ...core.times import ms_of, parse_moment
 from ...settings.conf import mask
 from ..job_content import content_of, payloads_of
 from ..values import clean_text, count_of, masked_text, number_of

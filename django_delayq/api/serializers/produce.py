@@ -12,9 +12,8 @@ from ...core.errors import InvalidJob
 from ...core.inputs import check_task_name, score_text, short
 from ...core.job import PRIORITIES
 from ...core.job_options import timeout_of
-from ...core.moments import parse_moment
 from ...core.options import CONFLICTS, DUE_POLICIES, backoff_of
-from ...core.times import span_ms_of, ttr_ms_of
+from ...core.times import parse_moment, span_ms_of, ttr_ms_of
 from ...settings.conf import conf
 from ..parsing import LONGEST_WAIT
 from .base import Resource, one_of

@@ -11,7 +11,7 @@ from ...core.errors import InvalidJob
 from ...core.inputs import short
 from ...core.job import MAX_ID_BYTES
 from ...core.job_filter import MOST_TEXT_BYTES, JobFilter
-from ...core.moments import ms_of
+from ...core.times import ms_of
 from ..values import count_of
 from .base import Resource
 from .fields import FlagField, IntField, MomentField, QueryMomentField, TextField, TextQueryField, checked

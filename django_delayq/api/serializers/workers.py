@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 from rest_framework import serializers
 
-from ...core.moments import iso_of
+from ...core.times import iso_of
 from ...status.snapshot import RunningJob
 from .base import ADDED, Resource, with_example
 from .fields import QueueNameField, RoundedField, TimeField

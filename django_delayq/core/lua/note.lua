@@ -1,8 +1,7 @@
 #!lua flags=allow-oom
--- Increment counters, or set metrics. A retried call changes nothing.
+-- Increment or set counters. A retried call changes nothing.
 -- KEYS    1 counters (hash), 2 handled requests (zset: id -> when, ms): those of the last ten minutes, at most 10,000.
--- ARGV    1 request id; 2 how many fields the hash may have; 3 number of fields to add to; for each of them: field,
---         increment; for each that is left: field, value to be set, to which the server's time is appended
+-- ARGV    1 request id; 2 how many fields the hash may have; 3 HINCRBY or HSET; then field and number of each
 -- Returns number of fields that were left out, because there are too many.
 -- Events  none
 local figures, requests = KEYS[1], KEYS[2]
@@ -15,17 +14,13 @@ redis.call('ZREMRANGEBYSCORE', requests, '-inf', string.format('(%.0f', now_ms -
 redis.call('ZREMRANGEBYRANK', requests, 0, -10001)
 local room = tonumber(ARGV[2]) - redis.call('HLEN', figures)
 local left_out = 0
-local last = 3 + 2 * tonumber(ARGV[3])
 for at = 4, #ARGV, 2 do
-  local field, number = ARGV[at], ARGV[at + 1]
-  if room > 0 or redis.call('HEXISTS', figures, field) == 1 then
-    if at > last then
-      room = room - redis.call('HSET', figures, field, number .. ' ' .. now_ms)
-    elseif redis.call('HINCRBY', figures, field, number) == tonumber(number) then
-      room = room - 1
-    end
-  else
+  local is_new = redis.call('HEXISTS', figures, ARGV[at]) == 0
+  if is_new and room <= 0 then
     left_out = left_out + 1
+  else
+    redis.call(ARGV[3], figures, ARGV[at], ARGV[at + 1])
+    room = room - (is_new and 1 or 0)
   end
 end
 return left_out

@@ -11,11 +11,11 @@
 -- include keys clock begin sweep window
 local act, n = ARGV[5], tonumber(ARGV[6])
 local quota, division, dividing = unpack(redis.call('HMGET', META, 'quota', 'division', 'dividing'))
-local is_right = not ended and max_length == tonumber(ARGV[3]) and (tonumber(division) or 0) == tonumber(ARGV[4])
+local is_right = not ended and (rules.max_length or 0) == tonumber(ARGV[3]) and (tonumber(division) or 0) == tonumber(ARGV[4])
 
 -- A division may be repeated without a request id: the second call changes nothing.
 if act == 'clear' then
-  if ended or max_length ~= tonumber(ARGV[3]) or (tonumber(division) or 0) >= tonumber(ARGV[4])
+  if ended or (rules.max_length or 0) ~= tonumber(ARGV[3]) or (tonumber(division) or 0) >= tonumber(ARGV[4])
     or dividing and now_ms - tonumber(dividing) < n or ARGV[7] == '1' and quota then
     return -1
   end

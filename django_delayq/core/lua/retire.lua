@@ -2,14 +2,15 @@
 -- End a closed shard. A tombstone remains: the rule that refuses new jobs, for callers with an old layout, and until the
 -- epoch ends also the counters, which no longer change.
 -- ARGV    3 '1' = whatever the shard holds; else only if it has no job, morgue record, mark or open attempt of an acked job
---         (begun.lua), no call can be repeated any more, and every consumer has read the events; 4 ... names of all
---         consumers of this queue
+--         (begun.lua), and no call can be repeated any more; then its events stay for a day
 -- Returns '1', or '0' when it is too early.
 -- Events  none
--- include keys clock begin sweep window rules position
+-- include keys clock begin sweep window
+local EVENTS_STAY_SECONDS = 86400
+
 if ended then
   if ARGV[3] == '1' then
-    redis.call('UNLINK', COUNT)
+    redis.call('UNLINK', COUNT, EVENT)
   end
   return '1'
 elseif not closing then
@@ -21,10 +22,6 @@ local function is_empty()
   if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, MARKS, BEGUN, PARKED_ORDER) > 0 then
     return false
   end
-  local slowest = slowest_cursor(4, true)
-  if slowest and is_later(last_event, slowest) then
-    return false
-  end
   local youngest = redis.call('LINDEX', WINDOW, -1)
   return not youngest or now_ms - window_times(youngest) >= WINDOW_MS
 end
@@ -33,18 +30,19 @@ if ARGV[3] ~= '1' and not is_empty() then
   return '0'
 end
 for _, key in ipairs(KEYS) do
-  if key ~= META and key ~= WAKE and (key ~= COUNT or ARGV[3] == '1') then
+  if key == EVENT and ARGV[3] ~= '1' then
+    redis.call('EXPIRE', key, EVENTS_STAY_SECONDS)
+  elseif key ~= META and key ~= WAKE and (key ~= COUNT or ARGV[3] == '1') then
     redis.call('UNLINK', key)
   end
 end
 for _, field in ipairs(redis.call('HKEYS', META)) do
-  if string.find(field, '^tick:') or string.find(field, '^sight:') or string.find(field, '^counted:')
-    or string.find(field, '^cursor:') then
+  if string.find(field, '^tick:') or string.find(field, '^sight:') or string.find(field, '^counted:') then
     redis.call('HDEL', META, field)
   end
 end
 -- `last_event` stays: a late reader can tell from it how many events it missed.
 redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable', 'closed',
-  'event_places', 'quota', 'division', 'dividing')
-redis.call('HSET', META, 'rules', struct.pack('<Bdddddd', CLOSING + ENDED, 0, 0, 0, 0, 0, 0))
+  'quota', 'division', 'dividing')
+redis.call('HSET', META, 'rules', cmsgpack.pack({ closing = true, ended = true }))
 return '1'

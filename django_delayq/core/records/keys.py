@@ -44,7 +44,6 @@ Keys outside the shards:
 * ``{<prefix>}:commands`` (hash: ``<word>:<worker>`` -> id of a pending command, see :mod:`..workers`)
 * ``{<prefix>}:figures`` (hash: counters of finished attempts, see :mod:`..timings`)
 * ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms)
-* ``{<prefix>}:cursors`` (hash: consumer of the events -> ``<ms>:<its queues>``)
 * ``{<prefix>}:loads`` (hash: bulk load -> its record, see :mod:`..sending.bulk_loads`)
 * ``<prefix>:wake:<queue>`` (list of shard numbers), without a cluster
 

@@ -18,36 +18,17 @@ until             ``{"in": ms, "out": ms}``: when a pause in this direction ends
 from __future__ import annotations
 
 import json
-import struct
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from .keys import number_of
 
 Layout: TypeAlias = dict[str, Any]
 Epochs: TypeAlias = tuple[tuple[int, int], ...]
 
-# flags of a shard's rules, shared with lua/lib/begin.lua and lua/rule.lua
+#: bits of ``paused``
 PAUSED_IN: Final = 1
 PAUSED_OUT: Final = 2
-CLOSING: Final = 4
-WEIGHTED: Final = 8
-ENDED: Final = 16
-PRODUCERS_PAUSED: Final = 32
 _LONGEST_PAST: Final = 64
-#: stored form of :class:`Rules`
-RULES: Final = struct.Struct("<Bdddddd")
-
-
-class Rules(NamedTuple):
-    """Rules of one shard, as stored: 0 = no limit, no end, never. ``in_until``, ``out_until``: the ends of pauses."""
-
-    flags: int = 0
-    max_length: int = 0
-    morgue_max: int = 0
-    morgue_ttl_ms: int = 0
-    in_until: int = 0
-    out_until: int = 0
-    starve_after_ms: int = 0
 
 
 def new_layout(shards: int, kind: str, epoch: int = 0) -> Layout:
@@ -169,21 +150,21 @@ def revived(layout: Layout) -> Layout:
     return {**former, "epoch": layout["epoch"] + 1, "old": old}
 
 
-def rules_of(layout: Layout, shards: int, *, producers_paused: bool = False) -> Rules:
-    """Return the rules of each of ``shards`` shards.
+def rules_of(layout: Layout, shards: int, *, producers_paused: bool = False) -> dict[str, Any]:
+    """Return the rules of each of ``shards`` shards, without those that have no effect.
 
-    Every shard knows the whole ``max_length``, its part of it is its quota (:mod:`..sending.quotas`). ``morgue_max`` is
-    divided among the shards, rounded up.
+    They are the limits, ``paused_in`` and ``paused_out`` (when that pause ends, Unix ms; 0 = not by itself) and
+    ``producers_paused``. Every shard knows the whole ``max_length``, its part of it is its quota
+    (:mod:`..sending.quotas`). ``morgue_max`` is divided among the shards, rounded up.
     """
-    limits, ends = layout.get("limits") or {}, layout.get("until") or {}
-    flags = int(layout.get("paused", 0)) & (PAUSED_IN | PAUSED_OUT) | (WEIGHTED if limits.get("weighted") else 0)
-    flags |= PRODUCERS_PAUSED if producers_paused else 0
-    morgue_max = -(-int(limits.get("morgue_max") or 0) // shards)
-    max_length, ttl_ms, starve_after_ms = (
-        int(limits.get(name) or 0) for name in ("max_length", "morgue_ttl_ms", "starve_after_ms")
-    )
-    in_until, out_until = (int(ends.get(direction) or 0) for direction in ("in", "out"))
-    return Rules(flags, max_length, morgue_max, ttl_ms, in_until, out_until, starve_after_ms)
+    rules = {name: limit for name, limit in (layout.get("limits") or {}).items() if limit}
+    if "morgue_max" in rules:
+        rules["morgue_max"] = -(-rules["morgue_max"] // shards)
+    ends = layout.get("until") or {}
+    for direction, flag in (("in", PAUSED_IN), ("out", PAUSED_OUT)):
+        if layout.get("paused", 0) & flag:
+            rules[f"paused_{direction}"] = ends.get(direction, 0)
+    return {**rules, "producers_paused": True} if producers_paused else rules
 
 
 def describe(layout: Layout) -> str:

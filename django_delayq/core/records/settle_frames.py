@@ -8,7 +8,6 @@ from typing import Final
 from ..attempt_outcome import AttemptOutcome
 from ..job import DURABLE, Job
 from ..settlement import Settlement
-from .events import pack_attempt
 from .schedule_frames import SCORE_POLICY, pack_id
 
 _ENTRY = struct.Struct("<ddHB")
@@ -117,3 +116,23 @@ def pack_touch(job: Job, *, started: bool) -> bytes:
 def pack_take_over(job: Job, *, only_expired: bool) -> bytes:
     """Return the job argument of ``take_over.lua``."""
     return _LEASE.pack(job.token, only_expired) + pack_id(job.id)
+
+
+def pack_attempt(settlement: Settlement) -> bytes:
+    """Return the event of an ended attempt: its words in the order of ``COLUMNS`` (:mod:`..events`)."""
+    job = settlement.job
+    return b"%b\0%b\0%b\0%b\0%d\0%d\0%d\0%d\0%b\0\0\0\0" % (
+        settlement.outcome.encode(),
+        job.id.encode(),
+        _word(job.task),
+        job.key.hex().encode(),
+        job.due_ms,
+        settlement.started_ms,
+        settlement.run_ms,
+        job.failures + 1,
+        _word(settlement.error_class),
+    )
+
+
+def _word(text: str) -> bytes:
+    return text.encode(errors="replace").replace(b"\0", b"?")[:255]

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import Misconfigured
 from ..inputs import suggest
-from ..requests import RESEND_LIMIT
+from ..job import RESEND_LIMIT
 from .config_values import ALIASES, CHECKS, Address
 
 logger = logging.getLogger("django_delayq.core.redis_config")

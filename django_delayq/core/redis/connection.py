@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import pairwise
@@ -22,11 +21,10 @@ from .client_deployment import deployment_of_client
 from .config import RedisConfig
 from .confirmation import Confirmation
 from .deployments import Deployment, deployment_of
+from .event_loops import EventLoops
 from .faults import REDIS_ERRORS, Fault, classify
 from .link import within
-from .loop_clients import LoopClients
 from .pool import BoundedPool
-from .settings import can_use_loops
 
 __all__ = ["Connection", "RedisConfig", "connect"]
 
@@ -75,9 +73,8 @@ class Connection:
         self.cluster = deployment.cluster
         #: address without any secret, for logs and messages
         self.display_url = deployment.display_url
-        #: True if calls from an event loop need no thread
-        self.can_use_loops = can_use_loops(deployment.options)
-        self._loops = LoopClients(deployment)
+        #: connections of event loops, and their threads
+        self.loops = EventLoops(deployment.options, deployment.limits)
         #: pool of the only server; None on a cluster
         self.only_pool: BoundedPool | None = None
         if not deployment.cluster:
@@ -217,30 +214,17 @@ class Connection:
                 pause = _pause_of_move(error, moved_by)
             time.sleep(pause)
 
-    async def run_async(
-        self, source: str, keys: tuple[bytes, ...], *args: Any, until: float, outlasts: bool = False
-    ) -> Any:
-        """Run a script by its source, see :meth:`run`: in threads, but the waits are spent on the running event loop.
-
-        The threads of a loop are few, and others need them, too.
-        """
-        moved_by = min(until, time.monotonic() + self.moving_seconds)
-        while True:
-            try:
-                return await asyncio.to_thread(self._run_once, source, keys, args, until)
-            except _LOSSES as error:
-                pause = _pause_of_failover(error, until if outlasts else 0.0)
-            except _MOVES as error:
-                pause = _pause_of_move(error, moved_by)
-            await asyncio.sleep(pause)
-
     def _run_once(self, source: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
         with within(until):
             return self.client.eval(source, len(keys), *keys, *args)
 
-    def exchange_async(self, key: bytes, packed: bytes, until: float) -> Coroutine[Any, Any, Any]:
-        """Send a packed command from the running event loop; see :meth:`LoopClients.exchange`."""
-        return self._loops.exchange(key, packed, until)
+    async def exchange_on_loop(self, key: bytes, packed: bytes, until: float) -> Any:
+        """Send a packed command from the running event loop, once; see :meth:`EventLoops.exchange`.
+
+        Args:
+            key: determines the node on a cluster.
+        """
+        return await self.loops.exchange(self.pool(key), packed, until)
 
     def check(self) -> dict[str, Any]:
         """Check that the server is fit for a queue; return its ``INFO``.
@@ -267,7 +251,7 @@ class Connection:
             waiting = reference()
             if waiting is not None:
                 waiting.disconnect()
-        self._loops.close()
+        self.loops.close()
         for pool in self._pools():
             pool.close()
 

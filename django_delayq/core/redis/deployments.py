@@ -7,25 +7,19 @@ import math
 import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Self, TypeAlias, cast
+from typing import Any, ClassVar, Self
 
 import redis
 from redis import exceptions as redis_errors
-from redis.asyncio import ConnectionPool as AsyncPool
-from redis.asyncio import cluster as async_cluster
-from redis.asyncio.sentinel import Sentinel as AsyncSentinel
-from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
 from redis.cluster import ClusterNode, RedisCluster
-from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
-from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
+from redis.connection import ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.sentinel import Sentinel
 
 from ..thread_lock import ThreadLock
 from .config import RedisConfig
 from .config_values import Address
-from .faults import REDIS_ERRORS
 from .link import within
 from .pool import BoundedPool, BoundedSentinelPool, PoolLimits
 from .settings import (
@@ -34,16 +28,9 @@ from .settings import (
     credentials_of,
     hurried_settings,
     limits_of,
-    loop_class,
-    loop_settings,
     sentinel_settings,
     waiting_limits,
 )
-
-#: parser of older versions of redis-py, whose plain one knows no redirects
-_PARSER: Any = getattr(async_cluster, "ClusterParser", None)
-#: address of a node; None = that of the only server, or of the master that Sentinels name
-Place: TypeAlias = Address | None
 
 
 @dataclass(eq=False)
@@ -64,25 +51,6 @@ class Deployment:
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         """Return a pool for blocking calls on the node of ``key``."""
         raise NotImplementedError
-
-    def loop_pool(self, place: Place) -> AsyncPool:
-        """Return a pool that makes connections to a node for the running event loop. They do not retry commands."""
-        raise NotImplementedError
-
-    def place_of(self, key: bytes) -> Place:
-        """Return the node that holds ``key``, as far as this process can tell.
-
-        Raises:
-            SlotNotCoveredError: no node is known that holds it.
-        """
-        return None
-
-    def places(self) -> set[Place]:
-        """Return the places of all nodes that hold keys; None stands for the only server."""
-        return {None}
-
-    def refresh(self) -> None:
-        """Read again which node holds which keys, if there are several."""
 
     def hurried(self, seconds: float) -> Self:
         """Return the same deployment for callers with a short time limit."""
@@ -111,22 +79,9 @@ class Server(Deployment):
     def client(self) -> redis.Redis:
         return redis.Redis.from_pool(BoundedPool(limits=self.limits, **self.options))
 
-    def loop_pool(self, place: Place) -> AsyncPool:
-        return _loop_pool(self.options)
-
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         options = self.options | blocking_settings(socket_timeout)
         return BoundedPool(limits=waiting_limits(self.limits), **options)
-
-
-class _AsyncSentinelPool(AsyncSentinelPool):
-    """Pool for an event loop that also closes the connections to the Sentinels."""
-
-    async def disconnect(self, inuse_connections: bool = True) -> None:
-        await super().disconnect(inuse_connections)
-        if inuse_connections:
-            for client in self.sentinel_manager.sentinels:
-                await client.aclose()
 
 
 @dataclass(eq=False)
@@ -152,13 +107,6 @@ class Sentinels(Deployment):
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         return self._pool(self.options | blocking_settings(socket_timeout), waiting_limits(self.limits))
-
-    def loop_pool(self, place: Place) -> AsyncPool:
-        manager = AsyncSentinel(list(self.addresses), sentinel_kwargs=loop_settings(self.own))
-        settings = loop_settings(self.options)
-        default = SentinelManagedSSLConnection if settings.pop("ssl", False) else SentinelManagedConnection
-        settings["connection_class"] = loop_class(self.options.get("connection_class", default))
-        return _AsyncSentinelPool(self.master, manager, **settings)  # type: ignore[no-untyped-call]
 
     def hurried(self, seconds: float) -> Self:
         own = self.own | {"socket_timeout": seconds, "socket_connect_timeout": seconds}
@@ -247,22 +195,6 @@ class Cluster(Deployment):
         client.patience = self.limits.patience
         return client
 
-    def loop_pool(self, place: Place) -> AsyncPool:
-        host, port = cast(Address, place)
-        options = _pool_options(self.options | {"host": host, "port": port})
-        return _loop_pool(options if _PARSER is None else options | {"parser_class": _PARSER})
-
-    def place_of(self, key: bytes) -> Place:
-        node: Any = self.client().get_node_from_key(key)
-        return node.host, node.port
-
-    def places(self) -> set[Place]:
-        return {(node.host, node.port) for node in self.client().get_primaries()}
-
-    def refresh(self) -> None:
-        with suppress(*REDIS_ERRORS), within(time.monotonic() + self.options["socket_timeout"]):
-            self.client().nodes_manager.initialize()
-
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         client = self.client()
         nodes: list[Any] = [client.get_node_from_key(key)] if key is not None else client.get_primaries()
@@ -272,11 +204,6 @@ class Cluster(Deployment):
             raise redis_errors.ClusterDownError("CLUSTERDOWN no master is known")
         options = self.options | blocking_settings(socket_timeout) | {"host": node.host, "port": node.port}
         return BoundedPool(limits=waiting_limits(self.limits), **_pool_options(options))
-
-
-def _loop_pool(options: dict[str, Any]) -> AsyncPool:
-    own = {"connection_class": loop_class(options.get("connection_class", Connection))}
-    return AsyncPool(**loop_settings(options) | own)
 
 
 def _pool_options(options: dict[str, Any]) -> dict[str, Any]:

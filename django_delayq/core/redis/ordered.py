@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, cast
 
 from redis import exceptions as redis_errors
@@ -11,7 +10,6 @@ from redis.exceptions import ResponseError
 from .connection import Connection
 from .faults import REDIS_ERRORS
 from .link import Link
-from .observed import ObservedScripts
 from .pool import BoundedPool, Pending
 from .scripts import Reply, Scripts
 
@@ -22,10 +20,6 @@ def in_order(scripts: Scripts, connection: Connection) -> Scripts:
     Replies have to be read in the order in which the calls were begun. If a connection was lost, its calls are repeated
     in order as their replies are read. Not for several threads.
     """
-    if isinstance(scripts, ObservedScripts):
-        watched = copy.copy(scripts)
-        watched._plain = _OrderedScripts(scripts._plain, connection)
-        return watched
     return _OrderedScripts(scripts, connection)
 
 
@@ -36,6 +30,7 @@ class _OrderedScripts(Scripts):
         self._nodes = _SharedConnections(connection)
         super().__init__(cast(Connection, self._nodes))
         self._behind = behind
+        self.observer = behind.observer
         self._heads = behind._heads  # making them takes longer than the rest of a small call
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from queue import Empty, SimpleQueue
-from typing import Any, cast
+from typing import Any, Final, cast
 from weakref import WeakSet
 
 from redis import exceptions as redis_errors
@@ -24,6 +24,9 @@ from redis.connection import ConnectionPool
 from redis.sentinel import SentinelConnectionPool
 
 from .link import Link, deadline_of_thread
+
+#: options of a connection that name its server
+_ADDRESS: Final = ("host", "port", "path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,10 @@ class BoundedPool(ConnectionPool):
                     link.closes = True
                 else:
                     link.disconnect()
+
+    def address(self) -> tuple[tuple[str, Any], ...]:
+        """Return the options that name the server of the pool, for pools of another kind."""
+        return tuple((name, self.connection_kwargs[name]) for name in _ADDRESS if name in self.connection_kwargs)
 
     @property
     def in_use(self) -> int:
@@ -233,6 +240,12 @@ class BoundedPool(ConnectionPool):
 
 class BoundedSentinelPool(BoundedPool, SentinelConnectionPool):
     """Bounded pool for the master that Sentinels name."""
+
+    def address(self) -> tuple[tuple[str, Any], ...]:
+        """Return host and port of the master to which this pool has connected last."""
+        if self.master_address is None:
+            raise redis_errors.ConnectionError("the Sentinels were not asked for the master yet")
+        return tuple(zip(("host", "port"), self.master_address, strict=True))
 
     def release(self, connection: Any) -> None:
         """Release a connection, see :meth:`BoundedPool.release`. A connection to an earlier master is closed."""

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NoReturn, Protocol, cast
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 
-from redis.exceptions import MaxConnectionsError, NoPermissionError, NoScriptError
+from redis.exceptions import NoPermissionError, NoScriptError
 
 from ..errors import Misconfigured, NotConfirmed, QueueFull, QueueUnavailable
 from ..records.keys import SHARD_KEYS
 from .composition import compose
 from .confirmation import Confirmer
-from .connection import ELSEWHERE, ON_ANOTHER_NODE, Connection
+from .connection import ELSEWHERE, Connection
 from .faults import REDIS_ERRORS, Fault, classify, without_permission
 from .link import deadline_of_thread
 from .server_info import server_version
+
+#: ``observe(verb, seconds, failed)``: the script's name, the caller's waiting time including retries, and True if the
+#: call raised. It runs in the thread of the call, so it should be short and must not block.
+Observer: TypeAlias = Callable[[str, float, bool], object]
+
+logger: Final = logging.getLogger(__name__)
 
 #: maximum number of packed call headers that are cached, 1.5 kB each
 MOST_HEADS: Final = 20_000
@@ -91,6 +98,8 @@ class Scripts:
         self._loaded: dict[str, tuple[str, str]] = {}
         self._heads: dict[tuple[str, bytes, bytes, int], bytes] = {}
         self._flags: bool | None = None
+        #: called after every call; its exceptions are only logged
+        self.observer: Observer | None = None
         #: None = the settings demand no confirmation
         self.confirmer = Confirmer(connection, rule) if (rule := connection.confirmation) else None
 
@@ -104,6 +113,12 @@ class Scripts:
         Raises:
             QueueUnavailable, QueueFull, Misconfigured: see :func:`clear_errors`.
         """
+        if self.observer is None:
+            return self._call(name, keys, *args, until=until)
+        with self._timed(name):
+            return self._call(name, keys, *args, until=until)
+
+    def _call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
         if until is None:
             until = deadline_of_thread() or time.monotonic() + self._connection.patience
         try:
@@ -133,7 +148,7 @@ class Scripts:
             NotConfirmed: they were made, and were not confirmed in time.
         """
         until = time.monotonic() + self._connection.patience
-        try:
+        with self._timed(name), clear_errors():
             (sha, source), confirmer = self.loaded(name), cast(Confirmer, self.confirmer)
             script: tuple[str, str] = ("EVALSHA", sha)
             while True:
@@ -146,8 +161,6 @@ class Scripts:
                         raise
                     # It finds the node and remembers it. The request id makes the call above a repeated one.
                     self._connection.run(source, keys, *args, until=until, outlasts=self._outlasts(name))
-        except REDIS_ERRORS as error:
-            raise_clear(error)
 
     def call_all_confirmed(
         self, name: str, calls: Sequence[tuple[tuple[bytes, ...], tuple[Any, ...]]]
@@ -158,22 +171,24 @@ class Scripts:
             See :meth:`.confirmation.Confirmer.exchange_all`. Calls with an error must be made one by one.
         """
         until = time.monotonic() + self._connection.patience
-        try:
+        with self._timed(name), clear_errors():
             (sha, _), confirmer = self.loaded(name), cast(Confirmer, self.confirmer)
             commands = [("EVALSHA", sha, len(keys), *keys, *args) for keys, args in calls]
             return confirmer.exchange_all(commands, calls[0][0][0], until)
-        except REDIS_ERRORS as error:
-            raise_clear(error)
 
     def node(self, keys: tuple[bytes, ...]) -> int:
         """Return a number that calls with such keys share if they go to the same node."""
         with clear_errors():
             return id(self._connection.pool(keys[0]))
 
-    async def call_async(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        """Run a script, see :meth:`call`; the running event loop continues meanwhile."""
-        exchange, until = self._connection.exchange_async, time.monotonic() + self._connection.patience
-        try:
+    async def call_on_loop(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
+        """Run a script from the running event loop, once; see :meth:`call`.
+
+        Raises:
+            QueueUnavailable, QueueFull, Misconfigured: also for what :meth:`call` repeats, or waits for.
+        """
+        exchange = self._connection.exchange_on_loop
+        with self._timed(name), clear_errors():
             if self._flags is None:
                 await asyncio.to_thread(self._server_knows_flags)
             sha, source = self.loaded(name)
@@ -181,15 +196,6 @@ class Scripts:
                 return await exchange(keys[0], self._command(sha, keys, args), until)
             except NoScriptError:
                 return await exchange(keys[0], pack_command(b"EVAL", source, len(keys), *keys, *args), until)
-            except ELSEWHERE as error:
-                outlasts = self._outlasts(name)
-                is_saturated = isinstance(error, MaxConnectionsError)
-                if is_saturated or not (outlasts or isinstance(error, ON_ANOTHER_NODE)):
-                    raise
-                # While a slot moves or its node is replaced, several nodes have to be tried.
-                return await self._connection.run_async(source, keys, *args, until=until, outlasts=outlasts)
-        except REDIS_ERRORS as error:
-            raise_clear(error)
 
     def _outlasts(self, name: str) -> bool:
         """Return True for a call that waits for the successor of a lost node, as long as it may take."""
@@ -200,8 +206,9 @@ class Scripts:
 
         Calls to several nodes of a cluster run at the same time. If anything goes wrong, the call is repeated as a
         whole. With a request id that is safe until the time limit of the call; after that, the shard may have forgotten
-        it.
+        it. An observer gets the time until the reply is read.
         """
+        began_at = time.perf_counter()
         last = until = time.monotonic() + self._connection.patience
         pending = None
         with suppress(*REDIS_ERRORS):
@@ -214,16 +221,34 @@ class Scripts:
         def finish(until: float | None = None) -> Any:
             if until is None:
                 until = time.monotonic() + remaining  # time that the caller spends before the read does not count
-            if pending is not None:
-                with suppress(*REDIS_ERRORS):
-                    return pending.reply(until)
-            return self._repeat(name, keys, args, min(until, last) if args[0] else until)
+            with self._timed(name, began_at):
+                if pending is not None:
+                    with suppress(*REDIS_ERRORS):
+                        return pending.reply(until)
+                return self._repeat(name, keys, args, min(until, last) if args[0] else until)
 
         return finish
 
     def _repeat(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
         """Make a call again that was begun and lost."""
-        return Scripts.call(self, name, keys, *args, until=until)
+        return self._call(name, keys, *args, until=until)
+
+    @contextmanager
+    def _timed(self, name: str, began_at: float | None = None) -> Iterator[None]:
+        """Tell the observer how long the block takes; with ``began_at`` (performance counter), since then."""
+        observer = self.observer
+        if observer is None:
+            yield
+            return
+        began, failed = time.perf_counter() if began_at is None else began_at, True
+        try:
+            yield
+            failed = False
+        finally:
+            try:
+                observer(name, time.perf_counter() - began, failed)
+            except Exception:
+                logger.exception("the observer of calls to Redis failed")
 
     def _command(self, sha: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> bytes:
         return self._packed(sha, keys, len(args)) + b"".join(map(pack_argument, args))

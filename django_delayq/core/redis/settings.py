@@ -8,20 +8,12 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from inspect import signature
 from typing import Any, Final
 
 from redis import exceptions as redis_errors
-from redis.asyncio import connection as aio
-from redis.asyncio import sentinel as aio_sentinel
-from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
-from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
-from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
 from .config import LONGEST_PAUSE, RedisConfig
 from .pool import PoolLimits
@@ -29,15 +21,6 @@ from .pool import PoolLimits
 # Errors after which the same command is sent again. READONLY is among them, because it ends with a new connection,
 # which finds the new master; the script was not run. Every script recognises a repeated command.
 _RETRIED: Final = (redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.ReadOnlyError)
-
-#: redis-py's classes of connections for event loops, by those for threads
-_LOOP_CLASSES: Final[Mapping[Any, Any]] = {
-    Connection: aio.Connection,
-    SSLConnection: aio.SSLConnection,
-    UnixDomainSocketConnection: aio.UnixDomainSocketConnection,
-    SentinelManagedConnection: aio_sentinel.SentinelManagedConnection,
-    SentinelManagedSSLConnection: aio_sentinel.SentinelManagedSSLConnection,
-}
 
 
 def _keepalive_options() -> dict[int, int]:
@@ -82,44 +65,6 @@ def hurried_settings(seconds: float) -> dict[str, Any]:
         "retry": Retry(NoBackoff(), 1, supported_errors=lost),
         "retry_on_error": list(lost),
     }
-
-
-class _LoopConnection:
-    """Mixin for redis-py's connections of event loops: several commands may be sent before their replies are read."""
-
-    _reader: Any
-    _writer: Any
-
-    async def connect(self) -> None:
-        """Connect and shake hands. From then on the reader of the replies limits its waits."""
-        await super().connect()  # type: ignore[misc]
-        self.socket_timeout = None
-
-    def write(self, packed: bytes) -> None:
-        """Send packed commands as soon as the socket takes them."""
-        self._writer.write(packed)
-
-    def is_lost(self) -> bool:
-        """Return True if the peer closed the connection."""
-        return self._reader is None or self._reader.at_eof() or self._reader.exception() is not None
-
-
-@cache
-def loop_class(base: type) -> type:
-    """Return the class of connections for event loops that belongs to one of redis-py's for threads."""
-    return type(base.__name__, (_LoopConnection, _LOOP_CLASSES[base]), {})
-
-
-def can_use_loops(options: Mapping[str, Any]) -> bool:
-    """Return True if connections with these options exist for event loops, too."""
-    base = options.get("connection_class", Connection)
-    parameters = signature(aio.SSLConnection).parameters
-    return base in _LOOP_CLASSES and all(name in parameters for name in options if name.startswith("ssl_"))
-
-
-def loop_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a client for an event loop, whose caller repeats commands."""
-    return {**options, "retry": AsyncRetry(NoBackoff(), 0), "retry_on_error": []}
 
 
 def limits_of(config: RedisConfig) -> PoolLimits:

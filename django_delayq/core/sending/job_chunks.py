@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 from ..errors import QueueUnavailable
-from ..job import NewJob
+from ..job import NewJob, request_for
 from ..records.keys import number_of
 from ..records.schedule_frames import CHUNK, pack_deadline, pack_new
 from ..redis.ordered import in_order
 from ..redis.scripts import Reply
-from ..requests import request_for
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER
 from .chunks import CHUNK_BYTES, IN_FLIGHT, ChunkSender
 from .confirmed_calls import TOGETHER, ConfirmedCall, ConfirmedCalls

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from .. import rules
 from ..errors import QueueUnavailable
-from ..records.layout import CLOSING, RULES, Rules
+from ..job import new_request
+from ..records.frames import unpack_fields
 from ..redis.gather import gather
 from ..redis.link import within
 from ..redis.scripts import clear_errors
-from ..requests import new_request
 
 if TYPE_CHECKING:
     from ..shard_set import ShardSet
@@ -80,11 +80,9 @@ def read_room(queue: ShardSet) -> list[ShardRoom]:
 
 def _room(number: int, length: int, meta: tuple[bytes | None, bytes | None, bytes | None]) -> ShardRoom:
     quota, division, stored = meta
-    known = Rules(*RULES.unpack(stored)) if stored else Rules()
-    is_closed = bool(known.flags & CLOSING)
-    return ShardRoom(
-        number, length, None if quota is None else int(quota), int(division or 0), int(known.max_length), is_closed
-    )
+    known = unpack_fields(stored or b"")
+    own = None if quota is None else int(quota)
+    return ShardRoom(number, length, own, int(division or 0), known.get("max_length", 0), "closing" in known)
 
 
 class RoomSearch:

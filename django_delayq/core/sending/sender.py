@@ -6,15 +6,18 @@ stored, refused, full and late apart (:class:`~..schedule_outcome.ScheduleOutcom
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 from zlib import crc32
 
 from ..errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
-from ..job import NewJob, new_key
+from ..job import NewJob, new_key, request_for
 from ..records.keys import Shard, number_of
 from ..records.schedule_frames import pack_deadline, pack_new
-from ..requests import request_for
+from ..redis.faults import Fault, classify
+from ..redis.link import within
 from ..schedule_outcome import CLOSED_LETTER, FULL_LETTER, OF_LETTER, UNCHANGED_LETTERS, ScheduleOutcome, count_outcomes
 from ..shards import Shards
 from .chunks import check_together
@@ -29,11 +32,14 @@ T = TypeVar("T")
 class Sender(Shards):
     """Sender of new jobs to the shards of one queue, and lookup of the shards in which an id may live."""
 
-    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> ScheduleOutcome:
+    def schedule(
+        self, new: NewJob, *, not_after_ms: float | None = None, request: bytes | None = None
+    ) -> ScheduleOutcome:
         """Schedule one job.
 
         Args:
             not_after_ms: Unix ms on Redis's clock: a call that arrives later changes nothing. None = no limit.
+            request: the request id of an earlier call whose reply was lost, or was not final; None = a new one.
 
         Returns:
             created, merged, replaced, ignored or gated; of a durable job also known (this very generation, or payload,
@@ -47,17 +53,42 @@ class Sender(Shards):
             NotConfirmed: Redis has the job, and no confirmation came in time. ``error.outcomes`` is its outcome.
         """
         # A durable job may have been sent before, by a process that died before it got the reply.
-        confirmed = self.is_confirmed(new)
-        if new.fresh and new.payload is None and not_after_ms is None and not (new.durable or confirmed):
-            # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
-            new.key = new.key or new_key()
-            keys = self.home(new.id).fresh_keys[new.priority]
-            if self.broker.scripts.call("schedule_fresh", keys, new.key, self.broker.repeats, pack_new(new)):
-                return ScheduleOutcome.CREATED
-        outcome = self._schedule_one(new, not_after_ms=not_after_ms)
+        if not_after_ms is None and self._is_plain(new) and self.broker.scripts.call(*self._fresh_call(new)):
+            return ScheduleOutcome.CREATED
+        send = partial(self._schedule_one, new, not_after_ms=not_after_ms, request=request)
+        outcome = send()
         if new.room_ms and outcome is ScheduleOutcome.FULL:
-            outcome = until_room(new.room_ms, lambda: self._schedule_one(new, not_after_ms=not_after_ms))
+            outcome = until_room(new.room_ms, send)
         return self.accepted(outcome, new)
+
+    async def schedule_on_loop(self, new: NewJob) -> ScheduleOutcome:
+        """Schedule one job from the running event loop, see :meth:`schedule`.
+
+        It needs no thread if Redis accepts the job at once. Otherwise the same call, with the same request id, is made
+        in a thread: it waits, looks elsewhere, tries again or raises the error. Both share one time limit.
+        """
+        scripts, connection, request = self.broker.scripts, self.broker.connection, request_for((new,))
+        until = time.monotonic() + connection.patience
+        if connection.loops.can_call and not (new.room_ms or self.is_confirmed(new)):
+            try:
+                if self._is_plain(new) and await scripts.call_on_loop(*self._fresh_call(new), until=until):
+                    return ScheduleOutcome.CREATED
+                epoch, shards = self._first_epoch(fresh=_is_nowhere(new))
+                shard = self.shard(number_of(epoch, crc32(new.id.encode()) % shards))
+                args = (request, shard.constants, pack_new(new), b"0", b"", b"", b"1")
+                reply: bytes = await scripts.call_on_loop("schedule", shard.keys, *args, until=until)
+                outcome, new.joined = OF_LETTER[chr(reply[0])], reply[1:]
+                if outcome is ScheduleOutcome.IGNORED or outcome.is_stored:
+                    return outcome
+            except DelayQError as error:
+                if classify(error) is Fault.SATURATION:
+                    raise
+
+        def send_again() -> ScheduleOutcome:
+            with within(until):
+                return self.schedule(new, request=request)
+
+        return await connection.loops.in_thread(send_again)
 
     def schedule_tick(self, new: NewJob, tick_ms: int) -> ScheduleOutcome:
         """Schedule a job once per id and tick: of all processes, only the first call has an effect.
@@ -161,17 +192,36 @@ class Sender(Shards):
             )
         return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
 
-    def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> ScheduleOutcome:
-        letter = self._send_one(new, tick, not_after_ms)
+    def _is_plain(self, new: NewJob) -> bool:
+        """Return True for a job under an id that was just generated, and with nothing else to look at."""
+        return new.fresh and new.payload is None and not (new.durable or self.is_confirmed(new))
+
+    def _fresh_call(self, new: NewJob) -> tuple[Any, ...]:
+        """Return script, keys and arguments of the shortest call for such a job; it replies whether it stored it."""
+        # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
+        new.key = new.key or new_key()
+        keys = self.home(new.id).fresh_keys[new.priority]
+        return "schedule_fresh", keys, new.key, self.broker.repeats, pack_new(new)
+
+    def _schedule_one(
+        self,
+        new: NewJob,
+        tick: bytes = b"",
+        not_after_ms: float | None = None,
+        request: bytes | None = None,
+    ) -> ScheduleOutcome:
+        send = partial(self._send_one, new, tick, not_after_ms, request)
+        letter = send()
         if letter == FULL_LETTER:
             search = RoomSearch(self)
             while letter == FULL_LETTER and search.find(self.shard_of(new.id)):
-                letter = self._send_one(new, tick, not_after_ms)
+                letter = send()
         return OF_LETTER[letter]
 
-    def _send_one(self, new: NewJob, tick: bytes, not_after_ms: float | None) -> str:
+    def _send_one(self, new: NewJob, tick: bytes, not_after_ms: float | None, request: bytes | None) -> str:
         entry, deadline = pack_new(new), pack_deadline(not_after_ms)
-        request = request_for((new,)) if new.repeatable else None
+        if request is None and new.repeatable:
+            request = request_for((new,))
         confirmed = not tick and self.is_confirmed(new)
         missing: NotConfirmed | None = None
 
@@ -188,7 +238,7 @@ class Sender(Shards):
             letter = chr(reply[0])
             return None if letter == CLOSED_LETTER else letter
 
-        letter = self.visit(new.id, ask, create=True, fresh=new.fresh and not new.durable) or CLOSED_LETTER
+        letter = self.visit(new.id, ask, create=True, fresh=_is_nowhere(new)) or CLOSED_LETTER
         if missing is not None and letter not in UNCHANGED_LETTERS:
             missing.id, missing.outcomes, missing.unconfirmed = new.id, [OF_LETTER[letter]], {0}
             raise missing
@@ -221,6 +271,10 @@ class Sender(Shards):
         self.broker.read_layout(self.name)
         return self.epochs != before
 
+    def _first_epoch(self, *, fresh: bool) -> tuple[int, int]:
+        """Return number and shards of the oldest epoch in which an id may live."""
+        return (self.epochs or ((self.layout["epoch"], self.shards),))[-1 if fresh else 0]
+
     def visit(
         self, ident: str, ask: Callable[[int], T | None], *, create: bool = False, fresh: bool = False
     ) -> T | None:
@@ -235,7 +289,7 @@ class Sender(Shards):
             The result of ``ask``; None if the queue was deleted.
         """
         crc = crc32(ident.encode())
-        epoch, shards = (self.epochs or ((self.layout["epoch"], self.shards),))[-1 if fresh else 0]
+        epoch, shards = self._first_epoch(fresh=fresh)
         walk = EpochWalk(self, lambda: self.epochs, create=create)
         while True:
             answer = ask(number_of(epoch, crc % shards))
@@ -245,3 +299,8 @@ class Sender(Shards):
             if later is None:
                 return None
             epoch, shards = later
+
+
+def _is_nowhere(new: NewJob) -> bool:
+    """Return True if the id of a job is live nowhere: it was generated just now, and not for an earlier process."""
+    return new.fresh and not new.durable

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from ... import connections
+from ...core.figures import Figures
 from ...core.fsck import check
 from ...status.formatting import printable
 from ..base import DelayQCommand, queue_list
@@ -49,7 +50,8 @@ class Command(DelayQCommand):
             missing = printable("; ".join(report.unreachable), 2000)
             raise CommandError(f"not checked, because no answer came: {missing}. Run the command again when all do")
         if not options["queues"]:  # a part of the deployment gives no total for the metric
-            broker.set_level("fsck_violations", violations)
+            found = {("fsck", "violations"): violations, ("fsck", "at_ms"): int(broker.now_ms())}
+            broker.note_figures(Figures(counts=found), replace=True)
         if violations > report.repaired:
             hint = "" if options["repair"] else ": run the command again with --repair"
             raise CommandError(f"{violations - report.repaired} violations are left{hint}")

@@ -16,10 +16,10 @@ from ...core import bulk
 from ...core.bulk import Selected
 from ...core.job_filter import JobFilter
 from ...core.job_view import JobView
-from ...core.moments import iso_of
 from ...core.morgue import KickPace
 from ...core.queue import Queue
 from ...core.reading import INDEXES
+from ...core.times import iso_of
 from ...masking import Mask
 from ...status.formatting import printable, table
 from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, payload_of, positive

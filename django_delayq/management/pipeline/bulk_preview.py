@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ...core.moments import iso_of
+from ...core.times import iso_of
 from ...status.formatting import table
 from . import common
 

@@ -22,9 +22,8 @@ from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
 from ... import connections as ours
-from ...core import events, streams
 from ...core.errors import DelayQError
-from ...core.records.events import parts
+from ...core.events import known_places, parts, streams
 from ...core.redis.server_info import server_version
 from ...core.sending.bulk_load_limits import memory_of
 from ...pipeline import java
@@ -121,7 +120,7 @@ def _redis(settings: Conf, master: str) -> Iterator[Finding]:
     for check_events in (_cap, _unread):
         try:
             yield from check_events(settings)
-        except (DelayQError, RedisError) as error:
+        except (DelayQError, RedisError, OSError, ImportError) as error:
             yield Finding("WARN", "events", str(error))
 
 
@@ -155,12 +154,11 @@ def _cap(settings: Conf) -> Iterator[Finding]:
         )
         return
     broker = ours.broker()
-    places = [(queue.name, number) for queue in broker.queues() for number in queue.numbers]
     shortest: tuple[float, str] | None = None
-    for (queue, _), stream in streams.streams(broker, places).items():
+    for (queue, _), stream in streams(broker, known_places(broker)).items():
         if stream.before is None or stream.size < 100:
             continue  # too few to estimate a rate
-        seconds = (parts(stream.last)[0] - parts(stream.before)[0]) / 1000
+        seconds = (parts(stream.last)[1] - parts(stream.before)[1]) / 1000
         holds = seconds * cap / stream.size
         if shortest is None or holds < shortest[0]:
             shortest = (holds, queue)
@@ -182,17 +180,18 @@ def _cap(settings: Conf) -> Iterator[Finding]:
 
 def _unread(settings: Conf) -> Iterator[Finding]:
     """Check that the history keeps up with the events."""
-    name, cap = settings.pipeline.consumer, settings.events.cap
-    broker = ours.broker()
-    if name not in {consumer.name for consumer in events.consumers(broker)}:
+    from ...pipeline.status import lag_of
+    from ...pipeline.store import Store, read_offsets
+
+    store, name, cap = Store(common.root(settings)), settings.pipeline.consumer, settings.events.cap
+    if not read_offsets(store, name):
         yield Finding(
             "WARN",
             "history",
-            f"the consumer {name!r} has not read any events yet: start delayq_pipeline run by "
-            f"cron, or keep delayq_pipeline stream running",
+            "it has not read any events yet: start delayq_pipeline run by cron, or keep delayq_pipeline stream running",
         )
         return
-    lag = events.lag(broker, name)
+    lag = lag_of(ours.broker(), store, name)
     fullest = max(lag, key=lambda shard: shard.events, default=None)
     text = f"{sum(shard.events for shard in lag)} events are unread"
     if fullest is not None and cap and fullest.events >= NEARLY_FULL * cap:

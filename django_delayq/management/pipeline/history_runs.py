@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections
 
 from ... import connections as ours
-from ...core import events
 from ...history.rows import replace_days
 from ...settings.conf import conf
 from ..base import positive, queue_list
@@ -71,7 +70,6 @@ def driver(spark: SparkSession | None, options: Mapping[str, Any]) -> History:
             queues=tuple(options.get("queues") or ()),
             consumer=pipeline.consumer,
             sla=dict(pipeline.sla),
-            keep_recent=settings.events.keep,
             keep_events_days=pipeline.keep_events_days,
             keep_attempts_days=pipeline.keep_attempts_days,
             keep_hours_days=pipeline.keep_hours_days,
@@ -91,8 +89,11 @@ def write_hours(table: pyarrow.Table, days: list[date]) -> None:
 
 def unread_events(queues: Iterable[str] = ()) -> int:
     """Return the number of events that the history has not read yet."""
-    names = set(queues)
-    lag = events.lag(ours.broker(), conf().pipeline.consumer)
+    from ...pipeline.status import lag_of
+    from ...pipeline.store import Store
+
+    names, settings = set(queues), conf()
+    lag = lag_of(ours.broker(), Store(common.root(settings)), settings.pipeline.consumer)
     return sum(shard.events for shard in lag if not names or shard.queue in names)
 
 

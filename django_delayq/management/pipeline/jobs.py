@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.management.base import CommandError
 
 from ...core.errors import DelayQError
-from ...core.moments import parse_moment
-from ...core.times import delay_ms_of, due_of
+from ...core.times import delay_ms_of, due_of, parse_moment
 from ...settings.conf import conf
 from ...status.formatting import printable, table
 from ..base import add_show_secrets, mask_for, queue_list

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from django.utils import timezone
 
 from ... import connections as ours
-from ...core import events
 from ...models.history import PipelineRun
 from ...settings.conf import conf
 from ...status.formatting import duration, table
@@ -48,7 +47,7 @@ def read_status() -> dict[str, Any]:
     settings = conf()
     root, now = common.root(settings), timezone.now()
     last = PipelineRun.objects.filter(kind=PipelineRun.Kind.HISTORY).order_by("-started_at", "-id").first()
-    queues = _queues(settings.pipeline.consumer)
+    queues = _queues(root, settings.pipeline.consumer)
     return {
         "root": root,
         "consumer": settings.pipeline.consumer,
@@ -59,9 +58,15 @@ def read_status() -> dict[str, Any]:
     }
 
 
-def _queues(consumer: str) -> list[dict[str, Any]]:
+def _queues(root: str, consumer: str) -> list[dict[str, Any]]:
+    """Return the lag by queue, or nothing where the packages to read the checkpoint are missing."""
+    try:
+        from ...pipeline.status import lag_of
+        from ...pipeline.store import Store
+    except ImportError:
+        return []
     queues: dict[str, dict[str, Any]] = {}
-    for shard in events.lag(ours.broker(), consumer):
+    for shard in lag_of(ours.broker(), Store(root), consumer):
         queue = queues.setdefault(shard.queue, {"queue": shard.queue, "shards": 0, "unread": 0, "behind_seconds": 0.0})
         queue["shards"] += 1
         queue["unread"] += shard.events

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from django_delayq import PartialFailure, task
+from django_delayq import PartialFailure, current_job, task
 from django_delayq.core.retry import fixed
 
 from .trace import leave_each
@@ -16,13 +16,21 @@ AT_ONCE = fixed(0)
 Payloads = dict[str, list[Any]]
 
 
+def dice_of_attempt() -> random.Random:
+    """Return dice that fall the same way for the same jobs in the same attempts, so that a run can be repeated."""
+    batch = current_job()
+    assert batch is not None
+    return random.Random(repr([(job.id, job.attempt, job.scores) for job in batch.jobs]))
+
+
 @task(merge=True, queue="blend", batch_size=3, retry_in=AT_ONCE, max_attempts=1_000, crash_limit=1_000)
 def blend(payloads_by_id: Payloads) -> None:
     """Takes a moment; now and then some of its ids fail, now and then all of them."""
     leave_each("start", payloads_by_id)
-    time.sleep(random.uniform(0, 0.006))
-    luck = random.random()
-    failed = {ident for ident in payloads_by_id if luck < 0.02 or random.random() < 0.05}
+    dice = dice_of_attempt()
+    time.sleep(dice.uniform(0, 0.006))
+    luck = dice.random()
+    failed = {ident for ident in payloads_by_id if luck < 0.02 or dice.random() < 0.05}
     leave_each("end", payloads_by_id, failed=failed)
     if luck < 0.02:
         raise ValueError("all of them")
@@ -69,8 +77,9 @@ def sift(payloads_by_id: Payloads) -> None:
 def crush(payloads_by_id: Payloads) -> None:
     """Fails so often that payloads are given up."""
     leave_each("start", payloads_by_id)
-    time.sleep(random.uniform(0, 0.006))
-    failed = {ident for ident in payloads_by_id if random.random() < 0.3}
+    dice = dice_of_attempt()
+    time.sleep(dice.uniform(0, 0.006))
+    failed = {ident for ident in payloads_by_id if dice.random() < 0.3}
     leave_each("end", payloads_by_id, failed=failed)
     if failed:
         raise PartialFailure({ident: ValueError(ident) for ident in failed})

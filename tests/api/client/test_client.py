@@ -24,6 +24,7 @@ from django_delayq.client import (
     QueueNotEmpty,
     QueueNotFound,
 )
+from django_delayq.client.answers import job_of
 
 from ...support.moments import in_days
 from ..world import CANCEL, SYNC, WORKER
@@ -401,3 +402,10 @@ def test_an_address_that_is_none_is_refused_without_telling_its_password(address
     with pytest.raises(ValueError) as told:
         Client(address)
     assert "secret" not in str(told.value)
+
+
+def test_counts_that_an_answer_leaves_out_are_zero() -> None:
+    job = job_of({"queue": "mail", "id": "5", "key": "k", "task": "", "state": "ready"})
+    counts = ("failures", "reserves", "crashes", "releases", "timeouts", "buries", "kicks", "size", "payload_count")
+    assert {name: getattr(job, name) for name in counts} == dict.fromkeys(counts, 0)
+    assert (job.priority, job.merged, job.quarantined, job.parked, job.cut) == (4, False, False, False, False)

@@ -9,18 +9,11 @@ local meta = redis.call('HMGET', META, 'clock', 'seq', 'token', 'hold', 'classes
 local clock_seen, seq, last_token = tonumber(meta[1]) or 0, tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
 local hold_ms, classes = tonumber(meta[4]) or 0, tonumber(meta[5]) or 0
 local last_event = meta[8] or '0-0'
--- The queue policy of this shard (rule.lua); most shards have none.
-local CLOSING, ENDED, PRODUCERS_PAUSED = 4, 16, 32
-local paused_in, paused_out, closing, ended = false, false, false, false
--- A pause ends by itself at such a moment (ms; 0 = it has to be ended).
-local max_length, morgue_max, morgue_ttl, in_until, out_until = 0, 0, 0, 0, 0
-local flags = 0
-if meta[6] then
-  flags, max_length, morgue_max, morgue_ttl, in_until, out_until = struct.unpack('<Bddddd', meta[6])
-  closing = flags % 8 >= CLOSING
-  -- A tombstone (retire.lua): the shard has no jobs, accepts none, and neither counts nor remembers anything.
-  ended = flags % 32 >= ENDED
-end
+-- The rules of this shard: what follows from the policy of its queue (core/records/layout.py), `closing` (no new ids), and
+-- `ended`, a tombstone (retire.lua): the shard has no jobs, accepts none, and neither counts nor remembers anything.
+-- What is missing has no effect; most shards have none.
+local rules = meta[6] and cmsgpack.unpack(meta[6]) or {}
+local closing, ended = rules.closing, rules.ended
 -- If the clock moves back by less than a lease, time stands still. A larger step is accepted as the new time; every
 -- deadline is doubtful then, so no lease is reaped for one lease.
 local stepped_back = clock_seen - now_us > lease_ms * 1000
@@ -28,10 +21,11 @@ if now_us < clock_seen and not stepped_back then
   now_us = clock_seen
 end
 local now_ms = math.floor(now_us / 1000)
-if flags > 0 then
-  paused_in = flags % 2 >= 1 and (in_until == 0 or now_ms < in_until) or flags % 64 >= PRODUCERS_PAUSED
-  paused_out = flags % 4 >= 2 and (out_until == 0 or now_ms < out_until)
+-- A pause ends by itself at this moment (ms; 0 = it has to be ended).
+local function is_before(moment)
+  return moment and (moment == 0 or now_ms < moment)
 end
+local paused_in, paused_out = is_before(rules.paused_in) or rules.producers_paused, is_before(rules.paused_out)
 if stepped_back then
   hold_ms = now_ms + lease_ms
 end

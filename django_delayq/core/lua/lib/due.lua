@@ -48,7 +48,7 @@ local function handed_out_at(due)
   if not due or not paused_out then
     return due
   end
-  return out_until > 0 and math.max(due, out_until * 1000) or nil
+  return rules.paused_out > 0 and math.max(due, rules.paused_out * 1000) or nil
 end
 
 -- Return the smallest due score of some classes, by default of the priority classes; nil when no job waits.

@@ -71,13 +71,14 @@ end
 
 -- Deletes the oldest records, up to `most`, as long as they are too many or too old for the shard's rules.
 function trim_graves(most)
-  local excess = morgue_max > 0 and redis.call('ZCARD', MORGUE) - morgue_max or 0
-  if excess <= 0 and morgue_ttl == 0 then
+  local ttl_ms = rules.morgue_ttl_ms
+  local excess = rules.morgue_max and redis.call('ZCARD', MORGUE) - rules.morgue_max or 0
+  if excess <= 0 and not ttl_ms then
     return
   end
   local oldest, trimmed = redis.call('ZRANGE', MORGUE, 0, most - 1, 'WITHSCORES'), 0
   for i = 1, #oldest, 2 do
-    local is_old = morgue_ttl > 0 and math.floor(tonumber(oldest[i + 1]) / 1000) <= now_ms - morgue_ttl
+    local is_old = ttl_ms and math.floor(tonumber(oldest[i + 1]) / 1000) <= now_ms - ttl_ms
     if trimmed >= excess and not is_old then
       break
     end

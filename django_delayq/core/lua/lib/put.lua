@@ -1,6 +1,6 @@
 -- Stores one entry according to its own policies; returns its letter (schedule.lua).
 local put_payload_of, change_live, is_known_entry, expect_durable_payloads
-local is_ruled = paused_in or max_length > 0
+local is_ruled = paused_in or rules.max_length
 local quota
 
 -- Return why no new job is accepted, or nil.

@@ -161,7 +161,7 @@ local function order_of_classes(token)
       order[#order + 1] = class
     end
   end
-  if flags % 16 >= 8 and #order > 1 then
+  if rules.weighted and #order > 1 then
     local lot, first = (token % 65536 * 40503) % 65536 / 65536 * (2 ^ #order - 1), #order
     for place = 1, #order - 1 do
       lot = lot - 2 ^ (#order - place)
@@ -179,8 +179,8 @@ end
 -- been due for longer than the queue allows (rule.lua). They get a quarter of what a call may hand out, and of calls for
 -- fewer than four jobs every fourth on average, so that the more urgent ones do not starve in turn.
 local function reserve_starving(order, limit, token, worker, jobs)
-  local after_ms = #order > 1 and meta[6] and struct.unpack('<d', meta[6], 42) or 0
-  if after_ms == 0 then
+  local after_ms = rules.starve_after_ms
+  if not after_ms or #order < 2 then
     return
   end
   local since_ms, starving, has_due = now_ms - after_ms, {}, false

@@ -77,7 +77,7 @@ local function refused_together(frame)
     letters[#letters + 1] = rehearse(e)
     refused = refused or string.find('pteh', letters[#letters], 1, true)
   end
-  local is_full = max_length > 0
+  local is_full = rules.max_length
     and redis.call('HLEN', BODY) + places > tonumber(redis.call('HGET', META, 'quota') or 0)
   for i, letter in ipairs(letters) do
     letters[i] = letter == 'c' and (is_full and 'f' or 'x') or letter

@@ -1,0 +1,198 @@
+"""Calls from event loops, over redis-py's own pools for asyncio. Each is tried once.
+
+A call that gets no reply, or needs more than one, is made again by the blocking path, in a thread. So retries, moved
+slots and failovers are handled there alone, and its pools name the server of a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from functools import cache
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from redis import exceptions as redis_errors
+from redis.asyncio import ConnectionPool as LoopPool
+from redis.asyncio import connection as aio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
+
+from .link import end_of
+
+if TYPE_CHECKING:
+    from .pool import BoundedPool, PoolLimits
+
+T = TypeVar("T")
+#: most connections of an event loop to one server, and most of its threads; further calls wait
+MOST_CONNECTIONS: Final = 16
+#: redis-py's classes of connections for event loops, by those for threads
+_CLASSES: Final[Mapping[Any, Any]] = {
+    Connection: aio.Connection,
+    SSLConnection: aio.SSLConnection,
+    UnixDomainSocketConnection: aio.UnixDomainSocketConnection,
+    SentinelManagedConnection: aio.Connection,
+    SentinelManagedSSLConnection: aio.SSLConnection,
+}
+
+
+class EventLoops:
+    """Connections of event loops to the servers of one deployment; those of a loop are closed when it ends.
+
+    Args:
+        options: settings of its connections.
+    """
+
+    def __init__(self, options: Mapping[str, Any], limits: PoolLimits) -> None:
+        default = SSLConnection if options.get("ssl") else Connection
+        base = _CLASSES.get(options.get("connection_class", default))
+        parameters = signature(aio.SSLConnection).parameters
+        #: True if connections with these options exist for event loops, too
+        self.can_call = base is not None and all(name in parameters for name in options if name.startswith("ssl_"))
+        self._options = {name: value for name, value in options.items() if name != "ssl"}
+        self._options |= {"retry": Retry(NoBackoff(), 0), "retry_on_error": []}
+        if base is not None:
+            self._options["connection_class"] = _aging_class(base, limits.max_age)
+        self._connections = min(MOST_CONNECTIONS, limits.connections)
+        self._clients: dict[asyncio.AbstractEventLoop, _LoopClient] = {}
+
+    async def exchange(self, pool: BoundedPool, packed: bytes, until: float) -> Any:
+        """Send a packed command from the running event loop, once, and return the reply.
+
+        Args:
+            pool: that of the blocking client for the server.
+            packed: the command, in wire format.
+            until: end (monotonic) of the call.
+
+        Raises:
+            MaxConnectionsError: all connections of the loop were in use until then.
+        """
+        client, address = await self._client(), pool.address()
+        server = client.servers.get(address)
+        if server is None:
+            server = client.servers[address] = _Server(LoopPool(**self._options | dict(address)), self._connections)
+        return await server.exchange(packed, until)
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Return the result of a function that blocks, from a thread of the running event loop.
+
+        The loop's default threads are few, and other code needs them while calls wait for Redis.
+        """
+        client, run = await self._client(), copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(client.threads, run, function)
+
+    async def _client(self) -> _LoopClient:
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            for ended in [other for other in list(self._clients) if other.is_closed()]:
+                self._clients.pop(ended, None)
+            client = self._clients[loop] = _LoopClient()
+            await client.close_with_loop()
+        return client
+
+    def close(self) -> None:
+        """Close the connections of all loops, each on its own loop, after the calls in progress.
+
+        The next call opens new ones. A loop that is not running closes its own when it next runs.
+        """
+        for loop in list(self._clients):
+            client = self._clients.pop(loop, None)  # None: the thread of another loop has removed it
+            if client is not None:
+                with suppress(RuntimeError):  # a closed loop has closed its client
+                    loop.call_soon_threadsafe(client.start_closing)
+
+
+class _LoopClient:
+    """Connections of one event loop, by the addresses of the servers, and its threads."""
+
+    def __init__(self) -> None:
+        self.servers: dict[tuple[tuple[str, Any], ...], _Server] = {}
+        self.threads = ThreadPoolExecutor(MOST_CONNECTIONS, "delayq-loop")
+        self._keeper = self._keep()
+        self._closing: asyncio.Task[None] | None = None
+
+    async def close_with_loop(self) -> None:
+        """Arrange that all connections are closed when the event loop ends."""
+        # An event loop that ends closes the asynchronous generators that were begun on it.
+        await anext(self._keeper)
+
+    def start_closing(self) -> None:
+        """Begin to close all connections, on the running event loop."""
+        self._closing = asyncio.get_running_loop().create_task(self._keeper.aclose())
+
+    async def _keep(self) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            self.threads.shutdown(wait=False)
+            while self.servers:
+                await self.servers.popitem()[1].close()
+
+
+class _Server:
+    """Connections of one event loop to one server."""
+
+    def __init__(self, pool: LoopPool, connections: int) -> None:
+        self._pool = pool
+        self._connections = connections
+        self._free = asyncio.Semaphore(connections)
+
+    async def exchange(self, packed: bytes, until: float) -> Any:
+        """Send a packed command, once, and return the reply; see :meth:`EventLoops.exchange`."""
+        has_connection = False
+        try:
+            async with asyncio.timeout(until - time.monotonic()), self._free:
+                has_connection = True
+                return await self._exchange(packed)
+        except TimeoutError as error:
+            if has_connection:
+                raise
+            raise redis_errors.MaxConnectionsError(
+                f"Too many calls: the {self._connections} connections of this event loop were in use by others; "
+                "start fewer calls at the same time"
+            ) from error
+
+    async def _exchange(self, packed: bytes) -> Any:
+        connection: Any = await self._pool.get_connection()
+        try:
+            await connection.send_packed_command(packed)
+            return await connection.read_response()
+        except redis_errors.ReadOnlyError:
+            await connection.disconnect()  # a new connection finds the new master
+            raise
+        finally:
+            await self._pool.release(connection)
+
+    async def close(self) -> None:
+        """Close the connections when the calls in progress have ended."""
+        for _ in range(self._connections):
+            await self._free.acquire()
+        await self._pool.disconnect()
+
+
+class _Aging:
+    """Mixin for redis-py's connections of event loops, which replaces them at their maximum age."""
+
+    max_age: float | None
+    is_connected: bool
+    _old_at = 0.0
+
+    async def connect(self) -> None:
+        """Connect, unless connected; the pool calls it before each use."""
+        if self.is_connected and time.monotonic() < self._old_at:
+            return
+        await self.disconnect()  # type: ignore[attr-defined]
+        await super().connect()  # type: ignore[misc]
+        self._old_at = end_of(self.max_age)
+
+
+@cache
+def _aging_class(base: type, max_age: float | None) -> type:
+    return type(base.__name__, (_Aging, base), {"max_age": max_age})
