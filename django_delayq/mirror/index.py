@@ -40,7 +40,7 @@ class Index:
 
     def after(self, score: bytes, member: bytes) -> list[tuple[bytes, bytes]]:
         """Return up to 250 ``(member, score)`` pairs after the given one, or from the beginning if it is empty."""
-        wanted = {"index": self._position, "limit": CHUNK, "names": True, "after": (score, member) if member else None}
+        wanted = {"index": self._position, "limit": CHUNK, "names": True, "after": (score, member) if score else None}
         _more, entries = unpack_entries(
             self.queue.broker.inspector.reader.read(self.queue.name, self.number, **wanted), self.number
         )

@@ -11,12 +11,12 @@ if seen then
   return seen
 end
 local task, to_now, only = ARGV[4], ARGV[6] == 'now', ARGV[7]
-local ms = tonumber(ARGV[5]) + (ARGV[6] == '1' and now_ms or 0)
+local ms = tonumber(ARGV[5]) + ((to_now or ARGV[6] == '1') and now_ms or 0)
 
--- Jobs that are wanted now become due one after another, also those of several calls, so that they keep their order.
--- The last place may be ahead of the clock, unless that was put back.
-local last_place = now_us
-if to_now then
+-- All waiting jobs that are wanted now become due one after another, also those of several calls, so that they keep their
+-- order. The last place may be ahead of the clock, unless that was put back.
+local is_ordered, last_place, moved = to_now and only == 'waiting', now_us, 0
+if is_ordered then
   local last = tonumber(redis.call('HGET', META, 'run_now')) or 0
   last_place = last - now_us < lease_ms * 1000 and math.max(now_us, last) or now_us
 end
@@ -24,10 +24,10 @@ end
 -- Return the new place of a job, or nil if it keeps its own: an overdue job that is wanted now keeps its place before
 -- jobs that fell due after it.
 local function place_for(due)
-  if not to_now then
-    return score_at(ms)
+  if not is_ordered then
+    return not (to_now and due <= now_ms * 1000) and score_at(ms) or nil
   elseif due > last_place then
-    last_place = last_place + 1
+    last_place, moved = last_place + 1, moved + 1
     return text(last_place)
   end
 end
@@ -69,8 +69,9 @@ end
 
 local before = head()
 local letters = for_each(reschedule)
-if last_place > now_us then
+if moved > 0 then
   redis.call('HSET', META, 'run_now', text(last_place))
+  count('run_now', moved)
 end
 wake_if_earlier(before)
 return answer(letters)
