@@ -18,8 +18,7 @@ import django_delayq
 from django_delayq import signals
 from django_delayq.core.attempt_outcome import AttemptOutcome
 from django_delayq.core.events import COLUMNS
-from django_delayq.core.redis.config import RedisConfig
-from django_delayq.core.redis.config_values import CHECKS
+from django_delayq.core.redis.config import CHECKS, RedisConfig
 from django_delayq.settings import conf, sections
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,7 +14,7 @@ from ..core.builder import RawJobBuilder
 from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.job import NewJob, random_block, random_blocks
-from ..core.job_options import check_option_names
+from ..core.options import PLAIN_JOB, check_option_names
 from ..core.task import Task, registry
 from ..core.times import parse_moment
 from ..outbox import durability
@@ -38,7 +38,7 @@ from .idempotency import IdempotencyRecord
 from .parsing import LONGEST_WAIT
 
 Entry = dict[str, Any]
-_PULL_MEMBERS: Final = RawJobBuilder.entry_keys - {"args", "kwargs"} | {*PULL_ONLY}
+_PULL_MEMBERS: Final = PLAIN_JOB | {*PULL_ONLY}
 
 
 class Reader:

@@ -18,7 +18,8 @@ from ..core.inputs import (
     short,
     suggest,
 )
-from ..core.options import OPTION_NAMES, OWN, TaskOptions, seconds_of
+from ..core.options import TASK_OPTIONS as OWN_OPTIONS
+from ..core.options import TaskOptions, seconds_of
 from ..settings.section import Section, key
 
 #: number of attempts at a task of Django's framework, unless configured
@@ -29,25 +30,20 @@ _RECURRING: Final = "define recurring tasks with django_delayq's own @task"
 _IDS: Final = "each enqueue() creates a job with its own id, so there are no conflicts"
 #: options of django_delayq's own tasks that Django's Tasks do not have, and the reason or alternative
 UNAVAILABLE: Final = {
+    **{name: _MERGED for name, row in OWN_OPTIONS.items() if row.kind == "merged"},
+    **{name: _RECURRING for name, row in OWN_OPTIONS.items() if row.kind in ("recurring", "cron")},
     "queue": "set it with the framework's @task(queue_name=…)",
     "priority": "set it with the framework's @task(priority=…), -100 to 100",
     "merge": _MERGED,
-    "batch_size": _MERGED,
-    "payloads": _MERGED,
-    "max_payloads": _MERGED,
-    "score_policy": _MERGED,
     "every": _RECURRING,
     "cron": _RECURRING,
-    "timezone": _RECURRING,
-    "missed": _RECURRING,
     "id": _IDS,
-    "score": _MERGED,
     "on_conflict": _IDS,
     "due_policy": _IDS,
     "ack": "a job that is acknowledged before it starts leaves no record by which a lost attempt could be detected",
 }
 #: options of one task; ``name`` is the name that jobs store, by default "app_label.function"
-TASK_OPTIONS: Final = ("name", *(name for name in OPTION_NAMES if name not in UNAVAILABLE))
+TASK_OPTIONS: Final = ("name", *(name for name in OWN_OPTIONS if name not in UNAVAILABLE))
 
 
 _EXAMPLE: Final = '{"max_attempts": 5}'
@@ -68,8 +64,8 @@ def _using_db(name: str, value: object) -> str:
 
 def _defaults(name: str, value: object) -> Mapping[str, Any]:
     options = check_mapping(name, value, _EXAMPLE)
-    for own in ("name", *OWN):
-        if own in options and own not in UNAVAILABLE:
+    for own in options:
+        if own == "name" or (own in TASK_OPTIONS and OWN_OPTIONS[own].project == "none"):
             raise InvalidJob(f"{name}: {own!r} belongs to one task; put it into OPTIONS['tasks']")
     build(options, name)
     return options

@@ -18,8 +18,7 @@ from django.core.checks import CheckMessage, Error
 from redis.connection import parse_url
 
 from ..core.errors import Misconfigured
-from ..core.redis.config import RedisConfig
-from ..core.redis.config_values import Address
+from ..core.redis.config import Address, RedisConfig
 from ..settings.conf import SETTING, Conf
 
 #: address of a server and number of a database

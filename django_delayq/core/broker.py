@@ -16,8 +16,8 @@ from .records.keys import MAX_SHARDS, Shard, make_shard, wake_key
 from .records.layout import Layout
 from .records.reserve_frames import BrokenJob
 from .redis.connection import Connection
+from .redis.probe import OLDEST_SERVER, by_server, server_version
 from .redis.scripts import Observer, Scripts, clear_errors
-from .redis.server_info import OLDEST_SERVER, by_server, server_version
 from .resharding import EpochChanges
 from .sending import quotas
 from .wake import ChannelWaker, ListWaker, Waker

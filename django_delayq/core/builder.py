@@ -7,23 +7,27 @@ test holds to the same bytes.
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from . import codec
 from .errors import InvalidJob
-from .inputs import check_flag, check_id, option_hint, score_text, short
+from .inputs import check_id, option_hint, score_text, short
 from .job import RAW, NewJob, Payload, id_from, random_block, stamped
-from .job_options import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, JobOptions, check_kind
-from .option_functions import with_derived
-from .options import DEFAULT_MAX_PAYLOADS
+from .options import CALL_OPTIONS, DEFAULT_MAX_PAYLOADS, MERGED_JOB, OPTIONS, PLAIN_JOB, check_kind, stored_members
 from .task import Task
-from .times import due_of
+from .times import due_of, span_ms_of
 
-#: options that the builder reads itself, or that do not concern the job; others take the slower path
+#: maximum bytes of one job's encoded options (the stored record has two bytes for their length)
+MAX_OPTIONS_BYTES: Final = 65_535
+#: options that the builder reads for every job, or that do not concern the job; others take the slower path
 _COMMON: Final = frozenset(("delay", "at", "id", "queue", "durable", "using_db", "args", "kwargs"))
+_COMMON_MERGED: Final = _COMMON | {"payload", "score"}
+_PLAIN_ENTRY: Final = PLAIN_JOB | {"args", "kwargs"}
 _LONG_DELAY: Final = 86_400 * 365
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -44,46 +48,40 @@ class JobRules:
     zone: tzinfo | None = None
     can_confirm: Callable[[], bool] = lambda: True
 
-    def confirmed(self, value: object) -> bool:
-        """Return the checked option ``wait_for_confirmation``.
-
-        Raises:
-            InvalidJob: it is no flag, or the deployment has nothing that confirms writes.
-        """
-        if check_flag("wait_for_confirmation", value) and not self.can_confirm():
+    def check_confirmed(self, wanted: bool | None) -> None:
+        """Raise :class:`InvalidJob` if a confirmation is wanted and the deployment has nothing that confirms writes."""
+        if wanted and not self.can_confirm():
             raise InvalidJob(
                 "wait_for_confirmation=True needs something that confirms: give the setting REDIS as a dict with "
                 "WAIT_REPLICAS or WAIT_AOF, or leave the option out"
             )
-        return bool(value)
 
-    def due(self, delay: float | timedelta | None, at: datetime | float | None) -> tuple[int | None, int | None]:
-        """Return ``(due_ms, delay_ms)``, of which one is None.
+    def due(
+        self, delay: float | timedelta | None, at: datetime | float | None, what: str = "at"
+    ) -> tuple[int | None, int | None]:
+        """Return ``(due_ms, delay_ms)``, of which one is None. Messages call the moment ``what``.
 
         Raises:
             InvalidJob: the time is implausible, or both are given.
         """
-        return due_of(delay=delay, at=at, use_tz=self.zone is None, tz=self.zone, allow_far=self.allow_far)
+        return due_of(delay=delay, at=at, use_tz=self.zone is None, tz=self.zone, allow_far=self.allow_far, what=what)
 
 
 _DEFAULTS: Final = JobRules()
 
 
 class JobBuilder:
-    """Builder of the jobs of one plain task; :func:`builder_of` chooses the class.
+    """Builder of the jobs of one task.
 
     Args:
         rules: rules of the deployment.
         context: values for the context of every job.
         next_block: returns 16 random bytes, for keys and generated ids; see :func:`.job.random_blocks` for many jobs.
             The builder is only as thread-safe as this.
-    """
 
-    #: keys allowed in an entry of schedule_many
-    entry_keys: ClassVar[frozenset[str]] = frozenset((*JOB_OPTIONS, "args", "kwargs"))
-    #: description of an entry, for messages
-    entry_form: ClassVar[str] = "args, kwargs and options"
-    _common: ClassVar[frozenset[str]] = _COMMON
+    Attributes:
+        entry_keys: keys allowed in an entry of schedule_many.
+    """
 
     def __init__(
         self,
@@ -95,15 +93,19 @@ class JobBuilder:
         policy = task.options
         self.task = task
         self.rules = rules
+        self.entry_keys = MERGED_JOB if policy.merge else _PLAIN_ENTRY
+        self._common = _COMMON_MERGED if policy.merge else _COMMON
         self._next_block = next_block
-        self._options = JobOptions(task, rules, context)
+        self._context = context
+        expires = {} if policy.expires is None else {"expires_in_ms": span_ms_of("expires", policy.expires)}
+        #: what is stored with a job that has no options of its own
+        self._stored: dict[str, Any] = expires | ({"context": context} if context else {})
+        self._stored_bytes = _encoded(self._stored)
         self._conflict = policy.on_conflict or ("merge" if policy.merge else "replace")
         self._max_payloads = policy.max_payloads or DEFAULT_MAX_PAYLOADS
         self._derives = any(derive is not None for derive in (policy.id, policy.at, policy.score))
         self._fewest, self._most = task.arity
-        self._confirmed = (
-            None if policy.wait_for_confirmation is None else rules.confirmed(policy.wait_for_confirmation)
-        )
+        rules.check_confirmed(policy.wait_for_confirmation)
 
     def build(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> NewJob:
         """Return one record.
@@ -113,7 +115,7 @@ class JobBuilder:
             InvalidJob: the job cannot be stored.
         """
         if self._derives:
-            options = with_derived(self.task, args, kwargs, options)
+            options = _with_derived(self.task, args, kwargs, options)
         content, payload = self._content(args, kwargs, options)
         get, policy = options.get, self.task.options
         delay, at, given_id = get("delay"), get("at"), get("id")
@@ -130,7 +132,7 @@ class JobBuilder:
             due_ms,
             delay_ms,
             policy.priority,
-            self._options.bytes,
+            self._stored_bytes,
             stamped(self._next_block()),
             conflict,
             policy.due_policy or ("keep" if conflict == "merge" else "replace"),
@@ -141,80 +143,72 @@ class JobBuilder:
             self._max_payloads,
             given_id is None,
         )
-        new.confirmed = self._confirmed
+        new.confirmed = policy.wait_for_confirmation
         if not options.keys() <= self._common:
-            self._options.apply(new, options)
+            self._apply(new, options)
         return new
 
     def build_tick(self, ident: str, tick_ms: int) -> NewJob:
         """Return the job of a tick of a recurring task, which is called without arguments.
 
-        Its options hold the tick itself, because the due time moves with a retry. A job of the id that waits already
-        keeps its position, or a queue that lags would never reach it.
+        Its options hold the tick itself, and its expiry as a moment, because the due time moves with a retry. A job of
+        the id that waits already keeps its position, or a queue that lags would never reach it.
         """
         new = self.build((), {}, {"id": ident, "on_conflict": "replace", "due_policy": "earliest"})
         new.due_ms, new.delay_ms = tick_ms, None
-        new.options = self._options.of_tick(tick_ms)
+        in_ms = self._stored.get("expires_in_ms")
+        new.options = _encoded({"tick_ms": tick_ms} | ({} if in_ms is None else {"expires_ms": tick_ms + in_ms}))
         return new
 
     def refuse_keys(self, entry: Mapping[str, Any]) -> None:
         """Raise the error for an entry with keys of the other kind of tasks, if it has such keys."""
+        if self.task.options.merge and ("args" in entry or "kwargs" in entry):
+            raise _no_arguments(self.task, {})
         check_kind(self.task, entry)
+
+    def _apply(self, new: NewJob, options: Mapping[str, Any]) -> None:
+        """Apply the less common options of a call.
+
+        What is stored with the job for its worker is canonical JSON. There the member ``ttr_ms``, for holders without
+        a heartbeat, is the last one: ``lua/lib/reserve.lua`` finds it there.
+        """
+        check_kind(self.task, options)
+        for name, value in options.items():
+            row = OPTIONS.get(name)
+            if value is not None and row is not None and row.job is not None and row.field:
+                setattr(new, row.field, row.job(name, value))
+        self.rules.check_confirmed(new.confirmed)
+        own = stored_members(options)
+        if self._context and "context" in own:
+            own["context"] = {**self._context, **own["context"]}
+        stored = self._stored | own
+        if options.get("expires") is not None:
+            stored.pop("expires_in_ms", None)
+            stored |= _expiry(options["expires"], new, self.rules)
+        if stored != self._stored:
+            new.options = _encoded(stored)
 
     def _content(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]
     ) -> tuple[bytes, Payload | None]:
         """Return the encoded arguments, and the payload of a merged job."""
-        if kwargs or not self._fewest <= len(args) <= self._most:
-            self._bind(args, kwargs, options)
-        try:
-            return codec.encode_args(args, kwargs, limit=self.rules.max_args_bytes), None
-        except InvalidJob as error:
-            raise InvalidJob(f"task {self.task.name}: {error}") from None
-
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> None:
-        try:
-            self.task.bind(args, kwargs)
-        except TypeError as error:
-            check_kind(self.task, options)  # an option of merged tasks explains the mistake better
-            raise _with_hint(error, kwargs) from None
-
-
-class MergedJobBuilder(JobBuilder):
-    """Builder of the jobs of one merged task: an id, a payload and its score."""
-
-    entry_keys = frozenset((*(name for name in JOB_OPTIONS if name != "expires"), *MERGED_OPTIONS))
-    entry_form = "id, payload, score and options"
-    _common = frozenset((*_COMMON - {"args", "kwargs"}, *MERGED_OPTIONS))
-
-    def refuse_keys(self, entry: Mapping[str, Any]) -> None:
-        """See :meth:`JobBuilder.refuse_keys`."""
-        if "args" in entry or "kwargs" in entry:
-            raise self._no_arguments({})
-        super().refuse_keys(entry)
-
-    def _content(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]
-    ) -> tuple[bytes, Payload | None]:
-        if args or kwargs:
-            raise self._no_arguments(kwargs)
-        if options.get("id") is None:
+        task, merge, limit = self.task, self.task.options.merge, self.rules.max_args_bytes
+        if merge and (args or kwargs):
+            raise _no_arguments(task, kwargs)
+        if merge and options.get("id") is None:
             raise InvalidJob(
-                f"task {self.task.name}: a job of a merged task needs an id=, under which its payloads are united"
+                f"task {task.name}: a job of a merged task needs an id=, under which its payloads are united"
             )
+        if not merge and (kwargs or not self._fewest <= len(args) <= self._most):
+            _bind(task, args, kwargs, options)
         try:
-            data = codec.encode(options.get("payload"), limit=self.rules.max_args_bytes)
+            if not merge:
+                return codec.encode_args(args, kwargs, limit=limit), None
+            data = codec.encode(options.get("payload"), limit=limit)
         except InvalidJob as error:
-            raise InvalidJob(f"task {self.task.name}: {error}") from None
+            raise InvalidJob(f"task {task.name}: {error}") from None
         score = options.get("score")
         return b"", Payload(data, "" if score is None else score_text(score), stamped(self._next_block()))
-
-    def _no_arguments(self, kwargs: Mapping[str, Any]) -> TypeError:
-        hints = (f" {short(name)}:{hint}" for name in kwargs if (hint := option_hint(name, OPTIONS)))
-        return TypeError(
-            f"task {self.task.name} is merged: its function takes no arguments of the call but payloads; pass "
-            f"schedule(…, id=…, payload=…).{next(hints, '')}"
-        )
 
 
 class RawJobBuilder(JobBuilder):
@@ -234,16 +228,6 @@ class RawJobBuilder(JobBuilder):
         return args[0], None
 
 
-def builder_of(
-    task: Task,
-    rules: JobRules = _DEFAULTS,
-    context: Mapping[str, Any] = _NONE,
-    next_block: Callable[[], bytes] = random_block,
-) -> JobBuilder:
-    """Return a builder of jobs of this task. For the arguments see :class:`JobBuilder`."""
-    return (MergedJobBuilder if task.options.merge else JobBuilder)(task, rules, context, next_block)
-
-
 def _raw() -> None:
     """Do nothing: placeholder for the function of jobs with raw bytes."""
 
@@ -251,12 +235,98 @@ def _raw() -> None:
 _RAW_TASK: Final = Task(_raw, name=RAW)
 
 
-def _with_hint(error: TypeError, kwargs: Mapping[str, Any]) -> TypeError:
-    """Return the same error, with the schedule option that a keyword may have meant."""
-    options = [option for option in OPTIONS if option not in MERGED_OPTIONS]
-    for name in (name for name in kwargs if f"'{name}'" in str(error)):
-        if name in options:  # task.schedule() has arguments only
-            return TypeError(f"{error}. As an option: schedule(…, {name}=…), or using({name}=…).schedule(…)")
-        if hint := option_hint(name, options):
-            return TypeError(f"{error}.{hint}")
-    return error
+def _bind(task: Task, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Check the arguments; an error names the schedule option that a keyword may have meant."""
+    try:
+        task.bind(args, kwargs)
+    except TypeError as error:
+        check_kind(task, options)  # an option of merged tasks explains the mistake better
+        known = [name for name in CALL_OPTIONS if OPTIONS[name].kind != "merged"]
+        for name in (name for name in kwargs if f"'{name}'" in str(error)):
+            if name in known:  # task.schedule() has arguments only
+                hint = f" As an option: schedule(…, {name}=…), or using({name}=…).schedule(…)"
+            else:
+                hint = option_hint(name, known)
+            if hint:
+                raise TypeError(f"{error}.{hint}") from None
+        raise
+
+
+def _no_arguments(task: Task, kwargs: Mapping[str, Any]) -> TypeError:
+    hints = (f" {short(name)}:{hint}" for name in kwargs if (hint := option_hint(name, CALL_OPTIONS)))
+    return TypeError(
+        f"task {task.name} is merged: its function takes no arguments of the call but payloads; pass "
+        f"schedule(…, id=…, payload=…).{next(hints, '')}"
+    )
+
+
+def _with_derived(
+    task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options of a call with the id, due time and score that its task derives, unless it gives them.
+
+    A ``delay`` of the call is a due time, too.
+
+    Raises:
+        TypeError: the function cannot be called with these arguments.
+        InvalidJob: a function or template of the task failed.
+    """
+    completed = dict(options)
+    if not task.options.merge:
+        task.bind(args, dict(kwargs))
+    elif not args:
+        args = (options.get("payload"),)
+    for name in ("id", "at", "score"):
+        derive = getattr(task.options, name)
+        given = completed.get(name) is not None or (name == "at" and completed.get("delay") is not None)
+        if derive is not None and not given:
+            try:
+                completed[name] = (
+                    _fill(task, derive, args, kwargs) if isinstance(derive, str) else derive(*args, **kwargs)
+                )
+            except Exception as error:
+                raise InvalidJob(
+                    f"task {task.name}: its {name}= failed for these arguments ({type(error).__name__}: "
+                    f"{short(str(error))}); mend {short(derive)}, or give {name}= with the call"
+                ) from error
+    return completed
+
+
+def _fill(task: Task, template: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Return the template filled with the arguments by name, or with the members of a payload."""
+    if task.options.merge:
+        (payload,) = args
+        return template.format(**{"payload": payload, **(payload if isinstance(payload, Mapping) else {})})
+    bound = inspect.signature(task.func).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return template.format(*args, **{**bound.arguments, **kwargs})
+
+
+def _expiry(expires: object, new: NewJob, rules: JobRules) -> dict[str, int]:
+    """Return the expiry as a moment, or as a time counted from the due time."""
+    if isinstance(expires, datetime):
+        moment, _ = rules.due(None, expires, "expires")
+        if moment is None or moment <= new.due_ms_here:
+            raise InvalidJob(f"expires={expires.isoformat()} is not after the due time, so the job would never run")
+        return {"expires_ms": moment}
+    if not isinstance(expires, (int, float, timedelta)) or isinstance(expires, bool):
+        raise InvalidJob(f"expires must be a datetime, a timedelta or a number of seconds, not {short(expires)}")
+    in_ms = span_ms_of("expires", expires, allow_far=rules.allow_far)
+    if in_ms == 0:
+        raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
+    return {"expires_in_ms": in_ms}
+
+
+def _encoded(options: Mapping[str, Any]) -> bytes:
+    """Return canonical JSON; empty bytes if there are no options."""
+    if not options:
+        return b""
+    try:
+        encoded = json.dumps(options, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidJob(f"context may hold plain JSON values only: {error}") from None
+    if len(encoded) > MAX_OPTIONS_BYTES:
+        raise InvalidJob(
+            f"context and the other options of the job take {len(encoded)} bytes, at most {MAX_OPTIONS_BYTES} fit"
+        )
+    return encoded

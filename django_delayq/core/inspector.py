@@ -16,8 +16,8 @@ from .job_view import JobView
 from .reading import INDEXES, Accepts, Bound, Page, PageRequest, Range, Reader, pack_cursor, read_page, unpack_cursor
 from .redis.connection import PARTIAL_SECONDS
 from .redis.faults import REDIS_ERRORS
+from .redis.probe import by_server
 from .redis.scripts import clear_errors
-from .redis.server_info import by_server
 
 if TYPE_CHECKING:
     from .broker import Broker

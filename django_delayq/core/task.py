@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from itertools import count
+from string import Formatter
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob, Misconfigured
 from .inputs import check_task_name, short
-from .option_functions import check_template
 from .options import TaskOptions
 
 __all__ = ["Registry", "Task", "TaskOptions", "check_is_no_generator", "registry"]
 
 _MANY: Final = 1 << 30
+#: kinds of parameters whose arguments may be given by position
+_BY_PLACE: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 #: how other systems call the method that stores a job
 _FOREIGN_VERBS: Final = {
     *("delay", "delay_on_commit", "apply_async", "s", "si", "enqueue", "enqueue_in", "enqueue_at", "send"),
@@ -67,7 +72,7 @@ class Task:
                 f"task {self.name}: a recurring task is called without arguments; give those of {_where(self)} defaults"
             )
         if not self.options.merge:
-            check_template(self.options.id, self.func)
+            _check_template(self.options.id, self.func)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)
@@ -94,8 +99,7 @@ class Task:
     @cached_property
     def argument_names(self) -> tuple[str, ...]:
         """Names of the arguments that can be given by position."""
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        return tuple(name for name, one in inspect.signature(self.func).parameters.items() if one.kind in kinds)
+        return tuple(name for name, one in inspect.signature(self.func).parameters.items() if one.kind in _BY_PLACE)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return ``(args, kwargs)`` unchanged if the function can be called with them.
@@ -135,7 +139,7 @@ def _plain_arity(func: Callable[..., Any]) -> tuple[int, int]:
     except (TypeError, ValueError) as error:
         raise Misconfigured(f"{short(func)} has no signature to check arguments against; wrap it in a def") from error
     for parameter in parameters:
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+        if parameter.kind in _BY_PLACE:
             positional += 1
             required += parameter.default is parameter.empty
         elif parameter.kind is parameter.VAR_POSITIONAL:
@@ -143,6 +147,33 @@ def _plain_arity(func: Callable[..., Any]) -> tuple[int, int]:
         elif parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
             return 1, 0
     return required, positional
+
+
+def _check_template(template: object, function: Callable[..., Any]) -> None:
+    """Check that the arguments of a function can fill an id template; raise :class:`Misconfigured` if none can."""
+    parameters = inspect.signature(function).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    if not isinstance(template, str) or inspect.Parameter.VAR_KEYWORD in kinds:
+        return
+    by_place = math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else sum(kind in _BY_PLACE for kind in kinds)
+    for name in _names_in(template):
+        if not (int(name) < by_place if name.isdigit() else name in parameters):
+            raise Misconfigured(
+                f"the id {short(template)} names no argument {name!r} of {short(function)}; it takes "
+                f"{', '.join(map(repr, parameters)) or 'none'}"
+            )
+
+
+def _names_in(template: str) -> Iterator[str]:
+    """Yield the names and numbers of the arguments in a template, also of those inside formats."""
+    numbers = count()
+    try:
+        for _, field, form, _ in Formatter().parse(template):
+            if field is not None:
+                yield re.split(r"[.\[]", field, maxsplit=1)[0] or str(next(numbers))
+                yield from _names_in(form or "")
+    except ValueError as error:
+        raise Misconfigured(f"the id {short(template)} is no template ({error}); write it like order-{{pk}}") from None
 
 
 class Registry:

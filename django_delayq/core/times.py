@@ -36,6 +36,7 @@ def due_of(
     use_tz: bool = True,
     tz: tzinfo | None = None,
     allow_far: bool = False,
+    what: str = "at",
 ) -> tuple[int | None, int | None]:
     """Return ``(due_ms, delay_ms)``, of which exactly one is set. Without ``delay`` and ``at`` the job is due at once.
 
@@ -46,6 +47,7 @@ def due_of(
         use_tz: True refuses naive datetimes, as Django does under ``USE_TZ``.
         tz: the zone of naive datetimes when they are allowed (default: the system's).
         allow_far: accept due times more than ten years ahead.
+        what: name of ``at`` in messages.
 
     Raises:
         InvalidJob: both are given, or one is not usable; the message names a valid form.
@@ -54,7 +56,9 @@ def due_of(
         return None, 0 if delay is None else delay_ms_of(delay, allow_far=allow_far)
     if delay is not None:
         raise InvalidJob("delay= and at= exclude each other; give one of them")
-    return _moment(at, now, use_tz, tz, allow_far), None
+    if isinstance(at, datetime) and at.utcoffset() is None:
+        at = _aware(at, use_tz, tz, what)
+    return _moment(at, now, allow_far, what), None
 
 
 def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False) -> int:
@@ -106,32 +110,30 @@ def _ms_of(span: timedelta | float, what: str, *, allow_far: bool) -> int:
     return ms
 
 
-def _moment(at: object, now: float | None, use_tz: bool, tz: tzinfo | None, allow_far: bool) -> int:
+def _moment(at: object, now: float | None, allow_far: bool, what: str) -> int:
     if isinstance(at, datetime):
-        ms = ms_of(_aware(at, use_tz, tz))
+        ms = ms_of(at)
     elif isinstance(at, date):
-        raise InvalidJob("at= is a date; give a datetime, because a job is due at one moment of a day")
+        raise InvalidJob(f"{what}= is a date; give a datetime, because a job is due at one moment of a day")
     elif isinstance(at, timedelta):
-        raise InvalidJob("at= is a timedelta; a time from now is given as delay=")
+        raise InvalidJob(f"{what}= is a timedelta; a time from now is given as delay=")
     else:
-        ms = _ms_of_number(at, "at", "a datetime or Unix seconds")
+        ms = _ms_of_number(at, what, "a datetime or Unix seconds")
     if ms < 0:
-        raise InvalidJob("at= is before 1970; give a time from now as delay=")
+        raise InvalidJob(f"{what}= is before 1970; give a time from now as delay=")
     now_ms = int((time.time() if now is None else now) * 1000)
     if ms > now_ms + TEN_YEARS_MS and not allow_far:
         hint = f"; {_HINT_FAR}" if isinstance(at, datetime) else f"; {_HINT_MS}"
-        raise InvalidJob(f"at= is more than ten years ahead ({_show_moment(ms)}){hint}")
+        raise InvalidJob(f"{what}= is more than ten years ahead ({_show_moment(ms)}){hint}")
     if ms > MAX_DUE_MS:
-        raise InvalidJob(f"at= is later than can be stored ({_show_moment(ms)}); the year 2255 is the end")
+        raise InvalidJob(f"{what}= is later than can be stored ({_show_moment(ms)}); the year 2255 is the end")
     return ms
 
 
-def _aware(at: datetime, use_tz: bool, tz: tzinfo | None) -> datetime:
-    if at.utcoffset() is not None:
-        return at
+def _aware(at: datetime, use_tz: bool, tz: tzinfo | None, what: str) -> datetime:
     if use_tz:
         raise InvalidJob(
-            f"at={at.isoformat()} has no time zone; use django.utils.timezone.now() or timezone.make_aware()"
+            f"{what}={at.isoformat()} has no time zone; use django.utils.timezone.now() or timezone.make_aware()"
         )
     if tz is not None:
         return at.replace(tzinfo=tz)
@@ -169,12 +171,13 @@ def _show_moment(ms: int) -> str:
         return "after the year 9999"
 
 
-def check_timezone(name: object) -> None:
-    """Raise :class:`InvalidJob` unless ``name`` is that of a time zone."""
+def check_timezone(name: str, value: object) -> object:
+    """Return ``value`` if it is the name of a time zone; otherwise raise :class:`InvalidJob`."""
     try:
-        ZoneInfo(name if isinstance(name, str) else "")
+        ZoneInfo(value if isinstance(value, str) else "")
     except (LookupError, ValueError, OSError):
-        raise InvalidJob(f'timezone must be a name like "Europe/Berlin", got {short(name)}') from None
+        raise InvalidJob(f'{name} must be a name like "Europe/Berlin", got {short(value)}') from None
+    return value
 
 
 # -- moments -----------------------------------------------------------------------------------------------------------

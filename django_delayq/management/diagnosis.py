@@ -15,8 +15,8 @@ from ..core.broker import Broker
 from ..core.errors import DelayQError, QueueUnavailable
 from ..core.redis.composition import script_names
 from ..core.redis.faults import Fault, classify
+from ..core.redis.probe import OLDEST_SERVER, server_version
 from ..core.redis.scripts import raise_clear
-from ..core.redis.server_info import OLDEST_SERVER, server_version
 from ..core.rules import queue_policy
 from ..core.task import registry
 from ..status import LOST_AFTER, take

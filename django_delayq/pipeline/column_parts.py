@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -12,11 +12,8 @@ import pyarrow.compute as pc
 from ..core import codec
 from ..core.codec import Codec, from_json
 from ..core.errors import InvalidJob
-from ..core.inputs import check_choice, check_id, check_int
-from ..core.job import PRIORITIES
-from ..core.job_options import timeout_of
-from ..core.options import CONFLICTS
-from ..core.times import ttr_ms_of
+from ..core.inputs import check_id
+from ..core.options import OPTIONS
 from . import cells
 from .cells import Bad
 
@@ -130,18 +127,17 @@ def row_values(array: pa.Array, default: T, check: Callable[[Any], T], bad: Bad)
     return results
 
 
-#: column -> validator of its values; times are given in seconds
-CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "on_conflict": lambda value: check_choice("on_conflict", value, CONFLICTS),
-    "priority": lambda value: check_int("priority", value, 0, PRIORITIES - 1),
-    "max_attempts": lambda value: check_int("max_attempts", value, 1, 1_000_000),
-    "timeout": lambda value: timeout_of(float(value)),
-    "ttr": lambda value: ttr_ms_of(float(value)),
-}
+def check_of(name: str) -> Callable[[Any], Any]:
+    """Return the check of an option of jobs for the values of its column; times are seconds, also as decimals."""
+    check = OPTIONS[name].job
+    if check is None:
+        raise KeyError(name)
+    is_number = check.schema.get("type") == "number"
+    return lambda value: check(name, float(value) if is_number else value)
 
 
 def canonical(value: dict[str, Any]) -> bytes:
-    """Encode the options of a job as ``core/job_options.py`` does."""
+    """Encode the options of a job as ``core/builder.py`` does."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 

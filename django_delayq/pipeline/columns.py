@@ -12,10 +12,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..core.builder import MAX_OPTIONS_BYTES
 from ..core.codec import codec_at
 from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
 from ..core.job import RAW, NewJob, Payload
+from ..core.options import OPTIONS
 from ..core.records.bulk_load_frames import LoadEntry, Rows, Shape, entry_of, with_keys
 from ..core.records.schedule_frames import pack_body
 from ..core.sending.bulk_loads import BulkLoad
@@ -23,11 +25,10 @@ from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
 from . import cells
 from . import column_parts as parts
 from .cells import Bad
-from .column_parts import BYTES, CHECKS, each, raw, row_values
+from .column_parts import BYTES, check_of, each, raw, row_values
 from .write_options import NOW, WriteOptions
 
 _U16: Final = Struct("<H")
-_MOST_OPTIONS: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class Packer:
         elif not task:
             raise InvalidJob("which task? Give the option task, its registered name, or a column task")
         if "on_conflict" in columns:
-            conflicts = row_values(columns["on_conflict"], conflict, CHECKS["on_conflict"], bad)
+            conflicts = row_values(columns["on_conflict"], conflict, check_of("on_conflict"), bad)
         for row, value in enumerate(conflicts or [conflict]):
             if value == "merge" and not merged:
                 reason = "on_conflict=merge is for jobs with a payload; use ignore, replace or error"
@@ -123,7 +124,7 @@ class Packer:
                 conflicts[row] = "ignore"
         priorities = None
         if "priority" in columns:
-            priorities = row_values(columns["priority"], options.priority, CHECKS["priority"], bad)
+            priorities = row_values(columns["priority"], options.priority, check_of("priority"), bad)
         return names or task, conflicts or conflict, options.priority if priorities is None else priorities
 
     def _dues(self, columns: dict[str, pa.Array], n: int, bad: Bad) -> pa.Array:
@@ -161,11 +162,11 @@ class Packer:
     # -- options stored with a job ------------------------------------------------------------------------------------
 
     def _option_texts(self, columns: dict[str, pa.Array], dues: pa.Array, bad: Bad) -> bytes | list[bytes]:
-        """Return canonical JSON as ``core/job_options.py`` writes it: one text for all jobs, or one per job."""
+        """Return canonical JSON as ``core/builder.py`` writes it: one text for all jobs, or one per job."""
         read: dict[str, list[Any]] = {}
-        for column, name in (("max_attempts", "max_attempts"), ("timeout", "timeout"), ("ttr", "ttr_ms")):
-            if column in columns:
-                read[name] = row_values(columns[column], None, CHECKS[column], bad)
+        for name, option in OPTIONS.items():
+            if option.member and name in columns and name != "context":
+                read[option.member] = row_values(columns[name], None, check_of(name), bad)
         if "context" in columns:
             read["context"] = parts.objects(columns["context"], "context", bad)
         if "expires" in columns:
@@ -191,9 +192,10 @@ class Packer:
         except (TypeError, ValueError, RecursionError) as error:
             bad.setdefault(row, f"context may hold plain JSON values only: {error}")
             return b""
-        if len(encoded) > _MOST_OPTIONS:
+        if len(encoded) > MAX_OPTIONS_BYTES:
             bad.setdefault(
-                row, f"context and the other options of the job take {len(encoded)} bytes, at most {_MOST_OPTIONS} fit"
+                row,
+                f"context and the other options of the job take {len(encoded)} bytes, at most {MAX_OPTIONS_BYTES} fit",
             )
             return b""
         return encoded

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from ..core.codec import MAX_BYTES, codec_at
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name, check_task_name, short
-from ..core.job import DEFAULT_PRIORITY, PRIORITIES, RAW
-from ..core.job_options import timeout_of
-from ..core.options import (
-    CONFLICTS,
-    DEFAULT_MAX_PAYLOADS,
-    DUE_POLICIES,
-    MAX_PAYLOADS,
-    PAYLOAD_POLICIES,
-    SCORE_POLICIES,
-)
+from ..core.job import DEFAULT_PRIORITY, RAW
+from ..core.options import DEFAULT_MAX_PAYLOADS, OPTIONS, Check, stored_members
 from ..core.records.keys import MAX_SHARDS
 from ..core.records.schedule_frames import CHUNK
 from ..core.sending.bulk_loads import MAX_ID_BYTES
-from ..core.times import span_ms_of, ttr_ms_of
+from ..core.times import span_ms_of
 from .option_fields import SourceOptions, choice, flag, named, number, option, parse_json, text, whole
-from .redis_options import OPTIONS
+from .redis_options import OPTIONS as REDIS_OPTIONS
 
 FAIL: Final = "fail"
 QUARANTINE: Final = "quarantine"
@@ -79,12 +72,25 @@ def _source(name: str, given: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((str(key), str(one)) for key, one in value.items()))
 
 
+def of_table(name: str, default: Any = None) -> Any:
+    """Declare a field for an option of tasks or jobs: a choice, a whole number or seconds, within its limits."""
+    row = OPTIONS[name]
+    check = row.job or row.check
+    schema = check.schema if isinstance(check, Check) else {}
+    read: Any = _SECONDS
+    if "enum" in schema:
+        read = choice(*schema["enum"])
+    elif schema.get("type") == "integer":
+        read = whole(schema["minimum"], schema["maximum"])
+    return option(re.sub("_(.)", lambda found: found[1].upper(), name), read, default)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions(SourceOptions):
     """Options for writing jobs. None = the default of the task, or of ``schedule()``."""
 
     #: besides Redis, the option that Spark adds for a stream
-    ELSEWHERE: ClassVar[tuple[str, ...]] = (*OPTIONS, "checkpointLocation")
+    ELSEWHERE: ClassVar[tuple[str, ...]] = (*REDIS_OPTIONS, "checkpointLocation")
 
     queue: str | None = option("queue", named(check_queue_name))
     task: str | None = option("task", named(check_task_name))
@@ -92,17 +98,17 @@ class WriteOptions(SourceOptions):
     kind: str | None = option("kind", choice("python", "pull"))
     shards: int | None = option("shards", whole(1, MAX_SHARDS))
     #: None = ignore for plain jobs, merge for those with a payload
-    on_conflict: str | None = option("onConflict", choice(*CONFLICTS))
-    due_policy: str | None = option("duePolicy", choice(*DUE_POLICIES))
-    score_policy: str = option("scorePolicy", choice(*SCORE_POLICIES), "min")
-    payloads: str = option("payloads", choice(*PAYLOAD_POLICIES), "all")
-    max_payloads: int = option("maxPayloads", whole(1, MAX_PAYLOADS), DEFAULT_MAX_PAYLOADS)
-    priority: int = option("priority", whole(0, PRIORITIES - 1), DEFAULT_PRIORITY)
-    max_attempts: int | None = option("maxAttempts", whole(1, 1_000_000))
+    on_conflict: str | None = of_table("on_conflict")
+    due_policy: str | None = of_table("due_policy")
+    score_policy: str = of_table("score_policy", "min")
+    payloads: str = of_table("payloads", "all")
+    max_payloads: int = of_table("max_payloads", DEFAULT_MAX_PAYLOADS)
+    priority: int = of_table("priority", DEFAULT_PRIORITY)
+    max_attempts: int | None = of_table("max_attempts")
     #: seconds after the due time
-    expires: float | None = option("expires", _SECONDS)
-    timeout: float | None = option("timeout", _SECONDS)
-    ttr: float | None = option("ttr", _SECONDS)
+    expires: float | None = of_table("expires")
+    timeout: float | None = of_table("timeout")
+    ttr: float | None = of_table("ttr")
     #: a JSON object
     context: str | None = option("context", _context)
     #: args and payload are bytes that are stored as they are
@@ -138,14 +144,13 @@ class WriteOptions(SourceOptions):
 
     def job_options(self) -> dict[str, Any]:
         """Return the options that every job of the write carries, as they are stored."""
-        stored = {
-            "max_attempts": self.max_attempts,
-            "timeout": None if self.timeout is None else timeout_of(self.timeout),
-            "ttr_ms": None if self.ttr is None else ttr_ms_of(self.ttr),
-            "expires_in_ms": None if self.expires is None else span_ms_of("expires", self.expires, allow_far=True),
-            "context": None if self.context is None else json.loads(self.context),
-        }
-        return {name: value for name, value in stored.items() if value is not None}
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if self.context is not None:
+            given["context"] = json.loads(self.context)
+        stored = stored_members(given)
+        if self.expires is not None:
+            stored["expires_in_ms"] = span_ms_of("expires", self.expires, allow_far=True)
+        return stored
 
     def identity(self) -> dict[str, str]:
         """Return the non-default options that determine the chunks, for storage with the bulk load."""

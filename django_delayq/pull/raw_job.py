@@ -8,7 +8,7 @@ from ..core.builder import RawJobBuilder
 from ..core.errors import InvalidJob, QueueUnavailable
 from ..core.inputs import short, suggest
 from ..core.job import NewJob
-from ..core.job_options import JOB_OPTIONS
+from ..core.options import PLAIN_JOB
 from ..outbox.producer import call_briefly, call_patiently
 from ..scheduling.plans import job_rules
 from ..settings import context_links
@@ -24,10 +24,9 @@ def new_job(body: object, options: dict[str, Any]) -> NewJob:
     """
     raw = _bytes_of(body)
     for name in options:
-        if name not in JOB_OPTIONS:
-            raise TypeError(
-                f"unknown option {short(name)}.{suggest(name, JOB_OPTIONS)} Known options: {', '.join(JOB_OPTIONS)}"
-            )
+        if name not in PLAIN_JOB:
+            known = ", ".join(sorted(PLAIN_JOB))
+            raise TypeError(f"unknown option {short(name)}.{suggest(name, PLAIN_JOB)} Known options: {known}")
     return RawJobBuilder(job_rules(), context_links.collect()).build((raw,), {}, options)
 
 

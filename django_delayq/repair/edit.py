@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from ..core.builder import JobBuilder, JobRules, builder_of
+from ..core.builder import JobBuilder, JobRules
 from ..core.errors import IdTaken, InvalidJob, QueueFull, QueuePaused
 from ..core.job import Job, NewJob, is_durable, new_key
 from ..core.job_view import JobView
@@ -136,7 +136,7 @@ def _builder_of(job: Job) -> JobBuilder:
     task = registry.get(job.task)
     if task is None or task.options.merge != job.merged:
         task = Task(_accept, name=job.task, options=TaskOptions(merge=job.merged))
-    return builder_of(task, JobRules(max_args_bytes=conf().max_args_bytes))
+    return JobBuilder(task, JobRules(max_args_bytes=conf().max_args_bytes))
 
 
 def _accept(*args: Any, **kwargs: Any) -> None:

@@ -54,7 +54,8 @@ class EntryReader:
     def _parts(self, entry: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], Mapping[str, Any]]:
         """Return ``(args, kwargs, options)`` of an entry after checking its keys."""
         if type(entry) is not dict and not isinstance(entry, Mapping):
-            raise InvalidJob(f"expected a dict with {self._builder.entry_form}, got {short(entry)}")
+            content = "id, payload, score" if self._builder.task.options.merge else "args, kwargs"
+            raise InvalidJob(f"expected a dict with {content} and options, got {short(entry)}")
         if not entry.keys() <= self._keys:
             self._refuse_keys(entry)
         args, kwargs = explicit(entry.get("args"), entry.get("kwargs"))

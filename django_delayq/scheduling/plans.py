@@ -12,7 +12,7 @@ from django.core.signals import setting_changed
 from django.utils import timezone
 
 from .. import connections
-from ..core.builder import JobBuilder, JobRules, builder_of
+from ..core.builder import JobBuilder, JobRules
 from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
 from ..core.job import random_block, random_blocks
@@ -51,7 +51,7 @@ def plan_of(task: Task, options: Mapping[str, Any], *, many: bool = False) -> Pl
     check_installed()
     project, queue = conf(), queue_of(task, options)
     next_block = random_blocks().__next__ if many else random_block
-    builder = builder_of(task, job_rules(), context_links.collect(), next_block)
+    builder = JobBuilder(task, job_rules(), context_links.collect(), next_block)
     plan = Plan(builder, queue, durability.is_durable(task, options, queue))
     if apps.ready and not (many or project.schedule_middleware or project.context or _OF_THE_CALL & options.keys()):
         READY[task] = plan

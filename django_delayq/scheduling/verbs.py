@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .. import connections
 from ..core.errors import InvalidJob
 from ..core.inputs import short
-from ..core.job_options import OPTIONS, check_option_names
+from ..core.options import CALL_OPTIONS, check_option_names
 from ..core.schedule_outcome import ScheduleOutcome
 from ..core.sending.chunks import check_together
 from ..core.task import Task
@@ -288,7 +288,7 @@ def split_call(
     kwargs: Mapping[str, Any] | None,
 ) -> tuple[Task, tuple[Any, ...], dict[str, Any], dict[str, Any]]:
     """Return the task of a call, the function's positional and keyword arguments, and the options."""
-    options: dict[str, Any] = {name: named.pop(name) for name in OPTIONS if name in named} if named else {}
+    options: dict[str, Any] = {name: named.pop(name) for name in CALL_OPTIONS if name in named} if named else {}
     if args is not None or kwargs is not None:
         if arguments or named:
             raise TypeError("give the function's arguments either directly or as args=/kwargs=, not both")

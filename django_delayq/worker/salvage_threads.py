@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import QueueUnavailable
 from ..core.redis.faults import Backoff
-from ..core.redis.reach import SHARD_SECONDS
 from ..core.workers import choices_of
 from .loop import join_threads
-from .salvage import Death, Salvage
+from .salvage import SHARD_SECONDS, Death, Salvage
 from .scope import Scope
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from django.db import transaction
 
 from django_delayq import InvalidJob, NotConfirmed, Queue, aschedule, connections, schedule, schedule_many, signals
 from django_delayq.core import NewJob
-from django_delayq.core.builder import JobRules, builder_of
+from django_delayq.core.builder import JobBuilder, JobRules
 from django_delayq.core.task import Task, TaskOptions
 from tests.app.deeds import note
 from tests.app.outbox_stage import Stage, State
@@ -60,8 +60,8 @@ def test_a_deployment_may_leave_it_to_calls_and_tasks(demand: Demand) -> None:
     with pytest.raises(NotConfirmed):
         schedule(note, "x", wait_for_confirmation=True)
     task = Task(print, name="tests.careful", options=TaskOptions(wait_for_confirmation=True))
-    assert builder_of(task).build(("x",), {}, {}).confirmed is True
-    assert builder_of(task).build(("x",), {}, {"wait_for_confirmation": False}).confirmed is False
+    assert JobBuilder(task).build(("x",), {}, {}).confirmed is True
+    assert JobBuilder(task).build(("x",), {}, {"wait_for_confirmation": False}).confirmed is False
     with pytest.raises(InvalidJob, match="wait_for_confirmation must be True or False"):
         TaskOptions(wait_for_confirmation="yes")
 
@@ -74,7 +74,7 @@ def test_without_anything_that_confirms_the_wish_is_refused_at_the_call(delayq: 
         schedule(note, "x", wait_for_confirmation=True)
     rules = JobRules(can_confirm=lambda: False)
     with pytest.raises(InvalidJob, match=expected):
-        builder_of(Task(print, name="tests.careful", options=TaskOptions(wait_for_confirmation=True)), rules)
+        JobBuilder(Task(print, name="tests.careful", options=TaskOptions(wait_for_confirmation=True)), rules)
     with pytest.raises(InvalidJob, match="wait_for_confirmation must be True or False"):
         schedule(note, "x", wait_for_confirmation="yes")
     assert schedule(note, "x", wait_for_confirmation=False).outcome == "created"

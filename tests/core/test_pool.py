@@ -194,7 +194,7 @@ def test_a_call_that_was_interrupted_leaves_its_reply_to_nobody(redis_factory: F
         with pytest.raises(Interrupted):
             act(2)
         later(0.3, box.resume)
-        assert act(1) == "exists", "not the reply to the call before"
+        assert act(1) == "replaced", "not the reply to the call before"
     finally:
         for timer in timers:
             timer.join()

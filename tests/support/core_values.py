@@ -21,7 +21,7 @@ from django_delayq.core.job import (
     new_key,
 )
 from django_delayq.core.marks import CompletionMark
-from django_delayq.core.options import CONFLICTS, DUE_POLICIES, PAYLOAD_POLICIES, SCORE_POLICIES
+from django_delayq.core.options import OPTIONS, Check
 from django_delayq.core.schedule_outcome import ScheduleOutcome
 
 __all__ = [
@@ -52,3 +52,14 @@ __all__ = [
     "types_by_kind",
     "types_by_tag",
 ]
+
+
+def choices_of(name: str) -> tuple[str, ...]:
+    """Return the values of an option that is one of some words."""
+    check = OPTIONS[name].check
+    assert isinstance(check, Check)
+    return tuple(check.schema["enum"])
+
+
+CONFLICTS, DUE_POLICIES = choices_of("on_conflict"), choices_of("due_policy")
+PAYLOAD_POLICIES, SCORE_POLICIES = choices_of("payloads"), choices_of("score_policy")

@@ -9,20 +9,17 @@ from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_fiel
 from rest_framework import serializers
 
 from ...core.errors import InvalidJob
-from ...core.inputs import check_task_name, score_text, short
-from ...core.job import PRIORITIES
-from ...core.job_options import timeout_of
-from ...core.options import CONFLICTS, DUE_POLICIES, backoff_of
-from ...core.times import parse_moment, span_ms_of, ttr_ms_of
+from ...core.inputs import check_task_name, short
+from ...core.options import OPTIONS, PLAIN_JOB
+from ...core.times import parse_moment, span_ms_of
 from ...settings.conf import conf
 from ..parsing import LONGEST_WAIT
 from .base import Resource, one_of
 from .fields import (
     AnyField,
+    CheckedField,
     DelayField,
     FlagField,
-    IdField,
-    IntField,
     ListField,
     MomentField,
     NumberField,
@@ -49,43 +46,51 @@ def _text(data: Any) -> str:
 
 _TaskField: Final = checked(check_task_name, type="string")
 _TextField: Final = checked(_text, type="string")
-_SECONDS: Final = {"type": "number", "minimum": 0}
-_RetryField: Final = checked(
-    partial(backoff_of, "retry_in"), oneOf=[_SECONDS, {"type": "string"}, {"type": "array", "items": _SECONDS}]
-)
-_SpanField: Final = checked(timeout_of, type="number", minimum=0.001)
-_TtrField: Final = checked(ttr_ms_of, type="number", minimum=0.001)
 _ExpiresField: Final = checked(
     _expires, oneOf=[{"type": "number", "minimum": 0.001}, {"type": "string", "format": "date-time"}]
 )
-_ScoreField: Final = checked(score_text, oneOf=[{"type": "number"}, {"type": "string", "maxLength": 255}])
+#: descriptions of options of jobs
+_TEXTS: Final = {
+    "id": "default: a random one",
+    "priority": "0 (first) … 7 (last)",
+    "on_conflict": "the id is waiting already",
+    "due_policy": "whose due time counts then",
+    "reset_retries": "with replace: forget earlier failures",
+    "retry_in": "back-off: seconds, a list of them, or the name of a preset",
+    "timeout": "seconds that one attempt in a worker may take",
+    "ttr": "seconds of the lease for a consumer that names none with its reserve",
+    "context": "travels along",
+    "wait_for_confirmation": "answer when replicas or disks confirm the job; default: the server's setting",
+    "score": "of a merged task: orders the payloads of an id",
+}
+#: option of a job -> class of its field
+_FIELDS: Final[dict[str, type[CheckedField]]] = {
+    name: checked(partial(row.job, name), **row.job.schema) for name, row in OPTIONS.items() if row.job is not None
+}
+
+
+def _option(name: str) -> CheckedField:
+    return _FIELDS[name](required=False, help_text=_TEXTS.get(name))
 
 
 class _NewJobSerializer(Resource):
-    id = IdField(required=False, help_text="default: a random one")
+    """Options of a job; those that are written otherwise than ``schedule()`` takes them have fields of their own."""
+
     delay = DelayField(
         required=False, help_text="seconds from now, negative = now; at most one of delay and at, neither = now"
     )
     at = MomentField(required=False)
-    priority = IntField(required=False, min_value=0, max_value=PRIORITIES - 1, help_text="0 (first) … 7 (last)")
-    on_conflict = serializers.ChoiceField(required=False, choices=CONFLICTS, help_text="the id is waiting already")
-    due_policy = serializers.ChoiceField(required=False, choices=DUE_POLICIES, help_text="whose due time counts then")
-    reset_retries = FlagField(required=False, help_text="with replace: forget earlier failures")
-    max_attempts = IntField(required=False, min_value=1, max_value=1_000_000)
-    retry_in = _RetryField(required=False, help_text="back-off: seconds, a list of them, or the name of a preset")
-    timeout = _SpanField(required=False, help_text="seconds that one attempt in a worker may take")
-    ttr = _TtrField(required=False, help_text="seconds of the lease for a consumer that names none with its reserve")
     expires = _ExpiresField(required=False, help_text="do not start it later: a moment, or seconds behind its due time")
-    context = ObjectField(required=False, help_text="travels along")  # type: ignore[assignment]
     wait_for_room = NumberField(
         required=False,
         min_value=0,
         max_value=LONGEST_WAIT,
         help_text="wait so many seconds for room in a full queue, before the answer is queue_full (or full)",
     )
-    wait_for_confirmation = FlagField(
-        required=False, help_text="answer when replicas or disks confirm the job; default: the server's setting"
-    )
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the members that are declared, and one for each other option."""
+        return {name: _option(name) for name in sorted(PLAIN_JOB)} | super().get_fields()
 
 
 class CallSerializer(_NewJobSerializer):
@@ -98,7 +103,7 @@ class CallSerializer(_NewJobSerializer):
     args = ListField(required=False)
     kwargs = ObjectField(required=False)
     payload = AnyField(required=False, help_text="of a merged task")
-    score = _ScoreField(required=False, help_text="of a merged task: orders the payloads of an id")
+    score = _option("score")
     durable = FlagField(required=False, help_text="keep it in the database, too, until it is done")
     requests: ClassVar = {
         "a call of a task": {"task": "shop.cancel_order", "args": [17], "id": "order-17", "delay": 1800}

@@ -6,22 +6,112 @@ This module never prints a password, and no message repeats a URL as it was give
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import Misconfigured
 from ..inputs import suggest
 from ..job import RESEND_LIMIT
-from .config_values import ALIASES, CHECKS, Address
 
-logger = logging.getLogger("django_delayq.core.redis_config")
+logger: Final = logging.getLogger("django_delayq.core.redis_config")
+
+Address: TypeAlias = tuple[str, int]
+#: check of an option's value, which gets the name of the setting, too; it returns the value or raises Misconfigured
+Check: TypeAlias = Callable[[str, Any], Any]
 
 #: longest pause between two attempts of a command, seconds
 LONGEST_PAUSE: Final = 0.5
 EXAMPLE: Final = "'redis://localhost:6379/0'"
+
+
+# --- checks
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise Misconfigured(f"{name} must be a text, not {type(value).__name__}")
+
+
+def _flag(name: str, value: object) -> bool:
+    flags = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    flag = flags.get(str(value).lower())
+    if flag is None:
+        raise Misconfigured(f"{name} must be True or False, not {value!r:.40}")
+    return flag
+
+
+def _whole_number(least: int, most: int) -> Check:
+    def check(name: str, value: object) -> int:
+        number = -1
+        if isinstance(value, int) and not isinstance(value, bool):
+            number = value
+        elif isinstance(value, str) and re.fullmatch(r"\d{1,9}", value):
+            number = int(value)
+        if least <= number <= most:
+            return number
+        # In a URL the number may be part of a password that was not escaped.
+        actual = f", not {value!r:.20}" if isinstance(value, int) else ""
+        raise Misconfigured(f"{name} must be a whole number from {least} to {most}{actual}")
+
+    return check
+
+
+def _seconds(most: int) -> Check:
+    def check(name: str, value: object) -> float:
+        try:
+            seconds = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+        except ValueError:
+            seconds = math.nan
+        if 0 < seconds <= most:
+            return seconds
+        raise Misconfigured(f"{name} must be a number of seconds above 0, at most {most}")
+
+    return check
+
+
+def _verification(name: str, value: object) -> object:
+    # URLs for other programs use "CERT_NONE".
+    text = value.lower().removeprefix("cert_") if isinstance(value, str) else value
+    if isinstance(text, str) and text not in ("none", "optional", "required"):
+        raise Misconfigured(f"{name} must be 'required', 'optional' or 'none'")
+    return text
+
+
+def _addresses(name: str, value: object) -> tuple[Address, ...]:
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, Iterable) or isinstance(value, Mapping):
+        raise Misconfigured(f"{name} must be a list like [['10.0.0.1', 6379], …]")
+    addresses = tuple(_address(name, item) for item in value)
+    if not addresses:
+        raise Misconfigured(f"{name} is an empty list; name at least one address")
+    return addresses
+
+
+def _address(name: str, item: object) -> Address:
+    if isinstance(item, str):
+        host, _, port = item.strip().rpartition(":")
+        item = (host.strip("[]"), port)
+    if isinstance(item, Iterable):
+        pair = tuple(item)
+        if len(pair) == 2 and isinstance(pair[0], str) and pair[0]:
+            return pair[0], _PORT("PORT", pair[1])
+    raise Misconfigured(f"an address in {name} is ['10.0.0.1', 6379] or '10.0.0.1:6379'")
+
+
+_PORT: Final = _whole_number(1, 65535)
+
+
+# --- options
+
+
+def _option(default: Any, check: Check, *, show: bool = True) -> Any:
+    return field(default=default, repr=show, metadata={"check": check})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,33 +121,34 @@ class RedisConfig:
     Times are in seconds. Create one with :meth:`parse`.
     """
 
-    host: str = "localhost"
-    port: int = 6379
-    path: str = ""  # of a unix socket
-    sentinels: tuple[Address, ...] = ()
-    sentinel_master: str = ""
-    cluster_nodes: tuple[Address, ...] = ()
-    db: int = 0
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    sentinel_username: str | None = None
-    sentinel_password: str | None = field(default=None, repr=False)
-    ssl: bool = False
+    host: str = _option("localhost", _text)
+    port: int = _option(6379, _PORT)
+    path: str = _option("", _text)  # of a unix socket
+    sentinels: tuple[Address, ...] = _option((), _addresses)
+    sentinel_master: str = _option("", _text)
+    cluster_nodes: tuple[Address, ...] = _option((), _addresses)
+    db: int = _option(0, _whole_number(0, 65535))
+    username: str | None = _option(None, _text)
+    password: str | None = _option(None, _text, show=False)
+    sentinel_username: str | None = _option(None, _text)
+    sentinel_password: str | None = _option(None, _text, show=False)
+    ssl: bool = _option(False, _flag)
+    #: as redis-py takes them
     ssl_options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
-    socket_timeout: float = 5.0
-    connect_timeout: float = 2.0
-    retries: int = 3
-    max_connections: int = 100
+    socket_timeout: float = _option(5.0, _seconds(3600))
+    connect_timeout: float = _option(2.0, _seconds(3600))
+    retries: int = _option(3, _whole_number(0, 10))
+    max_connections: int = _option(100, _whole_number(1, 10_000))
     #: connections are replaced at this age; None = never
-    max_connection_age: float | None = None
+    max_connection_age: float | None = _option(None, _seconds(30 * 86_400))
     #: number of replicas that must have a confirmed write
-    wait_replicas: int = 0
+    wait_replicas: int = _option(0, _whole_number(0, 100))
     #: the disk must have a confirmed write
-    wait_aof: bool = False
+    wait_aof: bool = _option(False, _flag)
     #: longest wait for a confirmation, in seconds
-    wait_timeout: float = 3.0
+    wait_timeout: float = _option(3.0, _seconds(10))
     #: jobs are confirmed unless they say otherwise
-    wait_default: bool = True
+    wait_default: bool = _option(True, _flag)
 
     @classmethod
     def parse(cls, value: object) -> RedisConfig:
@@ -65,20 +156,22 @@ class RedisConfig:
 
         Args:
             value: a URL (``redis://``, ``rediss://`` for TLS, ``unix://``), or a dict with ``URL``, or with
-                ``SENTINELS`` and ``MASTER``, or with ``CLUSTER``, and optionally ``DB``, ``USERNAME``, ``PASSWORD``,
-                ``SSL…``, ``SOCKET_TIMEOUT``, ``CONNECT_TIMEOUT``, ``RETRIES``, ``MAX_CONNECTIONS``,
-                ``MAX_CONNECTION_AGE``, ``WAIT_REPLICAS``, ``WAIT_AOF``, ``WAIT_TIMEOUT``, ``WAIT_DEFAULT``.
+                ``SENTINELS`` and ``MASTER``, or with ``CLUSTER``, and other options (docs/reference/settings.md).
 
         Raises:
             Misconfigured: it is not usable; the message names a valid form.
         """
         if isinstance(value, RedisConfig):
             return value
-        if isinstance(value, str):
-            return _check_patience(cls(**_check_options(_parse_url(value))))
-        if isinstance(value, Mapping):
-            return _check_patience(cls(**_check_options(_parse_mapping(value))))
-        raise Misconfigured(f"Redis is given as a URL like {EXAMPLE} or as a dict, not as {type(value).__name__}")
+        if not isinstance(value, (str, Mapping)):
+            raise Misconfigured(f"Redis is given as a URL like {EXAMPLE} or as a dict, not as {type(value).__name__}")
+        config = cls(**_checked(_parse_url(value) if isinstance(value, str) else _parse_mapping(value)))
+        if config.patience > RESEND_LIMIT:
+            raise Misconfigured(
+                f"SOCKET_TIMEOUT and RETRIES let one command take {config.patience:.0f} s; at most {RESEND_LIMIT:.0f} "
+                "are safe, because Redis remembers a request for two minutes: shorten them"
+            )
+        return config
 
     @property
     def patience(self) -> float:
@@ -103,10 +196,47 @@ def _join(addresses: Iterable[Address]) -> str:
     return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in addresses)
 
 
+#: options -> checks; those of TLS are passed on to redis-py
+CHECKS: Final[dict[str, Check]] = {
+    **{one.name: one.metadata["check"] for one in fields(RedisConfig) if one.metadata},
+    **{
+        f"ssl_{name}": _text
+        for name in ("ca_certs", "ca_path", "ca_data", "certfile", "keyfile", "password", "ciphers")
+    },
+    "ssl_cert_reqs": _verification,
+    "ssl_check_hostname": _flag,
+    "ssl_min_version": lambda _name, value: value,
+}
+#: other names of options -> ours
+_ALIASES: Final = {
+    "cluster": "cluster_nodes",
+    "master": "sentinel_master",
+    "socket_connect_timeout": "connect_timeout",
+    "user": "username",
+    "ssl_ca_cert": "ssl_ca_certs",
+}
+_SETTINGS: Final = {"cluster_nodes": "CLUSTER", "sentinel_master": "MASTER"}
+#: options that no query of a URL has
+_NAMED_BY_URL: Final = ("host", "port", "path", "sentinels", "sentinel_master", "cluster_nodes")
+#: options of URLs written for other programs, which have a fixed value here
+_FIXED: Final = (
+    "protocol",
+    "decode_responses",
+    "encoding",
+    "encoding_errors",
+    "retry_on_timeout",
+    "socket_keepalive",
+    "health_check_interval",
+    "client_name",
+    "timeout",
+)
+
+
 # --- reading
 
 
 def _parse_url(url: str) -> dict[str, Any]:
+    # redis-py's own parser would ignore a database that is no number.
     scheme, separator, _ = url.strip().partition("://")
     scheme = scheme.lower()
     if not separator:
@@ -126,47 +256,25 @@ def _parse_url(url: str) -> dict[str, Any]:
             "percent-encode it with urllib.parse.quote(password, safe='')"
         )
     values = _parse_query(parts.query)
-    if parts.username:
-        values["username"] = unquote(parts.username)
-    if parts.password:
-        values["password"] = unquote(parts.password)
+    login = {"username": parts.username, "password": parts.password}
+    values |= {name: unquote(text) for name, text in login.items() if text}
+    path = unquote(parts.path)
     if scheme == "unix":
-        values["path"] = unquote(parts.path)
-        if parts.hostname or not values["path"].strip("/"):
+        if parts.hostname or not path.strip("/"):
             raise Misconfigured("a unix:// URL needs the absolute path of the socket: 'unix:///run/redis/redis.sock'")
-        return values
-    values["host"] = unquote(parts.hostname or "localhost")
-    values["port"] = port if port is not None else 6379
-    values["ssl"] = scheme == "rediss"
-    database = unquote(parts.path).strip("/")
-    if database:
-        values.setdefault("db", database)
-    return values
-
-
-#: options of URLs written for other programs, which have a fixed value here
-_FIXED: Final = frozenset(
-    (
-        "protocol",
-        "decode_responses",
-        "encoding",
-        "encoding_errors",
-        "retry_on_timeout",
-        "socket_keepalive",
-        "health_check_interval",
-        "client_name",
-        "timeout",
-    )
-)
+        return {**values, "path": path}
+    database = {"db": path.strip("/")} if path.strip("/") else {}
+    host, port = unquote(parts.hostname or "localhost"), 6379 if port is None else port
+    return {**database, **values, "host": host, "port": port, "ssl": scheme == "rediss"}
 
 
 def _parse_query(query: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
-        name = ALIASES.get(name.lower(), name.lower())
+        name = _ALIASES.get(name.lower(), name.lower())
         if name in _FIXED:
             logger.warning("the option %s of the Redis URL is ignored: django_delayq sets it itself", name)
-        elif name in CHECKS and name not in ("host", "port", "path", "sentinels", "sentinel_master", "cluster_nodes"):
+        elif name in CHECKS and name not in _NAMED_BY_URL:
             values[name] = value
         else:
             option = repr(name) if re.fullmatch(r"[a-z_]{1,40}", name) else "after the '?'"
@@ -178,7 +286,7 @@ def _parse_mapping(options: Mapping[Any, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in options.items():
         name = str(key).lower()
-        name = ALIASES.get(name, name)
+        name = _ALIASES.get(name, name)
         if name != "url" and name not in CHECKS:
             names = [option.upper() for option in ("url", "cluster", "master", *CHECKS)]
             raise Misconfigured(f"{str(key)[:40]!r} is no option of Redis.{suggest(str(key).upper(), names)}")
@@ -199,17 +307,15 @@ def _parse_mapping(options: Mapping[Any, Any]) -> dict[str, Any]:
     return values
 
 
-# --- checking
-
-
-def _check_options(values: dict[str, Any]) -> dict[str, Any]:
-    config: dict[str, Any] = {}
-    ssl_options: dict[str, Any] = {}
-    for name, value in values.items():
-        if value is None:
-            continue
-        target = ssl_options if name.startswith("ssl_") else config
-        target[name] = CHECKS[name](name, value)
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a configuration with these options."""
+    checked = {
+        name: CHECKS[name](_SETTINGS.get(name, name.upper()), value)
+        for name, value in values.items()
+        if value is not None
+    }
+    config = {name: value for name, value in checked.items() if not name.startswith("ssl_")}
+    ssl_options = {name: value for name, value in checked.items() if name.startswith("ssl_")}
     if ssl_options and not config.setdefault("ssl", "path" not in config):
         raise Misconfigured("SSL options need TLS: use a rediss:// URL or SSL: True")
     if config.get("ssl"):
@@ -221,14 +327,4 @@ def _check_options(values: dict[str, Any]) -> dict[str, Any]:
         raise Misconfigured("SENTINELS (a list of addresses) and MASTER (its name) belong together; give both")
     if config.get("cluster_nodes") and config.get("db"):
         raise Misconfigured("a Redis Cluster has only database 0; leave DB out and use PREFIX to tell projects apart")
-    return config
-
-
-def _check_patience(config: RedisConfig) -> RedisConfig:
-    """Return ``config`` if all retries of a command end while Redis still remembers its request id."""
-    if config.patience > RESEND_LIMIT:
-        raise Misconfigured(
-            f"SOCKET_TIMEOUT and RETRIES let one command take {config.patience:.0f} s; at most {RESEND_LIMIT:.0f} are "
-            f"safe, because Redis remembers a request for two minutes: shorten them"
-        )
     return config

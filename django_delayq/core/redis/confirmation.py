@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from redis import exceptions as redis_errors
 
 from ..errors import Misconfigured, NotConfirmed
-from .server_info import by_server, version_of
+from .probe import by_server, version_of
 
 if TYPE_CHECKING:
     from .config import RedisConfig

@@ -17,10 +17,9 @@ from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
 from . import probe
-from .client_deployment import deployment_of_client
 from .config import RedisConfig
 from .confirmation import Confirmation
-from .deployments import Deployment, deployment_of
+from .deployments import Deployment, deployment_of, deployment_of_client
 from .event_loops import EventLoops
 from .faults import REDIS_ERRORS, Fault, classify
 from .link import within

@@ -1,4 +1,4 @@
-"""Calls from event loops, over redis-py's own pools for asyncio. Each is tried once.
+"""Calls from event loops, over redis-py's own connections for asyncio. Each is tried once.
 
 A call that gets no reply, or needs more than one, is made again by the blocking path, in a thread. So retries, moved
 slots and failovers are handled there alone, and its pools name the server of a call.
@@ -7,17 +7,17 @@ slots and failovers are handled there alone, and its pools name the server of a 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from redis import exceptions as redis_errors
-from redis.asyncio import ConnectionPool as LoopPool
 from redis.asyncio import connection as aio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -56,10 +56,11 @@ class EventLoops:
         #: True if connections with these options exist for event loops, too
         self.can_call = base is not None and all(name in parameters for name in options if name.startswith("ssl_"))
         self._options = {name: value for name, value in options.items() if name != "ssl"}
-        self._options |= {"retry": Retry(NoBackoff(), 0), "retry_on_error": []}
-        if base is not None:
-            self._options["connection_class"] = _aging_class(base, limits.max_age)
-        self._connections = min(MOST_CONNECTIONS, limits.connections)
+        # The limit of an attempt is set here: redis-py's own one would cost a task for each call.
+        self._options |= {"retry": Retry(NoBackoff(), 0), "retry_on_error": [], "socket_timeout": None}
+        self._options.pop("connection_class", None)
+        self._make: Callable[..., Any] = partial(_aging_class(base or aio.Connection), limits.max_age)
+        self._limits = options.get("socket_timeout"), min(MOST_CONNECTIONS, limits.connections)
         self._clients: dict[asyncio.AbstractEventLoop, _LoopClient] = {}
 
     async def exchange(self, pool: BoundedPool, packed: bytes, until: float) -> Any:
@@ -76,7 +77,8 @@ class EventLoops:
         client, address = await self._client(), pool.address()
         server = client.servers.get(address)
         if server is None:
-            server = client.servers[address] = _Server(LoopPool(**self._options | dict(address)), self._connections)
+            make = partial(self._make, **self._options | dict(address))
+            server = client.servers[address] = _Server(make, *self._limits)
         return await server.exchange(packed, until)
 
     async def in_thread(self, function: Callable[[], T]) -> T:
@@ -137,19 +139,29 @@ class _LoopClient:
 
 
 class _Server:
-    """Connections of one event loop to one server."""
+    """Connections of one event loop to one server.
 
-    def __init__(self, pool: LoopPool, connections: int) -> None:
-        self._pool = pool
+    Args:
+        make: makes a connection.
+        seconds: time limit of an attempt; None = that of the call.
+        connections: their greatest number.
+    """
+
+    def __init__(self, make: Callable[[], Any], seconds: float | None, connections: int) -> None:
+        self._make = make
+        self._seconds = math.inf if seconds is None else seconds
         self._connections = connections
         self._free = asyncio.Semaphore(connections)
+        self._idle: list[Any] = []
 
     async def exchange(self, packed: bytes, until: float) -> Any:
         """Send a packed command, once, and return the reply; see :meth:`EventLoops.exchange`."""
-        has_connection = False
+        has_connection, clock = False, asyncio.get_running_loop().time
+        end = clock() + until - time.monotonic()
         try:
-            async with asyncio.timeout(until - time.monotonic()), self._free:
+            async with asyncio.timeout_at(end) as limit, self._free:
                 has_connection = True
+                limit.reschedule(min(end, clock() + self._seconds))
                 return await self._exchange(packed)
         except TimeoutError as error:
             if has_connection:
@@ -160,39 +172,46 @@ class _Server:
             ) from error
 
     async def _exchange(self, packed: bytes) -> Any:
-        connection: Any = await self._pool.get_connection()
+        connection = self._idle.pop() if self._idle else self._make()
         try:
-            await connection.send_packed_command(packed)
+            await connection.connect()
+            await connection.send_packed_command(packed, False)
             return await connection.read_response()
-        except redis_errors.ReadOnlyError:
-            await connection.disconnect()  # a new connection finds the new master
+        except BaseException as error:
+            # Half a reply may be left on it. After READONLY a new connection finds the new master.
+            if not isinstance(error, redis_errors.ResponseError) or isinstance(error, redis_errors.ReadOnlyError):
+                await connection.disconnect(nowait=True)
             raise
         finally:
-            await self._pool.release(connection)
+            self._idle.append(connection)
 
     async def close(self) -> None:
         """Close the connections when the calls in progress have ended."""
         for _ in range(self._connections):
             await self._free.acquire()
-        await self._pool.disconnect()
+        for connection in self._idle:
+            await connection.disconnect()
 
 
 class _Aging:
-    """Mixin for redis-py's connections of event loops, which replaces them at their maximum age."""
+    """Mixin for redis-py's connections of event loops, which are replaced at their maximum age."""
 
-    max_age: float | None
     is_connected: bool
-    _old_at = 0.0
+
+    def __init__(self, max_age: float | None, **options: Any) -> None:
+        super().__init__(**options)
+        self._max_age = max_age
+        self._old_at = math.inf
 
     async def connect(self) -> None:
-        """Connect, unless connected; the pool calls it before each use."""
+        """Connect, unless connected."""
         if self.is_connected and time.monotonic() < self._old_at:
             return
         await self.disconnect()  # type: ignore[attr-defined]
         await super().connect()  # type: ignore[misc]
-        self._old_at = end_of(self.max_age)
+        self._old_at = end_of(self._max_age)
 
 
 @cache
-def _aging_class(base: type, max_age: float | None) -> type:
-    return type(base.__name__, (_Aging, base), {"max_age": max_age})
+def _aging_class(base: type) -> type:
+    return type(base.__name__, (_Aging, base), {})

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
-import socket
-import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import redis
 from redis import exceptions as redis_errors
+from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool, SSLConnection
+from redis.retry import Retry
 
 from ..errors import Misconfigured, QueueUnavailable
 from .faults import REDIS_ERRORS, Fault, classify, without_permission
-from .server_info import OLDEST_SERVER, version_of
 
 _SETTING: Final = "DELAYQ['REDIS']"
-_TLS_ALERT: Final = b"\x15\x03"
+OLDEST_SERVER: Final = (6, 2)
 _PASSWORD: Final = re.compile("username-password|Authentication required")
-_PATIENCE: Final = 2.0  # seconds for each test connection
+_PATIENCE: Final = 2.0  # seconds for each step of a second try
 
 
 def check(make_pool: Callable[[], ConnectionPool], where: str, *, cluster: bool) -> dict[str, Any]:
@@ -51,7 +49,7 @@ def check(make_pool: Callable[[], ConnectionPool], where: str, *, cluster: bool)
 
 
 def _check_kind(info: dict[str, Any], where: str, cluster: bool) -> None:
-    mode = info.get("redis_mode", "cluster" if cluster else "standalone")
+    mode = info.get("redis_mode")
     if mode == "sentinel":
         raise Misconfigured(
             f"{where} is a Sentinel, not a Redis server; set {_SETTING} = "
@@ -69,8 +67,7 @@ def _check_kind(info: dict[str, Any], where: str, cluster: bool) -> None:
 
 
 def _check_version(info: dict[str, Any], where: str) -> None:
-    version = version_of(info)
-    if version and version < OLDEST_SERVER:
+    if version_of(info) < OLDEST_SERVER:
         release, minimum = info["redis_version"], ".".join(map(str, OLDEST_SERVER))
         raise Misconfigured(f"{where} is Redis {release}; django_delayq needs {minimum} or newer (or Valkey); upgrade")
 
@@ -99,9 +96,12 @@ def _explain_connection_error(
         return Misconfigured(
             f"the certificate of {where} is not trusted here ({text}); give its authority as SSL_CA_CERTS"
         )
-    fault = _explain_greeting(pool, where, silent=isinstance(error, redis_errors.TimeoutError))
-    if fault is not None:
-        return fault
+    if "DENIED" in text:
+        return Misconfigured(
+            f"{where} is in protected mode and refuses other machines; set a password or bind it to this network"
+        )
+    if isinstance(error, redis_errors.InvalidResponse):
+        return Misconfigured(f"the program at {where} is no Redis server; correct the host or port in {_SETTING}")
     if "Permission denied" in text:
         return Misconfigured(f"this user may not open the socket {where}; join its group, or change unixsocketperm")
     if isinstance(error, redis_errors.BusyLoadingError):
@@ -110,6 +110,10 @@ def _explain_connection_error(
         return QueueUnavailable(f"nothing listens at {where}; start Redis, or correct the address in {_SETTING}")
     if "Name or service not known" in text or "name resolution" in text or "nodename nor servname" in text:
         return QueueUnavailable(f"the host name of {where} cannot be resolved; correct it in {_SETTING}, or check DNS")
+    if pool is not None and _speaks_otherwise(pool):
+        if issubclass(pool.connection_class, SSLConnection):
+            return Misconfigured(f"{where} does not speak TLS; write redis:// instead of rediss://")
+        return Misconfigured(f"{where} speaks TLS; write rediss:// instead of redis://")
     if isinstance(error, redis_errors.TimeoutError):
         return QueueUnavailable(f"Redis at {where} does not answer in time; check for a firewall between, and its load")
     if classify(error) is Fault.CONFIG:
@@ -117,42 +121,51 @@ def _explain_connection_error(
     return QueueUnavailable(f"Redis at {where} cannot be used now ({type(error).__name__}: {text})")
 
 
-def _explain_greeting(pool: ConnectionPool | None, where: str, *, silent: bool) -> Misconfigured | None:
-    """Return the error that the reply to a plain PING shows: TLS on the wrong side, protected mode, not a Redis."""
-    if pool is None or "host" not in pool.connection_kwargs:  # not for a Sentinel's master or a unix socket
-        return None
-    address = (pool.connection_kwargs["host"], pool.connection_kwargs.get("port", 6379))
-    tried_tls = issubclass(pool.connection_class, SSLConnection)
-    greeting = _read_greeting(address)
-    if greeting.startswith(b"-DENIED"):
-        return Misconfigured(
-            f"{where} is in protected mode and refuses other machines; set a password or bind it to this network"
-        )
-    if greeting.startswith(_TLS_ALERT) or (not (greeting or tried_tls or silent) and _speaks_tls(address)):
-        return None if tried_tls else Misconfigured(f"{where} speaks TLS; write rediss:// instead of redis://")
-    if greeting.startswith((b"+", b"-")):
-        return Misconfigured(f"{where} does not speak TLS; write redis:// instead of rediss://") if tried_tls else None
-    if greeting:
-        return Misconfigured(f"the program at {where} is no Redis server; correct the host or port in {_SETTING}")
-    return None
+def _speaks_otherwise(pool: ConnectionPool) -> bool:
+    """Return True if the server of a pool answers with TLS in place of plain text, or the other way round.
 
-
-def _read_greeting(address: tuple[str, int]) -> bytes:
-    with suppress(OSError), socket.create_connection(address, timeout=_PATIENCE) as line:
-        line.sendall(b"PING\r\n")
-        return line.recv(200)
-    return b""
-
-
-def _speaks_tls(address: tuple[str, int]) -> bool:
-    """Return True if the peer answers a handshake, even with a refusal. No secret is sent, so nothing is verified."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    try:
-        with socket.create_connection(address, timeout=_PATIENCE) as line, context.wrap_socket(line):
-            return True
-    except ssl.SSLError as error:
-        return "ALERT" in str(error).upper()
-    except OSError:
+    No secret is sent, so nothing is verified. A refused handshake is an answer, too.
+    """
+    address = {name: pool.connection_kwargs[name] for name in ("host", "port") if name in pool.connection_kwargs}
+    if not address:  # of a Sentinel's master, or a unix socket
         return False
+    client = redis.Redis(
+        **address,
+        ssl=not issubclass(pool.connection_class, SSLConnection),
+        ssl_cert_reqs="none",
+        ssl_check_hostname=False,
+        socket_timeout=_PATIENCE,
+        socket_connect_timeout=_PATIENCE,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+    )
+    try:
+        return bool(client.ping())
+    except (redis_errors.ResponseError, redis_errors.AuthenticationError):
+        return True
+    except REDIS_ERRORS as error:
+        return "ALERT" in str(error).upper()
+    finally:
+        client.close()
+
+
+# --- replies of INFO
+
+
+def by_server(info: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the reply of each server; the client of a cluster returns those of several nodes by name."""
+    return [info] if "redis_version" in info else list(info.values())
+
+
+def version_of(info: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the ``(major, minor)`` that a server reports as compatible (Valkey reports 7.2)."""
+    return tuple(map(int, str(info["redis_version"]).split(".")[:2]))
+
+
+def server_version(info: Callable[..., Any]) -> tuple[int, ...]:
+    """Return the version of the server, of a cluster's oldest one.
+
+    Args:
+        info: the client's method ``info``.
+    """
+    return min(map(version_of, by_server(info("server"))))

@@ -20,7 +20,7 @@ from .confirmation import Confirmer
 from .connection import ELSEWHERE, Connection
 from .faults import REDIS_ERRORS, Fault, classify, without_permission
 from .link import deadline_of_thread
-from .server_info import server_version
+from .probe import server_version
 
 #: ``observe(verb, seconds, failed)``: the script's name, the caller's waiting time including retries, and True if the
 #: call raised. It runs in the thread of the call, so it should be short and must not block.

@@ -67,12 +67,13 @@ class Sender(Shards):
         It needs no thread if Redis accepts the job at once. Otherwise the same call, with the same request id, is made
         in a thread: it waits, looks elsewhere, tries again or raises the error. Both share one time limit.
         """
-        scripts, connection, request = self.broker.scripts, self.broker.connection, request_for((new,))
+        scripts, connection, request = self.broker.scripts, self.broker.connection, None
         until = time.monotonic() + connection.patience
         if connection.loops.can_call and not (new.room_ms or self.is_confirmed(new)):
             try:
                 if self._is_plain(new) and await scripts.call_on_loop(*self._fresh_call(new), until=until):
                     return ScheduleOutcome.CREATED
+                request = request_for((new,))
                 epoch, shards = self._first_epoch(fresh=_is_nowhere(new))
                 shard = self.shard(number_of(epoch, crc32(new.id.encode()) % shards))
                 args = (request, shard.constants, pack_new(new), b"0", b"", b"", b"1")
