@@ -58,7 +58,7 @@ NOT_IN_MEMORY := $(addprefix tests/core/test_,$(addsuffix .py,bulk_loads_epochs 
 IN_MEMORY := $(filter-out $(NOT_IN_MEMORY),$(ON_A_CLUSTER)) $(addprefix tests/core/test_,$(addsuffix .py,\
 	all_or_none bulk_failed bulk_morgue filter_ranges filtered_bulk filtered_pages generations history known \
 	large_arguments look marks merged_burials page_ranges pause_for postponed priorities producers release_priority \
-	reserve_buried reserve_match search starving timings worker_commands workers))
+	reserve_buried search starving timings worker_commands workers))
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -q $(ARGS)

@@ -1,7 +1,7 @@
 """Benchmark of reading the whole queue through Spark against one process that scans it with the same calls to Redis.
 
 Ids and due times: against ZRANGE WITHSCORES, 1,000 at a time. All columns: against the reader of the core, which makes
-the same script calls as Spark's tasks do; and, for the record, against these calls alone without decoding.
+the same script calls as Spark's tasks do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(
 
 
 def _report(title: str, rates: dict[str, list[float]]) -> Report:
-    scan, ids, bare, columns, everything = (median(values) for values in rates.values())
+    scan, ids, columns, everything = (median(values) for values in rates.values())
     report = Report("snapshot", title, ("reader", "jobs/s", "µs/job"))
     report.rows = [(name, median(values), 1e6 / median(values)) for name, values in rates.items()]
     hiredis = importlib.util.find_spec("hiredis") is not None
@@ -56,7 +56,6 @@ def _report(title: str, rates: dict[str, list[float]]) -> Report:
     report.figures = {
         "ids_ratio": ids / scan,
         "all_ratio": everything / columns,
-        "all_ratio_undecoded": everything / bare,
         "hiredis": hiredis,
         "rounds": rates,
     }
@@ -68,7 +67,7 @@ def _report(title: str, rates: dict[str, list[float]]) -> Report:
 
 
 def _readers(broker: Broker, spark: SparkSession, server: Server) -> dict[str, Callable[[int], None]]:
-    from django_delayq.core.operations.columns import Part, read_columns, read_replies
+    from django_delayq.core.snapshot import Part, read_jobs
 
     queue = broker.queue(QUEUE)
     parts = [Part(QUEUE, number, "waiting") for number in queue.numbers]
@@ -81,11 +80,8 @@ def _readers(broker: Broker, spark: SparkSession, server: Server) -> dict[str, C
                 seen, at = seen + len(found), at + PAGE
         _check(seen, jobs)
 
-    def replies(jobs: int) -> None:
-        _check(sum(reply.n for part in parts for reply in read_replies(broker, part)), jobs)
-
     def columns(jobs: int) -> None:
-        _check(sum(some.n for part in parts for some in read_columns(broker, part)), jobs)
+        _check(sum(len(views) for part in parts for views in read_jobs(broker, part)), jobs)
 
     def through_spark(schema: str) -> Callable[[int], None]:
         def read(jobs: int) -> None:
@@ -98,8 +94,7 @@ def _readers(broker: Broker, spark: SparkSession, server: Server) -> dict[str, C
     return {
         "ZRANGE scan, one process": zrange,
         "Spark, ids and due": through_spark("id string, due timestamp"),
-        "script's replies, one process": replies,
-        "core's columns, one process": columns,
+        "core's reader, one process": columns,
         "Spark, all columns": through_spark(""),
     }
 

@@ -195,8 +195,8 @@ def _opened(setting: object) -> Iterator[Connection]:
 
 
 def _checked_broker(connection: Connection, prefix: str, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    from django_delayq.core import fsck
     from django_delayq.core.broker import Broker
-    from django_delayq.core.operations import fsck
 
     made = Broker(connection, prefix=prefix)
     yield made
@@ -261,7 +261,7 @@ def django_db_setup(django_db_setup: None) -> Iterator[None]:
 def delayq(redis_setting: object, prefix: str, settings: Any, request: pytest.FixtureRequest) -> Iterator[Broker]:
     """``settings.DELAYQ`` points to the emptied Redis; the value is the shell's own broker, checked afterwards."""
     from django_delayq import connections
-    from django_delayq.core.operations import fsck
+    from django_delayq.core import fsck
 
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": redis_setting, "PREFIX": prefix}
     connections.close_broker()

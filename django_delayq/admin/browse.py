@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from ..core.counts import Counts
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id
-from ..core.operations.inspector import INDEXES, SEARCHED, Counts
-from ..core.operations.job_filter import JobFilter
-from ..core.operations.pages import Accepts
-from ..status.text_search import SearchTimeout, TextSearch
+from ..core.inspector import SEARCHED
+from ..core.job_filter import JobFilter
+from ..core.reading import INDEXES, Accepts
+from ..status.text_search import TextSearch
 from .live_filters import filter_of, given_filters
 
 if TYPE_CHECKING:
     from django.http import QueryDict
 
     from ..core.broker import Broker
-    from ..core.operations.views import JobView
+    from ..core.job_view import JobView
 
 #: places that can be listed → their orders, default first
 PLACES: Final[dict[str, tuple[str, ...]]] = {
@@ -182,31 +183,36 @@ def search(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, seco
         counts: of all queues, so that empty queues and places are skipped.
         seconds: time limit of the search.
     """
-    searched = [one for one in counts if query.queue in ("", one.queue) and _places_of(one)]
+    searched = [(one.queue, _places_of(one)) for one in counts if query.queue in ("", one.queue)]
     deadline = time.monotonic() + seconds
-    matches = TextSearch(query.text, deadline)
     listing = Listing()
-    seen: set[tuple[str, str, bytes]] = set()
+    found: dict[tuple[str, str, bytes], JobView] = {}
 
     def add(view: JobView) -> None:
-        name = view.job.queue, view.id, view.job.key if view.state == "morgue" else b""
-        if name not in seen and query.where.holds(view):
-            seen.add(name)
-            listing.jobs.append(view)
+        found.setdefault((view.job.queue, view.id, view.job.key if view.state == "morgue" else b""), view)
 
-    try:
-        for view in _by_id(broker, [one.queue for one in searched], matches, query.text):
+    for view in _by_id(broker, [name for name, places in searched if places], query.text):
+        if query.where.holds(view):
             add(view)
-        for one in searched:
-            matches.check_deadline()
-            for view in broker.inspector.search(one.queue, matches, places=_places_of(one), limit=MOST_FOUND + 1):
-                add(view)
-                if len(listing.jobs) > MOST_FOUND:
-                    raise SearchTimeout
-    except SearchTimeout:
-        listing.cut_off = True
-    listing.jobs = listing.jobs[:MOST_FOUND]
-    listing.examined = matches.examined
+    where, accepts = replace(query.where, text=query.text), TextSearch(query.text)
+    for name, places in searched:
+        for place in places:
+            cursor, is_first = "", True
+            while cursor or is_first:
+                is_first = False
+                left = deadline - time.monotonic()
+                if left <= 0 or len(found) > MOST_FOUND:
+                    listing.cut_off = True
+                    break
+                page = broker.inspector.page(
+                    name, place, cursor=cursor, limit=MOST_FOUND + 1, where=where, accepts=accepts, seconds=left
+                )
+                listing.examined += page.examined
+                cursor = page.cursor
+                for view in page.jobs:
+                    add(view)
+    listing.cut_off = listing.cut_off or len(found) > MOST_FOUND
+    listing.jobs = list(found.values())[:MOST_FOUND]
     return listing
 
 
@@ -214,13 +220,12 @@ def _places_of(counts: Counts) -> list[str]:
     return [place for place in SEARCHED if count_at(counts, place)]
 
 
-def _by_id(broker: Broker, names: Sequence[str], matches: TextSearch, text: str) -> Iterator[JobView]:
+def _by_id(broker: Broker, names: Sequence[str], text: str) -> Iterator[JobView]:
     try:
         ident = check_id(text)
     except InvalidJob:
         return
     for name in names:
-        matches.check_deadline()
         view = broker.inspector.get(name, ident)
         if view is not None:
             yield view

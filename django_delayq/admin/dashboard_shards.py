@@ -14,7 +14,7 @@ from .charts import HeatMap, level
 from .formatting import grouped
 
 if TYPE_CHECKING:
-    from ..core.operations.counts import Counts
+    from ..core.counts import Counts
     from ..status import QueueStatus
 
 #: maximum number of rows, and of shards in a row

@@ -18,7 +18,7 @@ from .. import repair
 from ..core import codec
 from ..core.errors import DelayQError, InvalidJob
 from ..core.job import Payload, Undecodable
-from ..core.operations.views import JobView
+from ..core.job_view import JobView
 from ..repair.edit import MOST_PAYLOADS
 from ..settings.conf import mask
 from ..status.job_content import argument_names, loaded, split_call

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
 from ..core.job import POSTPONED, STARTED, STOPPING, Job
-from ..core.operations.views import JobView
+from ..core.job_view import JobView
 from ..core.task import registry
 from ..settings.conf import conf, mask
 from ..status.job_content import call_rows

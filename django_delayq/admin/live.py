@@ -15,7 +15,7 @@ import django_delayq
 
 from .. import connections
 from ..core.inputs import short
-from ..core.operations.views import JobView
+from ..core.job_view import JobView
 from .attempts import AttemptPages
 from .browse import (
     BrowseQuery,

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import connections
-from ..core.filtered_bulk import CANCEL, DISCARD, RUN_NOW, Verb, change_matching, kick
+from ..core.bulk import CANCEL, DISCARD, RUN_NOW, Verb, change, kick
 from ..core.job import Generation
 from .browse import BrowseQuery
 from .live_list import LiveListPages
@@ -150,11 +150,11 @@ class LiveBulkPages(LiveListPages):
     def _change_selected(
         self, request: HttpRequest, action: PlaceAction, query: BrowseQuery, selected: list[tuple[str, str, bytes]]
     ) -> HttpResponse:
-        change, counts = action.verb().action, Counter[str]()
+        act, counts = action.verb().action, Counter[str]()
         try:
             for name, ident, key in selected:
                 queue = connections.existing_queue(name)
-                outcome = "" if queue is None else change.anywhere(queue, ident, Generation((key,)))
+                outcome = "" if queue is None else act.anywhere(queue, ident, Generation((key,)))
                 counts[outcome or "gone"] += 1
         finally:  # also if Redis became unavailable midway
             self.note(request, query.queue or "*", f"{action.name} selected: {dict(counts)}")
@@ -172,7 +172,7 @@ class LiveBulkPages(LiveListPages):
                 queue = connections.existing_queue(name)
                 if queue is None or name < begin:
                     continue
-                changed = change_matching(
+                changed = change(
                     queue,
                     verb,
                     query.where,

@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from ..core.errors import InvalidJob
-from ..core.operations.job_filter import JobFilter
+from ..core.job_filter import JobFilter
 from ..core.times import ms_of
 
 if TYPE_CHECKING:

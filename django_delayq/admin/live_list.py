@@ -12,7 +12,7 @@ from django.utils.text import capfirst
 
 from .. import connections
 from ..core.errors import InvalidJob
-from ..core.operations.views import JobView
+from ..core.job_view import JobView
 from .browse import LIMITS, PLACES, SEARCH_SECONDS, USUAL_LIMIT, BrowseQuery, Listing, browse, count_at, search
 from .formatting import grouped, moment
 from .job_view_model import JobViewModel

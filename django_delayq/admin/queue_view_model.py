@@ -17,7 +17,7 @@ from .formatting import When, duration, exact, grouped, moment
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
-    from ..core.operations.inspector import Counts
+    from ..core.counts import Counts
     from ..core.queue import Queue
     from ..status import QueueStatus, WorkerStatus
 

@@ -146,7 +146,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
             return self.confirm(
                 request, "queue_purge", _("Purge"), queue, form=form, yes=_("Purge the queue"), harmful=True
             )
-        verbs = (queue_verbs.cancel_all, bulk.discard_all) if form.cleaned_data["morgue"] else (queue_verbs.cancel_all,)
+        verbs = (queue_verbs.cancel_all, _discard_all) if form.cleaned_data["morgue"] else (queue_verbs.cancel_all,)
         counts = self.sweep(request, queue, "purge", *verbs)
         if counts is not None:
             cancelled, discarded = counts.get("cancelled", 0), counts.get("discarded", 0)
@@ -179,3 +179,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
             % numbers,
         )
         return None
+
+
+def _discard_all(queue: Queue, *, progress: bulk.Progress | None = None) -> dict[str, int]:
+    return dict(bulk.change(queue, bulk.DISCARD, progress=progress).counts)

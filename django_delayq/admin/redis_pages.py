@@ -27,7 +27,7 @@ from .base import AdminPages
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
-    from ..core.operations.counts import Counts
+    from ..core.counts import Counts
 
 View = Callable[..., HttpResponse]
 

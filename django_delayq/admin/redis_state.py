@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from ..connections import broker, hurried_broker
 from ..core.errors import DelayQError
 from ..core.job import Payload
-from ..core.operations.views import JobView
+from ..core.job_view import JobView
 from . import content, formatting
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..core import codec
 from ..core.job import RAW, Job, Payload, Undecodable
-from ..core.operations.views import JobView
+from ..core.job_view import JobView
 from ..core.task import registry
 from ..masking import Mask
 from ..settings.conf import mask

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from .. import connections
 from ..access.problems import Problem
-from ..core.operations.job_filter import JobFilter
-from ..core.operations.pages import Accepts, Page
-from ..core.operations.views import JobView
+from ..core.job_filter import JobFilter
+from ..core.job_view import JobView
 from ..core.queue import Queue
+from ..core.reading import Accepts, Page
 from ..settings.conf import conf
 from ..status.text_search import TextSearch
 

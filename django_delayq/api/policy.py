@@ -9,7 +9,7 @@ from .. import connections
 from ..access.problems import Problem
 from ..connections import DjangoBroker
 from ..core import rules
-from ..core.operations.counts import Counts
+from ..core.counts import Counts
 from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
 from ..settings.conf import conf

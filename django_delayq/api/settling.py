@@ -7,18 +7,15 @@ nothing, whatever was read before.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from ..core.errors import Bury, Release
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload
-from ..core.operations.views import unpack_views
+from ..core.job_view import JobView
 from ..core.outcomes import AttemptOutcome, Settlement, ack
 from ..core.queue import Queue
-from ..core.records.schedule_frames import pack_id
-from ..core.redis.scripts import Call
 from ..core.task import registry
 from ..core.times import iso_of
 from ..pull import ends, permits
@@ -90,15 +87,15 @@ def settle(
     """
     existing = _known_shards(queue, entries)
     mine = [place for place, entry in enumerate(entries) if entry.lease.shard in existing]
-    now_ms, live = _live(queue, [entries[place] for place in mine])
+    live = _live(queue, [entries[place] for place in mine])
     settlements: dict[int, Settlement] = {}
     lost: dict[int, Settlement] = {}
     for place in mine:
         entry = entries[place]
-        held = _held(live.get((entry.lease.shard, entry.id)), entry)
-        taken_ms = entry.lease.taken_ms
-        if held is not None:
-            settlements[place] = build(held, entry, taken_ms, max(0, int(now_ms) - taken_ms))
+        view = live.get((entry.lease.shard, entry.id))
+        held, taken_ms = _held(view, entry), entry.lease.taken_ms
+        if view is not None and held is not None:
+            settlements[place] = build(held, entry, taken_ms, max(0, int(view.read_ms) - taken_ms))
         else:  # sent anyway: the shard counts the ends that came too late
             lost[place] = build(_unread_job(queue, entry, caller), entry, taken_ms, 0)
     _notify(queue, entries, settlements)
@@ -114,12 +111,13 @@ def settle(
 def _notify(queue: Queue, entries: Sequence[HeldEntry], settlements: Mapping[int, Settlement]) -> None:
     """Call the listeners for ends of held jobs, with the complete jobs."""
     announced = {place: one for place, one in settlements.items() if ends.has_listeners(one)}
-    _, live = _live(queue, [entries[place] for place in announced], most=b"")
+    live = _live(queue, [entries[place] for place in announced], most=None)
     for place, settlement in announced.items():
         entry = entries[place]
-        job = live.get((entry.lease.shard, entry.id))
-        if job is None or job.token != entry.lease.token:
+        view = live.get((entry.lease.shard, entry.id))
+        if view is None or view.job.token != entry.lease.token:
             continue
+        job = view.job
         if job.merged:
             job.payloads = tuple(queue.broker.inspector.payloads(queue.name, job.id))
         ends.notify(queue, replace(settlement, job=job), _error_of(entry, settlement))
@@ -155,7 +153,7 @@ def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
                     "lease_ends": iso_of(now_ms + ttr_ms),
                 }
         if held and permits.are_needed(queue.name):
-            permits.renew(queue, _live(queue, held)[1].values(), ttr_ms)
+            permits.renew(queue, [view.job for view in _live(queue, held).values()], ttr_ms)
     return results
 
 
@@ -167,40 +165,26 @@ def _known_shards(queue: Queue, entries: Sequence[HeldEntry]) -> frozenset[int]:
     return numbers
 
 
-def _live(
-    queue: Queue, entries: Sequence[HeldEntry], most: bytes = b"0"
-) -> tuple[float, Mapping[tuple[int, str], Job]]:
-    """Return Redis's time and the live jobs by (shard, id).
+def _live(queue: Queue, entries: Sequence[HeldEntry], most: int | None = 0) -> Mapping[tuple[int, str], JobView]:
+    """Return the live jobs by (shard, id).
 
     Args:
         queue: the queue of the jobs.
         entries: the jobs.
-        most: maximum bytes of arguments to read, as ASCII digits; b"" = all.
+        most: maximum bytes of arguments to read; None = all.
     """
-    ids_left: dict[int, list[str]] = {}
+    members: dict[tuple[str, int], list[bytes]] = {}
     for entry in entries:
-        ids_left.setdefault(entry.lease.shard, []).append(entry.id)
-    now_ms, live = 0.0, {}
-    while ids_left:
-        calls = [
-            Call.on_shard("view", queue.shard(number), b"".join(map(pack_id, ids)), most)
-            for number, ids in ids_left.items()
-        ]
-        rest: dict[int, list[str]] = {}
-        for (number, ids), frame in zip(ids_left.items(), queue.broker.scripts.call_many(calls), strict=True):
-            now_ms = max(now_ms, struct.unpack_from("<d", frame)[0])
-            views = unpack_views(queue.name, number, ids, frame)
-            live.update({(number, view.id): view.job for view in views if view is not None})
-            if len(views) < len(ids):
-                rest[number] = ids[len(views) :]
-        ids_left = rest
-    return now_ms, live
+        members.setdefault((queue.name, entry.lease.shard), []).append(entry.id.encode())
+    views = (view for _, view in queue.broker.inspector.reader.jobs(members, most=most))
+    return {(view.job.shard, view.id): view for view in views}
 
 
-def _held(job: Job | None, entry: HeldEntry) -> Job | None:
+def _held(view: JobView | None, entry: HeldEntry) -> Job | None:
     """Return the job if it is held under this lease, else None."""
-    if job is None or job.token != entry.lease.token:
+    if view is None or view.job.token != entry.lease.token:
         return None
+    job = view.job
     if job.merged:
         # The held payloads are not read. This stand-in has a durable key, so that the shard checks the payloads itself.
         job.payloads = (Payload(b"", "", DURABLE * 16),)

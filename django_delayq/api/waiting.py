@@ -57,9 +57,9 @@ def answer(search: Search, record: IdempotencyRecord | None, *, deadline_soon: b
     return Response(_rendered(jobs, record), headers={} if jobs else {"Retry-After": RETRY_AFTER})
 
 
-def reserved(job: HeldJob | None, record: IdempotencyRecord | None, **more: str) -> Response:
+def reserved(job: HeldJob | None, record: IdempotencyRecord | None) -> Response:
     """Return a response with the job, if one was reserved."""
-    return Response({**_rendered([] if job is None else [job], record), **more})
+    return Response(_rendered([] if job is None else [job], record))
 
 
 def _rendered(jobs: list[HeldJob], record: IdempotencyRecord | None) -> dict[str, Any]:

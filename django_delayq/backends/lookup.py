@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from django.conf import settings
 
 from .. import connections
-from ..core.operations.views import JobView
+from ..core.job_view import JobView
 from ..core.records.packed import unpack_job
 from ..core.results import FAILED, READY, RUNNING, ResultRecord, Results
 from ..outbox import durability, rows

@@ -100,39 +100,12 @@ class ConsumerVerbs(Base, Generic[HeldT]):
 
         With ``buried``, if no job of the id is live, the one that was buried last is taken from the morgue.
         """
-        which = {"id": id, **({"buried": True} if buried else {})}
-        jobs, _cursor = yield from self._reserve_one(queue, which, early, ttr, worker)
+        length = None if ttr is None else seconds(ttr)
+        options = members(early=early, buried=buried or None, ttr=length, worker=worker or self._worker)
+        sent_at = time.monotonic()
+        data = yield from self._post("queues", queue, "reserve", body={"id": id, **options})
+        jobs = self._keep(data["jobs"], length, sent_at)
         return jobs[0] if jobs else None
-
-    @verb
-    def reserve_match(
-        self,
-        queue: str,
-        *,
-        text: str = "",
-        task: str = "",
-        prefix: str = "",
-        early: bool = False,
-        ttr: Seconds | None = None,
-        worker: str = "",
-    ) -> Steps[HeldT | None]:
-        """Reserve the first due job that meets all conditions; return None if there is none.
-
-        Args:
-            queue: name of the queue.
-            text: part of the id, the task's name, the context, and the body, arguments or payloads as stored (canonical
-                JSON); ASCII letters in either case.
-            task: name of the task.
-            prefix: beginning of the id.
-            early: also jobs that are not due yet.
-            ttr, worker: see :meth:`reserve`.
-        """
-        where = members(text=text or None, task=task or None, prefix=prefix or None)
-        cursor: str | None = None
-        while True:  # a request ends after some seconds; the next one continues
-            jobs, cursor = yield from self._reserve_one(queue, {"where": where}, early, ttr, worker, cursor)
-            if jobs or cursor is None:
-                return jobs[0] if jobs else None
 
     @verb
     def ack(self, jobs: Sequence[HeldT]) -> Steps[list[bool]]:
@@ -206,22 +179,6 @@ class ConsumerVerbs(Base, Generic[HeldT]):
         # The leases begin when the jobs are found: at any time of a wait, but most often at its end.
         jobs = self._keep(answer.data["jobs"], ttr, time.monotonic() if wait else sent_at)
         return jobs, answer.retry_after or 0.0
-
-    def _reserve_one(
-        self,
-        queue: str,
-        which: Mapping[str, Any],
-        early: bool,
-        ttr: Seconds | None,
-        worker: str,
-        cursor: str | None = None,
-    ) -> Steps[tuple[list[HeldT], str | None]]:
-        """Reserve one job; return it in a list, and the cursor if jobs are left to examine."""
-        length = None if ttr is None else seconds(ttr)
-        options = members(early=early, ttr=length, worker=worker or self._worker, cursor=cursor)
-        sent_at = time.monotonic()
-        data = yield from self._post("queues", queue, "reserve", body={**which, **options})
-        return self._keep(data["jobs"], length, sent_at), data.get("cursor")
 
     def _fail(
         self, jobs: Sequence[Held], error: BaseException | str, delay: Seconds | None = None

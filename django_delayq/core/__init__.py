@@ -15,6 +15,7 @@ Application code outside Django and all other packages of the project import fro
 """
 
 from .broker import Broker
+from .counts import Counts
 from .errors import (
     Bury,
     DelayQError,
@@ -30,10 +31,12 @@ from .errors import (
     Retry,
     Verdict,
 )
+from .inspector import Inspector
 from .job import Job, NewJob, Payload, new_id
-from .operations.inspector import Counts, Inspector, JobView, Page
+from .job_view import JobView
 from .outcomes import Batch, Settlement, Tick, ack, bury, fail, release
 from .queue import Queue
+from .reading import Page
 from .redis.connection import Connection, RedisConfig, connect
 from .task import Registry, Task, TaskOptions, registry
 

@@ -9,15 +9,15 @@ from typing import Any, Final, Unpack
 from . import depths, figures, rules
 from .errors import Misconfigured
 from .figures import Figures, Tally
+from .inspector import Inspector
 from .job import BrokenJob, pack_repeats
-from .operations.inspector import Inspector
-from .operations.resharding import EpochChanges
 from .queue import Queue
 from .records.keys import MAX_SHARDS, Shard, make_shard, wake_key
 from .records.layout import Layout
 from .redis.connection import Connection
 from .redis.probe import OLDEST_SERVER, by_server, server_version
 from .redis.scripts import Observer, Scripts, clear_errors
+from .resharding import EpochChanges
 from .sending import quotas
 from .wake import ChannelWaker, ListWaker, Waker
 from .workers import WorkerRegistry
@@ -98,7 +98,7 @@ class Broker(WorkerRegistry):
         )
 
     def reshard(self, name: str, shards: int) -> Layout:
-        """Change a queue's number of shards while it is in use (:mod:`.operations.resharding`); return its layout.
+        """Change a queue's number of shards while it is in use (:mod:`.resharding`); return its layout.
 
         Raises:
             InvalidJob: there is no such queue, or the number is not 1 … 1024.

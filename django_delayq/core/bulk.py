@@ -1,221 +1,246 @@
-"""Bulk operations on the jobs of a queue, for operators: an action applied to a selection of jobs.
+"""Bulk operations on the jobs of a queue, for operators: a verb applied to all jobs of a place, or to those that match.
 
-Every verb works through its selection in chunks of at most 250 jobs, one script call each. It may run beside producers
-and workers at full load: other calls wait for one chunk at most. Each script checks again that a job still qualifies
-and changes it as a whole; no job is read first and removed later. Jobs that are buried, or fail, after the start of the
-call are left alone, so each verb ends whatever the workers do meanwhile.
-
-Every verb returns the number of jobs per outcome. It calls ``progress``, if given, after each chunk with the number of
-jobs checked so far, and the number at the start of the call.
+An operation walks through an order of the place, so it may run beside producers and workers at full load: other calls
+wait for one chunk at most. Only names are read where no condition has to be checked. Each script checks again that a
+job still qualifies and changes it as a whole; a job that matches is changed under the key of its generation, so one
+that ran or was replaced since it was read is left alone. Jobs that are buried, or fail, after the start of the call are
+left alone, so each operation ends whatever the workers do meanwhile. A cursor continues it.
 """
 
 from __future__ import annotations
 
-import struct
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Final, TypeAlias
 from zlib import crc32
 
-from .operations import actions
-from .operations.actions import UNCOUNTED, Action, Name
-from .operations.morgue import Discard, Kick, KickPace
-from .operations.selection import (
-    Progress,
-    Selected,
-    ShardSnapshot,
-    every,
-    in_turn,
-    last_score,
-    name_of,
-    named,
-    shard_snapshots,
-)
-from .records.keys import DUE_KEYS, number_of
-from .records.schedule_frames import CHUNK
+from . import actions
+from .actions import UNCOUNTED, Action, Name
+from .job_filter import EVERY_JOB, JobFilter
+from .job_view import split_name
+from .morgue import Discard, Kick, KickPace
+from .reading import INDEXES, Accepts, IndexEntry, PageRequest, Range, matching, pack_cursor, unpack_cursor
+from .records.keys import number_of
+from .records.schedule_frames import CHUNK, encode_id
 
 if TYPE_CHECKING:
     from .queue import Queue
 
-#: numbers of jobs by outcome, and of jobs checked
-Step = tuple[Mapping[str, int], int]
+#: called with the number of jobs checked so far, and the number at the start
+Progress: TypeAlias = Callable[[int, int], None]
+#: an id (its generation that was buried last), or an id and the key of a generation
+Selected: TypeAlias = str | tuple[str, bytes]
 
-_RUN_NOW: Final = struct.Struct("<dII")
+#: ids read from an iterable before they are processed
+_NAMED_AT_ONCE: Final = 10_000
+#: shards of which a chunk of names is read at once
+_SHARDS_AT_ONCE: Final = 16
 
 
-# -- the morgue ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Verb on the jobs of a place.
+
+    Attributes:
+        place: where the jobs are.
+        begun: returns its action, given the moment (µs) after which a job came too late.
+        only_delayed: True = only of jobs that are not due yet.
+    """
+
+    place: str
+    begun: Callable[[float], Action]
+    only_delayed: bool = False
+
+    @property
+    def action(self) -> Action:
+        """Action for jobs that are named by their generations."""
+        return self.begun(math.inf)
 
 
-def kick_many(
-    queue: Queue,
-    selected: Iterable[Selected],
-    *,
-    delay_ms: int = 0,
-    replace: bool = False,
-    progress: Progress | None = None,
-) -> dict[str, int]:
-    """Move jobs from the morgue back into the queue; see :meth:`Queue.kick`.
+#: cancels waiting jobs; reserved ones, and content gated behind them, are left alone: cancelled
+CANCEL: Final = Verb("waiting", lambda _: actions.cancel_waiting())
+#: makes waiting jobs due now; they keep their order in each priority class of a shard, and their failures: moved
+RUN_NOW: Final = Verb("waiting", lambda _: actions.run_waiting_now(), only_delayed=True)
+#: moves waiting jobs that failed to the morgue; a merged one with more than 250 payloads gets several records: killed
+KILL_FAILED: Final = Verb("failed", lambda moment: actions.end_failed_before("killed", moment))
+#: deletes waiting jobs that failed: deleted
+DELETE_FAILED: Final = Verb("failed", lambda moment: actions.end_failed_before("deleted", moment))
+#: deletes jobs from the morgue: discarded
+DISCARD: Final = Verb("morgue", lambda _: Discard())
+
+
+def kick(pace: KickPace | None = None, *, replace: bool = False) -> Verb:
+    """Return the verb that moves jobs from the morgue back into the queue: kicked, live or gone.
 
     Args:
-        selected: ids, or (id, key) pairs.
-        delay_ms: delay from now.
+        pace: when they fall due; None = now.
         replace: replace live plain jobs of the same ids.
+    """
+    action = Kick(pace or KickPace.of(0), replace=replace)
+    return Verb("morgue", lambda _: action)
 
-    Returns:
-        Numbers of jobs: kicked, live (they stay because of a live job of the same id) and gone.
+
+@dataclass(slots=True)
+class Changed:
+    """Result of an operation: numbers of jobs by outcome, and the cursor with which it can be continued."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    #: number of jobs that were read
+    examined: int = 0
+    #: number of jobs of the place at the start, or of those that were read if these are more
+    total: int = 0
+    #: "" = all jobs were read
+    cursor: str = ""
+
+    def count(self, examined: int, progress: Progress | None) -> None:
+        """Count jobs that were read, and report the progress."""
+        self.examined += examined
+        self.total = max(self.total, self.examined)
+        if progress:
+            progress(self.examined, self.total)
+
+
+def change(
+    queue: Queue,
+    verb: Verb,
+    where: JobFilter = EVERY_JOB,
+    *,
+    accepts: Accepts | None = None,
+    cursor: str = "",
+    seconds: float = math.inf,
+    progress: Progress | None = None,
+) -> Changed:
+    """Apply a verb to all jobs of its place that meet the conditions.
+
+    Waiting jobs that arrive meanwhile are changed too if they are due before the last job that waited at the start.
+
+    Args:
+        queue: the queue.
+        verb: one of this module.
+        where: the conditions; without one, all jobs.
+        accepts: see :meth:`Inspector.page`.
+        cursor: of an earlier call with the same verb and conditions, which it continues.
+        seconds: time after which no further chunk is read.
+        progress: called after each chunk with the number of jobs that were read, and that of the place at the start.
+
+    Raises:
+        InvalidJob: the cursor is not valid.
+    """
+    give_up = time.monotonic() + seconds
+    by = where.best_order(verb.place, tuple(INDEXES[verb.place]))
+    start = _Start(queue, verb, by)
+    bounds = Range(by, start.low).within(*where.bounds(by))
+    request = PageRequest(
+        place=verb.place, bounds=bounds, after=unpack_cursor(cursor), most_bytes=0, where=where, accepts=accepts
+    )
+    # The range of an order may say it all; the name of a morgue record has the key of its generation.
+    by_names = request.matches_all or (accepts is None and verb.place == "morgue" and where.is_range_of(by))
+    step = CHUNK * min(len(queue.numbers), _SHARDS_AT_ONCE) if by_names else request.at_once
+    walk = start.until_end(
+        queue.broker.inspector.reader.walk(queue, verb.place, bounds, after=request.after, at_once=CHUNK)
+    )
+    changed = Changed(total=start.total)
+    entries = list(islice(walk, step + 1))
+    while entries:
+        chunk, entries = entries[:step], entries[step:]
+        names = _names(chunk) if by_names else _matching_names(queue, request, chunk)
+        for number, mine in names.items():
+            changed.counts.update(start.actions[number].in_shard(queue, number, mine))
+            if by_names:
+                changed.count(len(mine), progress)
+        if not by_names:
+            changed.count(len(chunk), progress)
+        if entries and time.monotonic() >= give_up:
+            changed.cursor = pack_cursor(chunk[-1])
+            break
+        entries += islice(walk, step)
+    changed.counts = Counter({outcome: n for outcome, n in changed.counts.items() if n and outcome != UNCOUNTED})
+    return changed
+
+
+class _Start:
+    """State of a queue at the start of an operation: what came later is left alone."""
+
+    def __init__(self, queue: Queue, verb: Verb, by: str) -> None:
+        queue.broker.read_layout(queue.name)  # finds shards that were opened meanwhile
+        inspector, numbers = queue.broker.inspector, queue.numbers
+        counts = dict(zip(numbers, inspector.count_each_shard(queue, numbers), strict=True))
+        # Largest possible score of an entry made up to now, µs.
+        moments = {number: one.now_ms * 1000 + 999 for number, one in counts.items()}
+        #: the action for each shard
+        self.actions = {number: verb.begun(moment) for number, moment in moments.items()}
+        #: number of jobs of the place
+        self.total = sum(
+            {"waiting": one.delayed + (0 if verb.only_delayed else one.ready), "failed": one.failed}.get(
+                verb.place, one.morgue
+            )
+            for one in counts.values()
+        )
+        #: bound of the order before which no job is wanted
+        self.low = min(one.now_ms + 1 for one in counts.values()) if verb.only_delayed and by == "due" else None
+        self._until: Mapping[int, float] = {}
+        if by == "due":
+            self._until = inspector.reader.last_scores(queue, verb.place, by)
+        elif by == "updated":
+            self._until = moments
+        self._last = max(self._until.values(), default=-math.inf if by == "due" else math.inf)
+
+    def until_end(self, walk: Iterator[IndexEntry]) -> Iterator[IndexEntry]:
+        """Yield the entries of a walk that were there at the start."""
+        return (
+            entry
+            for entry in takewhile(lambda entry: entry.score <= self._last, walk)
+            if entry.score <= self._until.get(entry.shard, math.inf)
+        )
+
+
+def _names(entries: Iterable[IndexEntry]) -> dict[int, list[Name]]:
+    """Return the names of jobs by shard; that of a morgue record has the key of its generation."""
+    names: dict[int, list[Name]] = {}
+    for entry in entries:
+        name = split_name(entry.member) if b"\0" in entry.member else (entry.member, b"")
+        names.setdefault(entry.shard, []).append(name)
+    return names
+
+
+def _matching_names(queue: Queue, request: PageRequest, entries: Sequence[IndexEntry]) -> dict[int, list[Name]]:
+    names: dict[int, list[Name]] = {}
+    for entry, view in matching(queue.broker.inspector.reader, queue, request, entries):
+        if view is not None:
+            names.setdefault(entry.shard, []).append((encode_id(view.id), view.job.key))
+    return names
+
+
+# -- jobs that the caller names --------------------------------------------------------------------------------------
+
+
+def change_named(
+    queue: Queue, selected: Iterable[Selected], verb: Verb, *, progress: Progress | None = None
+) -> dict[str, int]:
+    """Apply a verb to jobs of the morgue, wherever they are; return the number of jobs by outcome, gone included.
+
+    Args:
+        queue: the queue.
+        selected: ids, or (id, key) pairs.
+        verb: :data:`DISCARD`, or one of :func:`kick`.
+        progress: called with the number of jobs handled so far, twice.
 
     Raises:
         InvalidJob: an invalid id.
     """
-    return _on_named(queue, selected, Kick(KickPace.of(delay_ms), replace=replace), progress)
-
-
-def retried(counts: Mapping[str, int]) -> Counter[str]:
-    """Return counts of :func:`kick_many` with the outcome *retried*, for interfaces whose verb is *retry*."""
-    return Counter({"retried" if outcome == "kicked" else outcome: number for outcome, number in counts.items()})
-
-
-def kick_all(
-    queue: Queue,
-    *,
-    delay_ms: int = 0,
-    per_second: float | None = None,
-    pace: KickPace | None = None,
-    replace: bool = False,
-    progress: Progress | None = None,
-) -> dict[str, int]:
-    """Move all jobs of the morgue back into the queue, the earliest burials first.
-
-    Args:
-        delay_ms: delay from now.
-        per_second: how many of them fall due in a second; None = all at once.
-        pace: the pace in place of these two, at which the caller continues an earlier call.
-        replace: replace live plain jobs of the same ids.
-
-    Returns:
-        See :func:`kick_many`.
-
-    Raises:
-        InvalidJob: a pace that is not above 0.
-    """
-    shards = shard_snapshots(queue)
-    pace = pace or KickPace.of(delay_ms, per_second, max((shard.now_ms for shard in shards.values()), default=0))
-    return _on_morgue(queue, shards, Kick(pace, replace=replace), progress)
-
-
-def discard_many(queue: Queue, selected: Iterable[Selected], *, progress: Progress | None = None) -> dict[str, int]:
-    """Delete jobs from the morgue; see :meth:`Queue.discard`.
-
-    Args:
-        selected: ids, or (id, key) pairs.
-
-    Returns:
-        Numbers of jobs: discarded and gone.
-
-    Raises:
-        InvalidJob: an invalid id.
-    """
-    return _on_named(queue, selected, Discard(), progress)
-
-
-def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progress | None = None) -> dict[str, int]:
-    """Delete all jobs from the morgue.
-
-    Args:
-        before_ms: only those that were buried before this moment, Unix ms.
-
-    Returns:
-        Number of jobs discarded.
-    """
-    latest = float("inf") if before_ms is None else before_ms * 1000 - 1
-    return _on_morgue(queue, shard_snapshots(queue), Discard(), progress, latest)
-
-
-def _on_morgue(
-    queue: Queue,
-    shards: Mapping[int, ShardSnapshot],
-    action: Action,
-    progress: Progress | None,
-    latest: float = float("inf"),
-) -> dict[str, int]:
-    chunks = every(queue, ("morgue",), lambda number: min(shards[number].moment, latest))
-    total = sum(shard.morgue for shard in shards.values())
-    return _count(_on_chunks(queue, chunks, lambda _: action), total, progress)
-
-
-# -- jobs that failed ------------------------------------------------------------------------------------------------
-
-
-def kill_failed(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Move every waiting job that has failed to the morgue, with the reason ``buried by an operator``.
-
-    Reserved ones are left alone. A merged job with more than 250 payloads gets several morgue records.
-
-    Returns:
-        Number of jobs killed.
-    """
-    return _end_failed(queue, "killed", progress)
-
-
-def delete_failed(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Delete every waiting job that has failed; reserved ones are left alone.
-
-    Returns:
-        Number of jobs deleted.
-    """
-    return _end_failed(queue, "deleted", progress)
-
-
-def _end_failed(queue: Queue, verb: str, progress: Progress | None) -> dict[str, int]:
-    shards = shard_snapshots(queue)
-    total = sum(shard.failed for shard in shards.values())
-    chunks = every(queue, ("failed",), lambda number: shards[number].moment)
-    ends = {number: actions.end_failed_before(verb, shard.moment) for number, shard in shards.items()}
-    return _count(_on_chunks(queue, chunks, ends.__getitem__), total, progress)
-
-
-# -- jobs that wait --------------------------------------------------------------------------------------------------
-
-
-def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Cancel every waiting job in Redis; reserved ones, and content gated behind them, are left alone.
-
-    Jobs that arrive meanwhile are cancelled too if they are due before the last job that waited at the start of the
-    call.
-
-    Returns:
-        Number of jobs cancelled.
-    """
-    total = sum(shard.waiting for shard in shard_snapshots(queue).values())
-    action = actions.cancel_waiting()
-    return _count(_on_chunks(queue, every(queue, DUE_KEYS), lambda _: action), total, progress)
-
-
-def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Make every waiting job due now, keeping the present order (within each priority class of a shard).
-
-    An overdue job keeps its place, so the queue's lag does not change; failures are kept.
-
-    Returns:
-        Number of jobs moved.
-    """
-    total = sum(shard.delayed for shard in shard_snapshots(queue).values())
-    walks = [_run_now(queue, number, index) for number in queue.numbers for index in DUE_KEYS if index != "parked"]
-    return _count(in_turn(walks), total, progress)
-
-
-def _run_now(queue: Queue, number: int, index: str) -> Iterator[Step]:
-    """Make the jobs of a class due now. The script selects them, because each place follows from the one before."""
-    until = last_score(queue, number, index)
-    last, checked = 0.0, CHUNK if until else 0
-    while checked == CHUNK:
-        frame = queue.call("run_all_now", number, DUE_KEYS.index(index) + 1, f"{last:.0f}", until, CHUNK)
-        last, checked, changed = _RUN_NOW.unpack(frame)
-        if checked:
-            yield {"moved": changed}, checked
-
-
-# -- jobs named in their shard ---------------------------------------------------------------------------------------
+    queue.broker.read_layout(queue.name)
+    action, pending, seen = verb.action, iter(selected), 0
+    counts: Counter[str] = Counter()
+    while names := [name_of(one) for one in islice(pending, _NAMED_AT_ONCE)]:
+        counts.update(_in_all_epochs(queue, action, names))
+        seen += len(names)
+        if progress:
+            progress(seen, seen)
+    return {outcome: n for outcome, n in counts.items() if outcome != UNCOUNTED}
 
 
 def act_in_shard(queue: Queue, number: int, selected: Sequence[Selected], action: Action) -> list[str]:
@@ -226,7 +251,7 @@ def act_in_shard(queue: Queue, number: int, selected: Sequence[Selected], action
     Args:
         queue, number: the shard.
         selected: (id, key) of each.
-        action: one of :mod:`.operations.actions`.
+        action: one of :mod:`.actions`.
 
     Returns:
         The outcome of each.
@@ -234,34 +259,19 @@ def act_in_shard(queue: Queue, number: int, selected: Sequence[Selected], action
     return action.in_shard(queue, number, [name_of(one) for one in selected])
 
 
-# -- the loop --------------------------------------------------------------------------------------------------------
+def name_of(selected: Selected) -> Name:
+    """Return the name that a script takes.
+
+    Raises:
+        InvalidJob: an invalid id.
+    """
+    ident, key = (selected, b"") if isinstance(selected, str) else selected
+    return encode_id(ident), key
 
 
-def _count(steps: Iterable[Step], total: int | None, progress: Progress | None) -> dict[str, int]:
-    """Carry out the steps of an operation; return the number of jobs per outcome."""
-    counts: Counter[str] = Counter()
-    seen = 0
-    for outcomes, checked in steps:
-        counts.update(outcomes)
-        seen += checked
-        if progress:
-            progress(seen, seen if total is None else total)
-    return {outcome: n for outcome, n in counts.items() if n and outcome != UNCOUNTED}
-
-
-def _on_chunks(
-    queue: Queue, chunks: Iterable[tuple[int, Sequence[Name]]], action_for: Callable[[int], Action]
-) -> Iterator[Step]:
-    """Apply the action for a shard to each chunk of its jobs."""
-    for number, names in chunks:
-        yield Counter(action_for(number).in_shard(queue, number, names)), len(names)
-
-
-def _on_named(queue: Queue, selected: Iterable[Selected], action: Action, progress: Progress | None) -> dict[str, int]:
-    """Apply an action to named jobs, wherever they are."""
-    queue.broker.read_layout(queue.name)
-    steps = ((Counter(_in_all_epochs(queue, action, names)), len(names)) for names in named(selected))
-    return _count(steps, None, progress)
+def retried(counts: Mapping[str, int]) -> Counter[str]:
+    """Return counts of :func:`kick` with the outcome *retried*, for interfaces whose verb is *retry*."""
+    return Counter({"retried" if outcome == "kicked" else outcome: number for outcome, number in counts.items()})
 
 
 def _in_all_epochs(queue: Queue, action: Action, names: Sequence[Name]) -> Iterator[str]:

@@ -180,7 +180,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
-    """Counts of a generation, which a kick keeps; see :attr:`.operations.views.JobView.history`.
+    """Counts of a generation, which a kick keeps; see :attr:`.job_view.JobView.history`.
 
     ``releases`` of a live job are those before the last kick; later ones follow from its reserves and failures.
     """

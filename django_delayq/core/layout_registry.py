@@ -15,10 +15,10 @@ from .redis.scripts import clear_errors
 from .thread_lock import ThreadLock
 
 if TYPE_CHECKING:
-    from .operations.resharding import EpochChanges
     from .queue import Queue
     from .redis.connection import Connection
     from .redis.scripts import Scripts
+    from .resharding import EpochChanges
 
 log = logging.getLogger("django_delayq.core.broker")
 

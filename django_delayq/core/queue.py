@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any, TypeVar
 from zlib import crc32
 
+from . import actions
+from .actions import live_ids
 from .errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
 from .job import Generation, NewJob, new_key, request_for
-from .operations import actions
-from .operations.actions import live_ids
-from .operations.morgue import Discard, Kick, KickPace
+from .morgue import Discard, Kick, KickPace
 from .outcomes import (
     CLOSED_LETTER,
     CLOSED_REPLY,
@@ -301,7 +301,7 @@ class Queue(Shards):
     def visit(
         self, ident: str, ask: Callable[[int], T | None], *, create: bool = False, fresh: bool = False
     ) -> T | None:
-        """Call the shards in which an id may live, the oldest first, until one has it (:mod:`..operations.resharding`).
+        """Call the shards in which an id may live, the oldest first, until one has it (:mod:`.resharding`).
 
         Args:
             ask: called with the number of a shard; None means that the shard is closed and the id not live in it.

@@ -10,8 +10,10 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from .job import Job, digest_of
+from .job_view import unpack_reply
 from .outcomes import AttemptOutcome, Batch, Settlement, Which, bury, expire
 from .records.frames import pack
+from .records.keys import SHARD_KEYS
 from .records.limit_frames import Allowance, pack_allowances
 from .records.reserve_frames import start_flag, unpack_batch, unpack_held
 from .records.schedule_frames import CHUNK
@@ -250,8 +252,16 @@ class Shards(ShardSet):
         return list(jobs.values())
 
     def _leases(self, number: int, offset: int, limit: int, *, only_expired: bool) -> list[Job]:
-        frame = self.call("leases", number, offset, limit, b"1" if only_expired else b"0")
-        return unpack_held(frame, self.name, number)
+        frame = self.broker.inspector.reader.read(
+            self.name,
+            number,
+            index=SHARD_KEYS.index("lease") + 1,
+            place="r",
+            skip=offset,
+            limit=limit,
+            expired=only_expired,
+        )
+        return [view.job for view in unpack_reply(self.name, number, frame, buried=False, place="r").views]
 
 
 def _serving(which: Which, allowances: Sequence[Allowance]) -> tuple[bytes, ...]:

@@ -18,6 +18,8 @@ from .inputs import short
 TEN_YEARS_MS: Final = 3653 * 86_400_000
 #: latest possible due time (in the year 2255): due scores are microseconds, and a double holds them exactly up to 2^53
 MAX_DUE_MS: Final = 9_000_000_000_000
+#: length of a lease if neither its holder nor the job names one
+USUAL_TTR_MS: Final = 60_000
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from ..core.errors import InvalidJob
-from ..core.operations.job_filter import JobFilter
+from ..core.job_filter import JobFilter
 from ..core.times import ms_of, parse_moment
 from .base import positive
 

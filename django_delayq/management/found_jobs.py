@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from ..core.errors import InvalidJob
 from ..core.inputs import short
+from ..core.inspector import SEARCHED
 from ..core.job import Job
-from ..core.operations.inspector import INDEXES, SEARCHED
-from ..core.operations.job_filter import JobFilter
-from ..core.operations.views import JobView
+from ..core.job_filter import JobFilter
+from ..core.job_view import JobView
 from ..core.queue import Queue
+from ..core.reading import INDEXES
 from ..core.times import iso_of
 from ..masking import Mask
 from ..status.formatting import printable, table

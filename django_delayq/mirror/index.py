@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from redis.exceptions import ResponseError
-
-from ..core.operations.views import JobView
+from ..core.job_view import JobView
+from ..core.reading import unpack_entries
 from ..core.records.keys import SHARD_KEYS
 from ..core.records.schedule_frames import CHUNK
 from ..core.redis.scripts import clear_errors
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
     from ..core.queue import Queue
 
 logger: Final = logging.getLogger(__name__)
-
-#: errors that reading a damaged record may raise, here or (ResponseError) in the script that looks it up
-_DAMAGED: Final = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, struct.error, ResponseError)
 
 
 class Index:
@@ -45,8 +40,11 @@ class Index:
 
     def after(self, score: bytes, member: bytes) -> list[tuple[bytes, bytes]]:
         """Return up to 250 ``(member, score)`` pairs after the given one, or from the beginning if it is empty."""
-        words = self.queue.call("page", self.number, self._position, b"0", CHUNK, score, member, request=b"")
-        return list(zip(words[::2], words[1::2], strict=True))
+        wanted = {"index": self._position, "limit": CHUNK, "names": True, "after": (score, member) if score else None}
+        _more, entries = unpack_entries(
+            self.queue.broker.inspector.reader.read(self.queue.name, self.number, **wanted), self.number
+        )
+        return [(entry.member, entry.text.encode()) for entry in entries]
 
     def between(self, low: int, high: int) -> list[Entry]:
         """Return the entries with scores from ``low`` to ``high``, both included."""
@@ -84,46 +82,30 @@ class Index:
         """Return the rows of the entries that still exist."""
         readable = {entry.member: entry for entry in entries if is_readable(entry.member)}
         rows = {}
-        for view, entry in self.views(readable):
-            if (row := self._row(view, entry)) is not None:
-                rows[entry.member] = row
+        for member, view in self.jobs(list(readable)):
+            if (row := self._row(view, readable[member])) is not None:
+                rows[member] = row
         missing = [entry for entry in entries if entry.member not in rows]
         for entry, score in zip(missing, self.scores([entry.member for entry in missing]), strict=True):
             if score == entry.score:  # otherwise it was removed meanwhile, or is copied with its new score
                 rows[entry.member] = self._broken(entry, "its record is missing; run manage.py delayq_fsck")
         return list(rows.values())
 
-    def views(self, entries: dict[bytes, Entry]) -> Iterator[tuple[JobView | str, Entry]]:
-        """Yield the jobs, each with its entry. For a damaged job, yield the error message instead."""
-        members = list(entries)
-        try:
-            views = list(self.queue.broker.inspector.views(self.queue, self.number, self.place.name, members))
-        except _DAMAGED as error:
-            if len(members) == 1:
-                logger.warning(
-                    "a record in the %s index of %s, shard %d, cannot be read: %s",
-                    self.place.name,
-                    self.queue.name,
-                    self.number,
-                    error,
-                )
-                yield f"its record cannot be read: {type(error).__name__}: {error}", entries[members[0]]
-                return
-            for member in members:
-                yield from self.views({member: entries[member]})
-            return
-        for view in views:
-            entry = entries.get(self._member(view))
-            if entry is not None:
-                yield view, entry
+    def jobs(self, members: Sequence[bytes]) -> Iterator[tuple[bytes, JobView]]:
+        """Yield the jobs of members of the index, as far as they still exist."""
+        reader = self.queue.broker.inspector.reader
+        return reader.jobs({(self.queue.name, self.number): members}, buried=self.place is MORGUE)
 
-    def _member(self, view: JobView) -> bytes:
-        ident = view.id.encode()
-        return ident + b"\0" + view.job.key if self.place is MORGUE else ident
-
-    def _row(self, view: JobView | str, entry: Entry) -> Row | None:
-        if isinstance(view, str):
-            return self._broken(entry, view)
+    def _row(self, view: JobView, entry: Entry) -> Row | None:
+        if view.broken:
+            logger.warning(
+                "a record in the %s index of %s, shard %d, cannot be read: %s",
+                self.place.name,
+                self.queue.name,
+                self.number,
+                view.broken,
+            )
+            return self._broken(entry, f"its record cannot be read: {view.broken}")
         if self.place is not MORGUE and not view.job.failures:
             return None  # it was replaced since the index was read
         return row_of(self.place, view, entry.score)

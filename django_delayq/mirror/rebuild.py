@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from .. import connections
-from ..core.operations.selection import Progress
+from ..core.bulk import Progress
 from ..settings.conf import conf
 from .duty import delete_rows
 from .index_mirror import IndexMirror, cursors_of, table

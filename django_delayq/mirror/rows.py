@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from ..core.codec import as_json, decode_args
 from ..core.job import MAX_ID_BYTES, Job
-from ..core.operations.views import JobView
+from ..core.job_view import JobView
 from ..core.task import registry
 from ..masking import MOST_CHARACTERS
 from ..models import NAME_LENGTH, FailedJob, MorgueJob

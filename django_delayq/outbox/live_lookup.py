@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from ..core.operations.actions import live_ids
+from ..core.actions import live_ids
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..core import bulk
-from ..core.operations.selection import Progress
+from ..core.bulk import Progress, Verb
 from ..core.queue import Queue
 from ..models import OutboxJob
 from . import durability, rows
@@ -26,17 +26,17 @@ State = OutboxJob.State
 
 
 def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Cancel every waiting job, also those that Redis has refused; see :func:`.core.bulk.cancel_all`.
+    """Cancel every waiting job, also those that Redis has refused; see :data:`.core.bulk.CANCEL`.
 
     Raises:
         QueueUnavailable: Redis is unavailable; jobs that were never sent are cancelled all the same.
     """
     states = (State.UNSENT, State.REFUSED)
-    return _on_all(queue, bulk.cancel_all, "cancelled", states, rows.mark_cancelled, progress, moved=False)
+    return _on_all(queue, bulk.CANCEL, "cancelled", states, rows.mark_cancelled, progress, moved=False)
 
 
 def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Make every waiting job due now; see :func:`.core.bulk.run_all_now`.
+    """Make every waiting job due now; see :data:`.core.bulk.RUN_NOW`.
 
     Raises:
         QueueUnavailable: Redis is unavailable; jobs that were never sent are due as soon as it is back.
@@ -45,7 +45,7 @@ def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, 
     def move(some: QuerySet[OutboxJob]) -> int:
         return rows.move(some, NOW, uuid.uuid4())
 
-    return _on_all(queue, bulk.run_all_now, "moved", (State.UNSENT,), move, progress, moved=True)
+    return _on_all(queue, bulk.RUN_NOW, "moved", (State.UNSENT,), move, progress, moved=True)
 
 
 def count_unsent(queue: Queue) -> int:
@@ -55,7 +55,7 @@ def count_unsent(queue: Queue) -> int:
 
 def _on_all(
     queue: Queue,
-    act: Callable[..., dict[str, int]],
+    verb: Verb,
     outcome: str,
     states: Sequence[str],
     change: Callable[[QuerySet[OutboxJob]], int],
@@ -85,7 +85,7 @@ def _on_all(
         if progress:
             progress(done + seen, done + total)
 
-    counts = act(queue, progress=advance)
+    counts = dict(bulk.change(queue, verb, progress=advance).counts)
     changed = done + counts.get(outcome, 0)
     return counts | {outcome: changed} if changed else counts
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +10,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType, TimestampType
 
-from ..core.operations.columns import Columns, Entries, Part, default_of
+from ..core.job_view import FARTHEST, JobView
+from ..core.snapshot import COLUMNS, Entries, Part
 from .schemas import columns
 
 #: One row per job and place; a morgue record is a row of its own beside a live job of the same id. Times have ms
@@ -41,11 +41,10 @@ JOBS: Final = columns(
 )
 #: columns that are constant within one place of a shard
 OF_PART: Final = frozenset({"queue", "shard", "state"})
-_FARTHEST: Final = 2.0**53
 
 
 class ArrowRows:
-    """Converter from records of the core to batches of the requested columns."""
+    """Converter from jobs of the core to batches of the requested columns."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")
@@ -54,30 +53,25 @@ class ArrowRows:
         """Return a batch from pages of an index."""
         return self._batch([self._entry_column(field, entries) for field in self._schema])
 
-    def of_columns(self, some: Sequence[Columns]) -> pa.RecordBatch:
-        """Return a batch from the column data of one part."""
-        return self._batch([self._column(field, some) for field in self._schema])
+    def of_jobs(self, part: Part, views: Sequence[JobView]) -> pa.RecordBatch:
+        """Return a batch from jobs of one part."""
+        return self._batch([self._column(field, part, views) for field in self._schema])
 
     def _batch(self, arrays: list[pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _column(self, field: pa.Field, some: Sequence[Columns]) -> pa.Array:
-        n = sum(columns.n for columns in some)
+    def _column(self, field: pa.Field, part: Part, views: Sequence[JobView]) -> pa.Array:
         name = field.name.lower()
-        if name in OF_PART:
-            return _of_part(field, some[0].part, n)
-        if not any(name in columns.values for columns in some):
-            return pa.repeat(pa.scalar(default_of(name), field.type), n)
-        return _array(field, list(chain.from_iterable(columns.column(name) for columns in some)))
+        return _of_part(field, part, len(views)) if name in OF_PART else _array(field, list(map(COLUMNS[name], views)))
 
     def _entry_column(self, field: pa.Field, entries: Entries) -> pa.Array:
         name = field.name.lower()
         if name in OF_PART:
-            return _of_part(field, entries.part, entries.n)
+            return _of_part(field, entries.part, len(entries.ids))
         if name == "id":
             return _idents(field, entries)
         if name == "priority":
-            return pa.repeat(pa.scalar(entries.priority, field.type), entries.n)
+            return pa.repeat(pa.scalar(entries.priority, field.type), len(entries.ids))
         return _times(field, entries)
 
 
@@ -93,20 +87,15 @@ def _array(field: pa.Field, values: list[Any]) -> pa.Array:
 
 
 def _idents(field: pa.Field, entries: Entries) -> pa.Array:
-    """Return the ids without a Python object for each: their bytes already have Arrow's layout."""
-    offsets = np.zeros(entries.n + 1, np.int32)
-    np.cumsum(np.frombuffer(entries.lengths, "<u4"), out=offsets[1:])
-    array = pa.Array.from_buffers(pa.string(), entries.n, [None, pa.py_buffer(offsets), pa.py_buffer(entries.ids)])
     try:
-        array.validate(full=True)
+        return pa.array(entries.ids, pa.binary()).cast(field.type)
     except pa.ArrowInvalid:  # bytes that are not valid UTF-8
         return _array(field, entries.idents())
-    return array
 
 
 def _times(field: pa.Field, entries: Entries) -> pa.Array:
-    scores = np.frombuffer(entries.scores, "<f8")
-    if np.abs(scores).max(initial=0.0) >= _FARTHEST:
+    scores = np.array(entries.scores)
+    if np.abs(scores).max(initial=0.0) >= FARTHEST:
         return _array(field, entries.times())
     ms = scores if entries.part.place == "reserved" else np.floor_divide(scores, 1000)
     return pa.array(ms.astype(np.int64) * 1000).cast(field.type)

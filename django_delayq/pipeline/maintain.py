@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ..core.bulk import act_in_shard, discard_many, kick_many, retried
+from ..core import actions
+from ..core.bulk import DISCARD, act_in_shard, change_named, kick, retried
 from ..core.errors import InvalidJob
 from ..core.inputs import check_choice
-from ..core.operations import actions
+from ..core.morgue import KickPace
 from ..core.queue import Queue
 from .errors import PipelineError
 from .redis_options import open_broker
@@ -126,13 +127,14 @@ def _act(options: MaintainOptions, queue: Queue, home: Home, names: Names) -> Ma
     _, number, buried = home
     match options.verb:
         case "retry" if buried:
-            return retried(kick_many(queue, names, delay_ms=options.delay_ms or 0, replace=options.replace))
+            verb = kick(KickPace.of(options.delay_ms or 0), replace=options.replace)
+            return retried(change_named(queue, names, verb))
         case "retry":
             action = actions.retry_failed(options.delay_ms)
         case "cancel":
             action = actions.cancel_selected()
         case "discard":
-            return discard_many(queue, names)
+            return change_named(queue, names, DISCARD)
         case _:
             action = actions.reschedule_selected(due_ms=options.due_ms, delay_ms=options.delay_ms)
     return Counter(act_in_shard(queue, number, names, action))

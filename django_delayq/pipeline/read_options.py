@@ -8,7 +8,7 @@ from typing import Final
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_choice, check_id, short
-from ..core.operations.columns import PLACES
+from ..core.snapshot import PLACES
 from ..core.times import ms_of, parse_moment
 from .option_fields import EVERY, SourceOptions, choice, listed, named, option, parse_json, queue_names, whole, words
 

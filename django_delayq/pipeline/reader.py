@@ -1,14 +1,13 @@
 """Reader of the queue's present state: a snapshot by shard, in Arrow batches.
 
 The snapshot is not atomic. A job that does not move during the read appears exactly once; one that moves may appear
-twice, or not at all (:mod:`django_delayq.core.operations.columns`).
+twice, or not at all (:mod:`django_delayq.core.snapshot`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,7 +15,8 @@ from pyspark.sql.types import StructType
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import unknown_queue
-from ..core.operations.columns import INDEXED, PAGE, Columns, Entries, Part, read_columns, read_entries
+from ..core.job_view import JobView
+from ..core.snapshot import INDEXED, Part, read_entries, read_jobs
 from .column_names import fault_of_case
 from .job_schema import JOBS, OF_PART, ArrowRows
 from .read_options import ReadOptions
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
-#: pages of an index per batch
-BATCH_PAGES: Final = BATCH_ROWS // PAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +99,18 @@ class JobsReader(DataSourceReader):
 
     def _batches(self, broker: Broker, rows: ArrowRows, part: Part) -> Iterator[pa.RecordBatch]:
         if self._is_indexed(part):
-            for _, pages in groupby(read_entries(broker, part), key=lambda page: page.priority):
-                while some := list(islice(pages, BATCH_PAGES)):
-                    yield rows.of_entries(Entries.joined(some))
+            yield from map(rows.of_entries, read_entries(broker, part))
             return
-        held: list[Columns] = []
+        held: list[JobView] = []
         size = 0
-        for columns in read_columns(broker, part, fetch=self.options.fetch):
-            if columns.n:
-                held.append(columns)
-                size += columns.n * (BATCH_BYTES // BATCH_ROWS) + _bytes_of(columns)
+        for views in read_jobs(broker, part, fetch=self.options.fetch):
+            held += views
+            size += sum(BATCH_BYTES // BATCH_ROWS + len(view.job.args) for view in views)
             if size >= BATCH_BYTES:
-                yield rows.of_columns(held)
+                yield rows.of_jobs(part, held)
                 held, size = [], 0
         if held:
-            yield rows.of_columns(held)
+            yield rows.of_jobs(part, held)
 
     def _is_indexed(self, part: Part) -> bool:
         """Return True if the index of the place contains all requested columns."""
@@ -147,7 +142,3 @@ def _pieces(queue: Queue, options: ReadOptions) -> Iterator[Piece]:
         for number in queue.homes(ident):
             homes.setdefault(number, []).append(ident)
     yield from (Piece(queue.name, number, tuple(homes[number])) for number in numbers if number in homes)
-
-
-def _bytes_of(columns: Columns) -> int:
-    return sum(map(len, filter(None, columns.column("args"))))

@@ -19,10 +19,10 @@ from py4j.protocol import Py4JError
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from ..core.actions import cancel_selected
 from ..core.bulk import act_in_shard
 from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
-from ..core.operations.actions import cancel_selected
 from ..core.rows import DEAD, FIRST, GRACE_MS, LIVE, day_before, names_in, pattern_of
 from ..core.sending import bulk_loads
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, datetime_of

@@ -15,11 +15,10 @@ from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Undecodable
-from ..core.matching import USUAL_TTR_MS
 from ..core.outcomes import Batch, Settlement, ack
 from ..core.queue import Queue
 from ..core.task import registry
-from ..core.times import datetime_of, delay_ms_of, ttr_ms_of
+from ..core.times import USUAL_TTR_MS, datetime_of, delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
 from ..worker import decision, unbegun
 from ..worker.policy import policy_of

@@ -1,57 +1,45 @@
-"""Reserve of one certain job: by its id, or the first one that matches. Nothing waits here."""
+"""Reserve of the job of an id. Nothing waits here."""
 
 from __future__ import annotations
 
-import math
-import time
+from dataclasses import dataclass
 
-from ..core.matching import USUAL_TTR_MS, Holder, Position
-from ..core.matching import reserve_match as calls_of
-from ..core.operations.job_filter import JobFilter
-from ..core.outcomes import Batch
 from ..core.queue import Queue
+from ..core.times import USUAL_TTR_MS
 from . import permits
 from .held import HeldJob, give_back
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Holder of the job that is wanted, and its lease; see :meth:`Shards.reserve`.
+
+    Attributes:
+        ttr_ms: length of the lease; None = the job's own, else :data:`USUAL_TTR_MS`.
+        early: take the job also before it is due.
+        buried: take the job also from the morgue.
+    """
+
+    worker: str
+    ttr_ms: int | None
+    early: bool = False
+    buried: bool = False
+
+
 def reserve_id(queue: Queue, ident: str, holder: Holder) -> HeldJob | None:
-    """Reserve the waiting (or buried) job of an id; return None if there is none, or it is not due."""
+    """Reserve the waiting (or buried) job of an id.
+
+    Return None if there is none, if it is not due, or if a limit of it has no free permit; then it is given back.
+    """
     batch = queue.reserve_id(
         ident,
         worker=holder.worker,
         ttr_ms=holder.ttr_ms or USUAL_TTR_MS,
-        started=holder.started,
+        started=True,
         prefer_own_ttr=holder.ttr_ms is None,
         early=holder.early,
         buried=holder.buried,
     )
-    return _held(queue, batch, holder)
-
-
-def reserve_match(
-    queue: Queue, where: JobFilter, holder: Holder, after: Position | None = None, *, seconds: float = math.inf
-) -> tuple[HeldJob | None, Position | None]:
-    """Reserve the first job that matches.
-
-    Args:
-        after: position behind which to begin; None = at the beginning.
-        seconds: time after which no further call is made.
-
-    Returns:
-        The job or None; without a job also the position where to continue, None if all jobs were examined.
-    """
-    give_up = time.monotonic() + seconds
-    for batch, position in calls_of(queue, where, holder, after):
-        held = _held(queue, batch, holder)
-        if held is not None:
-            return held, None
-        if time.monotonic() >= give_up:
-            return None, position
-    return None, None
-
-
-def _held(queue: Queue, batch: Batch, holder: Holder) -> HeldJob | None:
-    """Return the job of a batch, if it gets the permits of its limits; otherwise give it back."""
     for job in batch.jobs:
         held = HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms)
         if permits.admit(queue, job, holder.ttr_ms or job.ttr_ms or USUAL_TTR_MS):

@@ -14,13 +14,13 @@ from typing import Final, TypeAlias
 
 from ..core.errors import DelayQError
 from ..core.job import Job
-from ..core.matching import USUAL_TTR_MS
 from ..core.options import Concurrency
 from ..core.outcomes import Batch, Settlement
 from ..core.permits import Holding, change
 from ..core.queue import Queue
 from ..core.records.limit_frames import Allowance
 from ..core.task import registry
+from ..core.times import USUAL_TTR_MS
 from ..settings.conf import conf
 
 logger: Final = logging.getLogger("django_delayq.pull.slots")

@@ -6,18 +6,15 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from weakref import WeakSet
 
 from .. import connections
+from ..core.counts import Counts
 from ..core.errors import InvalidJob
 from ..core.inputs import check_holder, check_id, check_int, check_queue_name
-from ..core.matching import Holder, check_match
-from ..core.operations.inspector import Counts, JobView
-from ..core.operations.job_filter import JobFilter
-from ..core.queue import Queue as CoreQueue
+from ..core.job_view import JobView
 from ..core.records.schedule_frames import CHUNK
 from ..core.times import span_ms_of, ttr_ms_of
 from ..scheduling.caller_warnings import warn_of_other_transaction
@@ -26,9 +23,9 @@ from ..scheduling.sending import Prepared, send
 from ..settings.conf import check_installed
 from ..transactions import ON_COMMIT, in_transaction
 from ..worker.attempt import NEVER
-from . import one_job
 from .coordinator import coordinator_of
 from .held import HeldJob
+from .one_job import Holder, reserve_id
 from .raw_job import check_kind, new_job
 from .search import Search, Terms
 
@@ -116,43 +113,9 @@ class Queue:
         failures reset, and reserved in one atomic step. Return None if there is none, if it is not due and ``early`` is
         False, or if its limit has no free permit; then one from the morgue waits in the queue.
         """
-        ident, holder = check_id(id), Holder(_holder(by), _ttr_ms(ttr), started=True, early=early, buried=buried)
-        return self._first(lambda queue: one_job.reserve_id(queue, ident, holder))
-
-    def reserve_match(
-        self,
-        *,
-        text: str = "",
-        task: str = "",
-        prefix: str = "",
-        early: bool = False,
-        ttr: float | timedelta | None = None,
-        by: str = "",
-    ) -> HeldJob | None:
-        """Reserve the first due job that meets all conditions; return None if there is none.
-
-        Each call to Redis matches and reserves in one atomic step, and examines at most 500 jobs. Of several matches
-        in a shard, the most urgent and then the earliest is reserved.
-
-        Args:
-            text: part of the id, the task's name, the context, and the body, arguments or payloads as stored (canonical
-                JSON); ASCII letters in either case. It is refused for calls of tasks if ``CODEC`` is not JSON.
-            task: name of the task.
-            prefix: beginning of the id.
-            early: also jobs that are not due yet.
-            ttr, by: see :meth:`reserve`.
-
-        Raises:
-            InvalidJob: no condition, or an argument is wrong.
-        """
-        where = check_match(JobFilter(text=text, task=task, prefix=prefix))
-        holder = Holder(_holder(by), _ttr_ms(ttr), started=True, early=early)
-        return self._first(lambda queue: one_job.reserve_match(queue, where, holder)[0])
-
-    def _first(self, reserve: Callable[[CoreQueue], HeldJob | None]) -> HeldJob | None:
-        """Return the first job that ``reserve`` finds in one of the queues."""
+        ident, holder = check_id(id), Holder(_holder(by), _ttr_ms(ttr), early=early, buried=buried)
         for queue in coordinator_of().open(self.names):
-            held = reserve(queue)
+            held = reserve_id(queue, ident, holder)
             if held is not None:
                 return self._keep([held])[0]
         return None

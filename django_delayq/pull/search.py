@@ -10,10 +10,10 @@ from functools import partial
 from typing import Final
 
 from ..core.errors import QueueUnavailable
-from ..core.matching import USUAL_TTR_MS
 from ..core.outcomes import Batch
 from ..core.records.limit_frames import Allowance
 from ..core.redis.faults import Backoff
+from ..core.times import USUAL_TTR_MS
 from . import permits
 from .coordinator import Place, PullCoordinator, ReserveCall
 from .held import HeldJob, give_back

@@ -8,9 +8,9 @@ from dataclasses import replace as replace_rows
 from datetime import timedelta
 from typing import Final
 
-from ..core import bulk
+from ..core import actions, bulk
 from ..core.errors import InvalidJob
-from ..core.operations import actions
+from ..core.morgue import KickPace
 from ..core.queue import Queue
 from ..core.times import delay_ms_of
 from ..mirror.index_mirror import IndexMirror
@@ -38,7 +38,8 @@ def retry(rows: Iterable[Row], *, delay: timedelta | float | None = None, replac
 
     def act(queue: Queue, group: Group) -> Counter[str]:
         if group.place is MORGUE:
-            return bulk.retried(bulk.kick_many(queue, _named(group), delay_ms=delay_ms or 0, replace=replace))
+            verb = bulk.kick(KickPace.of(delay_ms or 0), replace=replace)
+            return bulk.retried(bulk.change_named(queue, _named(group), verb))
         return _on_failed(queue, group, actions.retry_failed(delay_ms))
 
     return _each(rows, act)
@@ -56,7 +57,7 @@ def discard(rows: Iterable[Row]) -> Counter[str]:
 
     def act(queue: Queue, group: Group) -> Counter[str]:
         if group.place is MORGUE:
-            return Counter(bulk.discard_many(queue, _named(group)))
+            return Counter(bulk.change_named(queue, _named(group), bulk.DISCARD))
         return _on_failed(queue, group, actions.delete_failed())
 
     return _each(rows, act)

@@ -22,14 +22,14 @@ from django.db import transaction
 from ..core.builder import JobBuilder, JobRules
 from ..core.errors import IdTaken, InvalidJob, QueueFull, QueuePaused
 from ..core.job import Job, NewJob, is_durable, new_key
-from ..core.operations.views import JobView
+from ..core.job_view import JobView
 from ..core.options import TaskOptions
 from ..core.outcomes import ack, release
 from ..core.queue import Queue
 from ..core.records import layout as layouts
 from ..core.task import Task, registry
 from ..mirror.refresh import Group, grouped, refresh
-from ..mirror.rows import MORGUE, Entry, Row, member_of
+from ..mirror.rows import MORGUE, Row, member_of
 from ..outbox import rows as outbox
 from ..settings.conf import conf
 from .actions import delay_ms_of_action
@@ -96,11 +96,8 @@ def retry_edited(
 
 def _find_generation(group: Group, row: Row) -> JobView | None:
     """Return the generation that the row mirrors, as it is in Redis now; None if it is gone."""
-    member = member_of(row)
-    for view, _ in group.index.views({member: Entry(member, 0)}) if group.index is not None else ():
-        if isinstance(view, str) or view.job.key != row.key.bytes:
-            continue
-        if view.state == "morgue" or view.job.failures:
+    for _, view in group.index.jobs([member_of(row)]) if group.index is not None else ():
+        if not view.broken and view.job.key == row.key.bytes and (view.state == "morgue" or view.job.failures):
             return view
     return None
 

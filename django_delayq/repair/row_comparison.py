@@ -13,13 +13,13 @@ from typing import Any, Final
 from django.db import router
 
 from .. import connections
+from ..core.actions import cancel_selected
 from ..core.bulk import act_in_shard
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.operations.actions import cancel_selected
-from ..core.operations.columns import Part, read_columns, read_entries
 from ..core.queue import Queue
 from ..core.records.schedule_frames import CHUNK
 from ..core.rows import DEAD, FIRST, LIVE, RowCounts, id_of, names_in
+from ..core.snapshot import Part, read_entries, read_jobs
 from ..core.times import datetime_of
 from ..models import OutboxJob
 from ..outbox import durability
@@ -188,11 +188,10 @@ class RowComparison:
     def _live_jobs(self) -> Iterator[Orphan]:
         """Yield the live jobs of the task whose ids match the template."""
         for queue, number, place in self._parts(LIVE):
-            for page in read_columns(queue.broker, Part(queue.name, number, place, args=False)):
-                named = zip(page.column("id"), page.column("task"), page.column("key"), strict=True)
-                for ident, task, key in named:
-                    if task == self._jobs.task.name and key and self._is_ours(ident):
-                        yield Orphan(number, ident, key)
+            for views in read_jobs(queue.broker, Part(queue.name, number, place, args=False)):
+                for view in views:
+                    if view.job.task == self._jobs.task.name and self._is_ours(view.id):
+                        yield Orphan(number, view.id, view.job.key.hex())
 
     def _parts(self, places: Sequence[str]) -> Iterator[tuple[Queue, int, str]]:
         queue = connections.broker().known_queue(self._jobs.queue)

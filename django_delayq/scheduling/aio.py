@@ -28,7 +28,7 @@ from .sending import send_on_loop
 from .targets import find_job
 
 if TYPE_CHECKING:
-    from ..core.operations.inspector import JobView
+    from ..core.job_view import JobView
 
 __all__ = ["acancel", "aget_job", "areschedule", "arun_now", "aschedule", "aschedule_many"]
 

@@ -15,7 +15,7 @@ from .plans import job_rules
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
-    from ..core.operations.inspector import JobView
+    from ..core.job_view import JobView
 
 
 def rescheduling(job: Target, delay: Delay | None, at: datetime | float | None) -> Change[bool, bool]:

@@ -32,7 +32,7 @@ from .sending import Prepared, send, send_many, send_many_durable
 from .targets import find_job, find_task
 
 if TYPE_CHECKING:
-    from ..core.operations.inspector import JobView
+    from ..core.job_view import JobView
 
 
 def schedule(

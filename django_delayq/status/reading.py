@@ -16,7 +16,7 @@ from .snapshot import QueueStatus, RedisStatus, RunningJob, Snapshot, Unreachabl
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
-    from ..core.operations.inspector import Counts
+    from ..core.counts import Counts
     from ..core.queue import Queue
 
 #: largest whole number that every JSON reader handles exactly

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ..core.counts import Counts, Starving
 from ..core.figures import Figures
-from ..core.operations.counts import Counts, Starving
 
 if TYPE_CHECKING:
     from ..outbox.stock import Stock

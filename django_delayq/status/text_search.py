@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,39 +12,21 @@ from .job_content import call_rows, loaded
 
 if TYPE_CHECKING:
     from ..core.job import Job
-    from ..core.operations.views import JobView
-
-
-class SearchTimeout(Exception):
-    """Signal that the search ran out of time."""
+    from ..core.job_view import JobView
 
 
 class TextSearch:
-    """Case-insensitive search predicate for jobs, with a deadline.
+    """Case-insensitive search predicate for jobs.
 
     Args:
         text: the text to find; stored JSON is written without spaces (``"order":5``).
-        deadline: moment of ``time.monotonic()`` after which a call raises :class:`SearchTimeout`; default: never.
     """
 
-    def __init__(self, text: str, deadline: float = math.inf) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text.casefold()
-        self._deadline = deadline
-        self.examined = 0
 
     def __call__(self, view: JobView) -> bool:
-        self.check_deadline()
-        self.examined += 1
         return any(self._is_in(text) for text in _plain(view)) or any(self._is_in(text) for text in self._masked(view))
-
-    def check_deadline(self) -> None:
-        """Check the deadline.
-
-        Raises:
-            SearchTimeout: it has passed.
-        """
-        if time.monotonic() > self._deadline:
-            raise SearchTimeout
 
     def _is_in(self, text: str) -> bool:
         return self._text in text.casefold()

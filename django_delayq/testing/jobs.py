@@ -13,7 +13,7 @@ from ..core.codec import decode
 from ..core.errors import InvalidJob
 from ..core.inputs import short, suggest
 from ..core.job import Payload, Undecodable
-from ..core.operations.views import JobView
+from ..core.job_view import JobView
 from ..core.records.reserve_frames import unpack_state
 from ..core.records.schedule_frames import digest
 from ..core.task import Task, registry

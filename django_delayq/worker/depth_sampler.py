@@ -14,7 +14,7 @@ from .parts import Parts
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
-    from ..core.operations.counts import Counts
+    from ..core.counts import Counts
     from ..core.queue import Queue
 
 #: seconds between two samples

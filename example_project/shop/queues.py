@@ -13,7 +13,7 @@ from django_delayq.core.task import registry
 from django_delayq.worker.recurring import works_of
 
 if TYPE_CHECKING:
-    from django_delayq.core.operations.inspector import Counts, JobView
+    from django_delayq.core import Counts, JobView
 
 NEXT = 8
 BURIED = 4

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.operations import fsck
 from django_delayq.core.redis.connection import Connection
 from tests.core.stage import LEASE, Stage
 from tests.support.redis_box import RedisBox

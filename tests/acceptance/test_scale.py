@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import redis.connection
 
+from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.core.operations import fsck
-from django_delayq.core.operations.inspector import JobView
+from django_delayq.core.job_view import JobView
 from django_delayq.core.outcomes import bury
 from django_delayq.core.redis.connection import RedisConfig, connect
 from tests.support.redis_box import RedisBox

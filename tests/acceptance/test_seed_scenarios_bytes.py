@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode, decode_args
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import Job, NewJob, Undecodable
-from django_delayq.core.operations import fsck
 from django_delayq.core.outcomes import ack, fail
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.times import due_of

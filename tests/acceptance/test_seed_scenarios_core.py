@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import IdTaken
 from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.operations import fsck
 from django_delayq.core.outcomes import ack, fail, release
 from django_delayq.core.times import due_of
 from django_delayq.worker.decision import raised

@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from django_delayq.core import Counts, JobView, fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import NewJob, Payload, new_id, new_key
-from django_delayq.core.operations import fsck
-from django_delayq.core.operations.inspector import Counts, JobView
 from django_delayq.core.redis.connection import RedisConfig, connect
 from tests.support import processes
 

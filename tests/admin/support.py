@@ -11,7 +11,7 @@ from typing import Any
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import Job, NewJob, Payload, new_key
-from django_delayq.core.operations.views import JobView
+from django_delayq.core.job_view import JobView
 from django_delayq.core.outcomes import bury, fail
 from django_delayq.core.queue import Queue
 

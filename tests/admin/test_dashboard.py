@@ -18,8 +18,8 @@ from django_delayq.admin.dashboard_facts import warnings_of
 from django_delayq.admin.dashboard_rates import HEADER, change_since, counters_of
 from django_delayq.admin.dashboard_view import MOST_QUEUES
 from django_delayq.core.broker import Broker
+from django_delayq.core.counts import Counts
 from django_delayq.core.job import NewJob
-from django_delayq.core.operations.counts import Counts
 from django_delayq.core.records.layout import encode, new_layout
 from django_delayq.core.records.packed import pack_job
 from django_delayq.models import OutboxJob

@@ -8,7 +8,7 @@ from django_delayq import task
 from django_delayq.core import outcomes as settlements
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job
-from django_delayq.core.operations.inspector import JobView
+from django_delayq.core.job_view import JobView
 from django_delayq.core.records.keys import figures_keys
 from django_delayq.core.task import Task
 from django_delayq.scheduling.plans import plan_of

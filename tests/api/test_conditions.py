@@ -11,8 +11,8 @@ import pytest
 
 from django_delayq.api import listing
 from django_delayq.api.views import job_verbs
+from django_delayq.core import reading
 from django_delayq.core.broker import Broker
-from django_delayq.core.operations import pages
 from tests.support.api_caller import Caller
 from tests.support.moments import in_days
 
@@ -89,7 +89,7 @@ def test_a_page_with_conditions_ends_in_time_and_says_how_far_it_looked(
     api: Caller, delayq: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "PAGE_SECONDS", 0.0)
-    monkeypatch.setattr(pages, "_AT_ONCE_COMPLETE", 5)
+    monkeypatch.setattr(reading, "_AT_ONCE_COMPLETE", 5)
     for number in range(12):
         put(delayq, carry, "wanted" if number == 11 else "", id=f"j{number:02}", delay=60)
     found, cursor, examined = [], "", []

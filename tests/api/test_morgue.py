@@ -178,7 +178,7 @@ def test_all_that_is_old_is_discarded(api: Caller, three: Broker) -> None:
         "counts": {},
         "complete": True,
         "seen": 0,
-        "total": 0,
+        "total": 3,
     }
     assert len(buried(three)) == 3
     assert api.post(f"{QUEUE}/discard", {"all": True})[1]["counts"] == {"discarded": 3}

@@ -21,6 +21,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode, decode_args, encode, encode_args
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import Undecodable
+from django_delayq.core.job_filter import JobFilter
 from django_delayq.core.task import registry
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
@@ -170,7 +171,10 @@ def test_people_see_the_arguments_as_json(send: Any, unite: Any) -> None:
     assert view is not None and decode_args(view.job.args) == ([5], {"day": date(2030, 1, 1)})
     assert split_call(view.job.args) == ([5], {"day": {"$d": "2030-01-01"}})
     assert json.loads(content.json_text(encode({"a": 1}))) == {"a": 1}
-    assert [found.id for found in connections.broker().inspector.search("default", "2030-01-01")] == [handle.id]
+    where = JobFilter(text="2030-01-01")
+    assert [found.id for found in connections.broker().inspector.page("default", "waiting", where=where).jobs] == [
+        handle.id
+    ]
 
 
 @pytest.mark.usefixtures("other")

@@ -12,7 +12,7 @@ from django.db import transaction
 from django_delayq import InvalidJob, cancel, connections, get_job, reschedule, run_now, schedule, schedule_many
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode
-from django_delayq.core.operations.inspector import JobView
+from django_delayq.core.job_view import JobView
 from django_delayq.core.records.schedule_frames import unpack_payload
 
 from .deeds import newest, note, sync

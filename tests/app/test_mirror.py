@@ -184,14 +184,15 @@ def test_many_rows_are_copied_in_pages_and_a_second_mirror_begins_behind_them(
     trouble = Trouble(delayq)
     trouble.fail(*map(str, range(600)))
     asked: list[bytes] = []
-    call = trouble.queue.call
+    reader = trouble.broker.inspector.reader
+    read = reader.read
 
-    def spy(script: str, number: int, *args: Any, **options: Any) -> Any:
-        if script == "page":
-            asked.append(args[3])
-        return call(script, number, *args, **options)
+    def spy(queue: str, number: int, **wanted: Any) -> bytes:
+        if "index" in wanted:
+            asked.append((wanted["after"] or (b"",))[0])
+        return read(queue, number, **wanted)
 
-    monkeypatch.setattr(trouble.queue, "call", spy)
+    monkeypatch.setattr(reader, "read", spy)
     assert len(trouble.copied()["failed"]) == 600
     assert (len(asked), asked[0]) == (3, b"")
     cursor = MirrorCursor.objects.get(place="failed")
@@ -284,13 +285,13 @@ def test_one_row_of_many_that_is_wrong_is_found_without_reading_the_jobs(
     trouble.copied(mirror)
     trouble.queue.cancel("700")
     views: list[int] = []
-    inspect = trouble.broker.inspector.views
+    read = trouble.broker.inspector.reader.jobs
 
-    def spy(queue: Any, number: int, place: str, members: Any) -> Any:
-        views.append(len(members))
-        return inspect(queue, number, place, members)
+    def spy(members: Any, **options: Any) -> Any:
+        views.extend(map(len, members.values()))
+        return read(members, **options)
 
-    monkeypatch.setattr(trouble.broker.inspector, "views", spy)
+    monkeypatch.setattr(trouble.broker.inspector.reader, "jobs", spy)
     trouble.note()
     assert len(trouble.copied(mirror)["failed"]) == 1199
     assert not FailedJob.objects.filter(job_id="700").exists()

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from django_delayq import Queue, task
-from django_delayq.core import permits
+from django_delayq.core import fsck, permits
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
-from django_delayq.core.operations import fsck
 from django_delayq.core.task import Task, registry
 from django_delayq.settings.sections import QueueConf
 

@@ -189,7 +189,7 @@ def test_what_was_never_sent_is_cancelled_although_redis_is_away(stage: Stage, m
         raise QueueUnavailable("gone")
 
     monkeypatch.setattr(Queue, "call", gone)
-    monkeypatch.setattr("django_delayq.core.bulk.shard_snapshots", gone)
+    monkeypatch.setattr("django_delayq.core.bulk.change", gone)
     with pytest.raises(QueueUnavailable):
         queue_verbs.cancel_all(queue)
     assert stage.rows() == {"unsent": State.CANCELLED}

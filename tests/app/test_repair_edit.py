@@ -13,7 +13,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode, decode_args
 from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
 from django_delayq.core.job import NewJob, Payload, is_durable, new_key
-from django_delayq.core.operations.inspector import JobView
+from django_delayq.core.job_view import JobView
 from django_delayq.core.outcomes import ack
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.scripts import SentCalls

@@ -25,7 +25,7 @@ from django_delayq import (
 )
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode_args
-from django_delayq.core.operations.inspector import JobView
+from django_delayq.core.job_view import JobView
 
 from ..support.moments import in_days
 from .deeds import clash, keyed, note, rest

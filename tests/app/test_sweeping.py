@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from django_delayq.core.operations.selection import Progress
+from django_delayq.core.bulk import Progress
 from django_delayq.repair.sweeping import Sweep
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from django_delayq import IdTaken, cancel, connections, reschedule, schedule
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode, decode_args
-from django_delayq.core.operations.fsck import assert_invariants
+from django_delayq.core.fsck import assert_invariants
 from django_delayq.models import OutboxJob
 
 from .deeds import note, sync

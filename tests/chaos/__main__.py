@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from django_delayq.core.operations import fsck
+from django_delayq.core import fsck
 from tests.acceptance.world import Mill
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy

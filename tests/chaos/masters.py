@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.operations import fsck
 from django_delayq.core.redis.connection import RedisConfig, connect
 from tests.acceptance.world import Mill, until
 from tests.support.cluster_box import ClusterBox

@@ -7,7 +7,7 @@ from typing import Any
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Generation, Job, NewJob, Payload, new_key
-from django_delayq.core.operations.views import JobView
+from django_delayq.core.job_view import JobView
 from django_delayq.core.outcomes import Batch, Settlement, ack, bury, fail, release
 from django_delayq.testing.broker import MemoryBroker
 

@@ -13,10 +13,10 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import DelayQError
 from django_delayq.core.job import Job, NewJob, Payload, new_key
-from django_delayq.core.operations import fsck
 from django_delayq.core.outcomes import Settlement, Which, ack, bury, expire, fail, release
 from django_delayq.core.records.schedule_frames import generation_of
 from django_delayq.core.redis.connection import Connection

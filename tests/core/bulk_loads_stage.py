@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_delayq.core import Broker, Job, NewJob, Payload, Queue, ack
-from django_delayq.core.operations.resharding import EpochChanges
 from django_delayq.core.records.bulk_load_frames import NO_CODE, Frame, Rows, Shape, entry_of, key_of, with_keys
+from django_delayq.core.resharding import EpochChanges
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits, BulkLoadStopped, BulkLoadWait
 from django_delayq.core.sending.bulk_load_writer import (

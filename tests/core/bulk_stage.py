@@ -2,65 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from django_delayq.core import NewJob, Payload, Queue, bury, fail
+from django_delayq.core import Broker, JobView, NewJob, Payload, Queue, bury, fail
+from django_delayq.core.actions import cancel as cancel_action
+from django_delayq.core.actions import cancel_selected, reschedule_selected, retry_failed
+from django_delayq.core.actions import reschedule as reschedule_action
 from django_delayq.core.bulk import (
+    CANCEL,
+    DELETE_FAILED,
+    DISCARD,
+    KILL_FAILED,
+    RUN_NOW,
+    Progress,
+    Selected,
+    Verb,
     act_in_shard,
-    cancel_all,
-    delete_failed,
-    discard_all,
-    discard_many,
-    kick_all,
-    kick_many,
-    kill_failed,
-    run_all_now,
+    change,
+    change_named,
+    kick,
 )
-from django_delayq.core.filtered_bulk import CANCEL, RUN_NOW, change_matching
-from django_delayq.core.matching import Holder, reserve_match
-from django_delayq.core.operations.actions import cancel as cancel_action
-from django_delayq.core.operations.actions import cancel_selected, reschedule_selected, retry_failed
-from django_delayq.core.operations.actions import reschedule as reschedule_action
-from django_delayq.core.operations.columns import Part, read_columns, read_entries
-from django_delayq.core.operations.job_filter import JobFilter
-from django_delayq.core.operations.search import search
-from django_delayq.core.operations.selection import CHUNK as SELECTED_AT_ONCE
+from django_delayq.core.inspector import SEARCHED
+from django_delayq.core.job_filter import JobFilter
+from django_delayq.core.morgue import KickPace
+from django_delayq.core.reading import Accepts
+from django_delayq.core.records.schedule_frames import CHUNK as SELECTED_AT_ONCE
+from django_delayq.core.snapshot import Part, read_entries, read_jobs
 from tests.support.core_values import new_key
 
 from .stage import Stage
 
 __all__ = [
     "CANCEL",
+    "DISCARD",
+    "KILL_FAILED",
     "RUN_NOW",
+    "SEARCHED",
     "SELECTED_AT_ONCE",
-    "Holder",
     "JobFilter",
+    "KickPace",
     "Part",
     "ProgressLog",
+    "Verb",
     "act_in_shard",
     "bury_all",
     "cancel_action",
     "cancel_all",
     "cancel_selected",
-    "change_matching",
+    "change",
+    "change_named",
     "delete_failed",
     "discard_all",
     "discard_many",
     "everything_in_morgue",
     "fail_all",
+    "kick",
     "kick_all",
     "kick_many",
     "kill_failed",
     "merged_jobs",
-    "read_columns",
     "read_entries",
+    "read_jobs",
     "reschedule_action",
     "reschedule_selected",
-    "reserve_match",
     "retry_failed",
     "run_all_now",
     "search",
 ]
+
+
+def _on_all(verb: Verb) -> Callable[..., dict[str, int]]:
+    def act(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
+        return dict(change(queue, verb, progress=progress).counts)
+
+    return act
+
+
+cancel_all, run_all_now = _on_all(CANCEL), _on_all(RUN_NOW)
+kill_failed, delete_failed = _on_all(KILL_FAILED), _on_all(DELETE_FAILED)
+
+
+def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progress | None = None) -> dict[str, int]:
+    return dict(change(queue, DISCARD, JobFilter(buried_before_ms=before_ms), progress=progress).counts)
+
+
+def _kick(queue: Queue, delay_ms: int, per_second: float | None, *, replace: bool) -> Verb:
+    return kick(
+        KickPace.of(delay_ms, per_second, int(queue.broker.inspector.counts(queue.name).now_ms)), replace=replace
+    )
+
+
+def kick_all(
+    queue: Queue,
+    *,
+    delay_ms: int = 0,
+    per_second: float | None = None,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, int]:
+    return dict(change(queue, _kick(queue, delay_ms, per_second, replace=replace), progress=progress).counts)
+
+
+def kick_many(
+    queue: Queue,
+    selected: Iterable[Selected],
+    *,
+    delay_ms: int = 0,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, int]:
+    return change_named(queue, selected, _kick(queue, delay_ms, None, replace=replace), progress=progress)
+
+
+def discard_many(queue: Queue, selected: Iterable[Selected], *, progress: Progress | None = None) -> dict[str, int]:
+    return change_named(queue, selected, DISCARD, progress=progress)
+
+
+def search(
+    broker: Broker, condition: str | Accepts, *, places: Iterable[str] = SEARCHED, queue: str = "q"
+) -> Iterator[JobView]:
+    """Yield the jobs of some places that have a text, or for which a function returns True, page by page."""
+    where, accepts = (JobFilter(text=condition), None) if isinstance(condition, str) else (JobFilter(), condition)
+    for place in places:
+        page = broker.inspector.page(queue, place, where=where, accepts=accepts)
+        yield from page.jobs
+        while page.cursor:
+            page = broker.inspector.page(queue, place, where=where, accepts=accepts, cursor=page.cursor)
+            yield from page.jobs
 
 
 def merged_jobs(ids: int, payloads: int) -> Iterator[NewJob]:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 
 from hypothesis import strategies as st
 
-from django_delayq.core import IdTaken, bulk
+from django_delayq.core import IdTaken
 
+from . import bulk_stage as bulk
 from . import model_operators as operators
 from .model import ModelShard
 from .model_draws import START_US, act, delays, ids

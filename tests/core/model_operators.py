@@ -5,7 +5,6 @@ A *name* is an id and the key of a generation; an empty key names the live job o
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -120,14 +119,16 @@ class Move:
 
 
 def run_all_now(shard: ModelShard) -> int:
-    """Make waiting jobs due now, class by class, one µs after the other; overdue and parked jobs keep their places."""
-    moved = 0
-    for _, jobs in itertools.groupby(shard.waiting(), key=lambda job: job[0]):
-        moments = itertools.count(shard.now_us + 1)
-        for ident in [ident for _, due, ident in jobs if due[0] > shard.now_ms]:
-            us = next(moments)
-            shard.lives[ident].due = us // 1000, us % 1000
+    """Make waiting jobs due now, one µs after the other; overdue and parked jobs keep their places."""
+    is_kept = shard.run_now_us - shard.now_us < shard.lease_ms * 1000
+    moved, us = 0, max(shard.now_us, shard.run_now_us) if is_kept else shard.now_us
+    for due, ident in sorted((due, ident.encode()) for _, due, ident in shard.waiting() if due[0] > shard.now_ms):
+        if due > (us // 1000, us % 1000):
+            us += 1
+            shard.lives[ident.decode()].due = us // 1000, us % 1000
             moved += 1
+    if moved:
+        shard.run_now_us = us
     shard.count("run_now", moved)
     return moved
 

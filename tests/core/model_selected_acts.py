@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from django_delayq.core.operations import actions
+from django_delayq.core import actions
 
 from . import model_operators as operators
 from .model_draws import START_US, act, delays

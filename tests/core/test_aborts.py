@@ -203,7 +203,7 @@ ACTS: dict[str, tuple[str, Act]] = {
     "kill what has failed": ("end_failed", lambda stage, _: kill_failed(stage.queue)),
     "delete what has failed": ("end_failed", lambda stage, _: delete_failed(stage.queue)),
     "cancel everything": ("cancel", lambda stage, _: cancel_all(stage.queue)),
-    "run everything now": ("run_all_now", lambda stage, _: run_all_now(stage.queue)),
+    "run everything now": ("reschedule", lambda stage, _: run_all_now(stage.queue)),
     "tick": ("tick", lambda stage, _: (stage.wait(130_000), stage.queue.tick(0, hold=True))),
 }
 

@@ -10,25 +10,16 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, JobView, NewJob
-from django_delayq.core.operations.columns import (
-    INDEXED,
-    NAMES,
-    PLACES,
-    Columns,
-    Entries,
-    Part,
-    read_columns,
-    read_entries,
-)
+from django_delayq.core.snapshot import COLUMNS, INDEXED, PLACES, Entries, Part, read_entries, read_jobs
 
 from .stage import LEASE, T0, Stage
 
 EVERY_BYTE = bytes(range(256)) + b"\0\r\n\0" + "\u20ac".encode("utf-16")
 
 
-def rows(some: Iterator[Columns]) -> list[dict[str, Any]]:
-    """Return the rows of some columns."""
-    return [{name: columns.column(name)[place] for name in NAMES} for columns in some for place in range(columns.n)]
+def rows(some: Iterator[list[JobView]]) -> list[dict[str, Any]]:
+    """Return the rows of some jobs."""
+    return [{name: value_of(view) for name, value_of in COLUMNS.items()} for views in some for view in views]
 
 
 def told(stage: Stage, place: str, *, fetch: int = 200, **options: Any) -> list[dict[str, Any]]:
@@ -36,7 +27,7 @@ def told(stage: Stage, place: str, *, fetch: int = 200, **options: Any) -> list[
     found = [
         row
         for number in stage.queue.numbers
-        for row in rows(read_columns(stage.broker, Part("q", number, place, **options), fetch=fetch))
+        for row in rows(read_jobs(stage.broker, Part("q", number, place, **options), fetch=fetch))
     ]
     return sorted(found, key=lambda row: row["id"])
 
@@ -155,8 +146,8 @@ def test_what_stays_is_told_once_while_others_come_and_go(stage: Stage, one_scor
     idents = of_one_due(stage, 1000, one_score=one_score)
     found: list[str] = []
     gone: set[str] = set()
-    for step, columns in enumerate(read_columns(stage.broker, Part("q", 0, "waiting"), fetch=50)):
-        found += columns.values["id"]
+    for step, views in enumerate(read_jobs(stage.broker, Part("q", 0, "waiting"), fetch=50)):
+        found += [view.id for view in views]
         # The entry behind which the next page begins, one before it and one far behind it leave; others come anywhere.
         for ident in (found[-1], found[len(found) // 2], idents[-1 - step]):
             if stage.queue.cancel(ident) == "cancelled":
@@ -203,16 +194,6 @@ def test_small_pages_of_an_index_end_where_it_ends(stage: Stage, come: int) -> N
     stage.broker.client.flushdb()
 
 
-def test_pages_of_an_index_are_one_when_they_are_joined(stage: Stage) -> None:
-    idents = of_one_due(stage, 100, one_score=False)
-    part = Part("q", 0, "waiting")
-    pages = list(read_entries(stage.broker, part, page=30))
-    (whole,) = read_entries(stage.broker, part)
-    assert len(pages) > 1
-    assert Entries.joined(pages) == whole
-    assert whole.idents() == idents
-
-
 @pytest.mark.parametrize("n", [5, 30])
 @pytest.mark.server
 def test_an_index_tells_what_lies_at_the_ends_of_time(stage: Stage, n: int) -> None:
@@ -238,8 +219,8 @@ def test_a_heartbeat_neither_hides_nor_doubles_what_is_reserved(stage: Stage) ->
     stage.wait(6000)
     jobs = [job for _ in range(3) for job in stage.take(250)]
     found: list[str] = []
-    for step, columns in enumerate(read_columns(stage.broker, Part("q", 0, "reserved"), fetch=20)):
-        found += columns.values["id"]
+    for step, views in enumerate(read_jobs(stage.broker, Part("q", 0, "reserved"), fetch=20)):
+        found += [view.id for view in views]
         stage.wait(100)
         # Some leases are made longer and some shorter, so in their order they move both ways.
         stage.queue.touch(jobs[step % 2 :: 2], ttr_ms=LEASE * 2 if step % 3 else 5000)
@@ -249,7 +230,7 @@ def test_a_heartbeat_neither_hides_nor_doubles_what_is_reserved(stage: Stage) ->
 def test_large_jobs_come_in_small_replies(stage: Stage) -> None:
     for number in range(12):
         stage.put(f"job-{number:02d}", at=1000 + number, args=b"x" * 900_000)
-    sizes = [columns.n for columns in read_columns(stage.broker, Part("q", 0, "waiting"))]
+    sizes = [len(views) for views in read_jobs(stage.broker, Part("q", 0, "waiting"))]
     assert sum(sizes) == 12 and max(sizes) <= 3
     looked_up = tuple(f"job-{number:02d}" for number in range(12))
     assert [len(row["args"]) for row in told(stage, "waiting", idents=looked_up)] == [900_000] * 12
@@ -315,15 +296,15 @@ def test_an_index_says_the_same_as_the_jobs(full: Stage, place: str) -> None:
 
 def test_what_is_no_place_is_refused(stage: Stage) -> None:
     with pytest.raises(InvalidJob, match="waiting, reserved, gated, morgue"):
-        next(read_columns(stage.broker, Part("q", 0, "failed")))
+        next(read_jobs(stage.broker, Part("q", 0, "failed")))
     for part in (Part("q", 0, "gated"), Part("q", 0, "waiting", idents=("a",))):
-        with pytest.raises(InvalidJob, match="read_columns"):
+        with pytest.raises(InvalidJob, match="read_jobs"):
             next(read_entries(stage.broker, part))
 
 
 def test_a_shard_that_is_not_there_has_no_jobs(broker: Broker) -> None:
     for place in PLACES:
-        assert rows(read_columns(broker, Part("nobody", 7, place))) == []
+        assert rows(read_jobs(broker, Part("nobody", 7, place))) == []
     assert list[Entries](read_entries(broker, Part("nobody", 7, "waiting"))) == []
 
 

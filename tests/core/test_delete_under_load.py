@@ -13,7 +13,7 @@ from django_delayq.core import Broker, NewJob, Payload, Queue, fail
 from tests.support.core_stored import assert_invariants
 from tests.support.core_values import new_key
 
-from .bulk_stage import CANCEL, JobFilter, cancel_all, change_matching, delete_failed
+from .bulk_stage import CANCEL, JobFilter, cancel_all, change, delete_failed
 
 SECONDS = 2.0
 #: deletions at least, on a machine that gets that far in MOST_SECONDS
@@ -86,7 +86,7 @@ def under_load(
 
 
 def cancel_matching(queue: Queue) -> Counter[str]:
-    return change_matching(queue, CANCEL, JobFilter(task="sync")).counts
+    return change(queue, CANCEL, JobFilter(task="sync")).counts
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core.operations import actions
+from django_delayq.core import actions
 from tests.support.core_values import new_key
 
 from .bulk_stage import act_in_shard

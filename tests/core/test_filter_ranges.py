@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import InvalidJob, filtered_bulk
+from django_delayq.core import InvalidJob, bulk
 
 from .bulk_stage import JobFilter
 from .stage import T0, Stage
@@ -63,12 +63,12 @@ def test_the_time_of_the_burial_is_a_range_of_the_morgue_only(both: Stage) -> No
 
 
 def test_bulk_verbs_take_the_ranges(both: Stage) -> None:
-    def change(verb: filtered_bulk.Verb, **conditions: object) -> dict[str, int]:
-        return dict(filtered_bulk.change_matching(both.queue, verb, JobFilter(**conditions)).counts)  # type: ignore[arg-type]
+    def change(verb: bulk.Verb, **conditions: object) -> dict[str, int]:
+        return dict(bulk.change(both.queue, verb, JobFilter(**conditions)).counts)  # type: ignore[arg-type]
 
-    assert change(filtered_bulk.CANCEL, id_from="b", id_to="bz") == {"cancelled": 3}
-    assert change(filtered_bulk.kick(), id_from="b", id_to="c", buried_from_ms=T0 + 2000) == {"kicked": 2, "live": 1}
-    assert change(filtered_bulk.DISCARD, buried_before_ms=T0 + 2000) == {"discarded": 2}
+    assert change(bulk.CANCEL, id_from="b", id_to="bz") == {"cancelled": 3}
+    assert change(bulk.kick(), id_from="b", id_to="c", buried_from_ms=T0 + 2000) == {"kicked": 2, "live": 1}
+    assert change(bulk.DISCARD, buried_before_ms=T0 + 2000) == {"discarded": 2}
     assert found(both, "morgue") == ["c", "z", "é"]
 
 

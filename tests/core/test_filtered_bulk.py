@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgpack
 import pytest
 
-from django_delayq.core import Broker, InvalidJob, JobView, filtered_bulk
-from django_delayq.core.filtered_bulk import Verb, change_matching
+from django_delayq.core import Broker, JobView, bulk
+from django_delayq.core.bulk import Verb
+from tests.support.core_calls import watch_calls
 from tests.support.core_values import encode_args
 
-from .bulk_stage import JobFilter, ProgressLog, everything_in_morgue
+from .bulk_stage import JobFilter, KickPace, ProgressLog, everything_in_morgue
 from .stage import T0, Stage
 
 
@@ -27,7 +29,7 @@ def fill(stage: Stage, number: int = 6) -> None:
 
 
 def change(stage: Stage, verb: Verb, **conditions: Any) -> dict[str, int]:
-    return dict(change_matching(stage.queue, verb, JobFilter(**conditions)).counts)
+    return dict(bulk.change(stage.queue, verb, JobFilter(**conditions)).counts)
 
 
 def waiting(stage: Stage) -> list[str]:
@@ -50,7 +52,7 @@ def test_the_waiting_jobs_that_match_are_cancelled_and_no_others(
     fill(stage)
     stage.put("north-running", at=-1)
     (running,) = stage.take(number=stage.queue.shard_of("north-running"))
-    counts = change(stage, filtered_bulk.CANCEL, **conditions)
+    counts = change(stage, bulk.CANCEL, **conditions)
     assert counts == ({"cancelled": 6 - len(left)} if len(left) < 6 else {})
     assert waiting(stage) == left
     assert stage.done(running) == [True]
@@ -58,7 +60,7 @@ def test_the_waiting_jobs_that_match_are_cancelled_and_no_others(
 
 def test_the_matching_jobs_fall_due_now(stage: Stage) -> None:
     fill(stage)
-    assert change(stage, filtered_bulk.RUN_NOW, prefix="south") == {"moved": 3}
+    assert change(stage, bulk.RUN_NOW, prefix="south") == {"moved": 3}
     due = {view.id: view.due_ms - T0 for view in stage.broker.inspector.page("q", "waiting").jobs}
     assert due == {"south-1": 0, "south-3": 0, "south-5": 0, "north-0": 1000, "north-2": 3000, "north-4": 5000}
 
@@ -70,8 +72,8 @@ def test_failed_jobs_are_ended_by_their_number_of_failures(stage: Stage) -> None
             (job,) = stage.queue.reserve_id(ident, worker="w", early=True).jobs
             assert stage.failed(job, 60_000)
     assert stage.queue.reserve_id("runs", worker="w", early=True).jobs
-    assert change(stage, filtered_bulk.KILL_FAILED, failures=3) == {"killed": 1}
-    assert change(stage, filtered_bulk.DELETE_FAILED, failures=2) == {"deleted": 1}
+    assert change(stage, bulk.KILL_FAILED, failures=3) == {"killed": 1}
+    assert change(stage, bulk.DELETE_FAILED, failures=2) == {"deleted": 1}
     assert (waiting(stage), stage.picture()["morgue"]) == (["once"], ["thrice buried"])
 
 
@@ -79,9 +81,9 @@ def test_morgue_records_that_match_are_kicked_or_discarded(stage: Stage) -> None
     for ident in ("north-1", "north-2", "south-1"):
         stage.in_morgue(ident, at=-1, args=encode_args((f"to {ident}",), {}))
     stage.put("north-2", at=50_000)
-    verb = filtered_bulk.kick(delay_ms=5000)
+    verb = bulk.kick(KickPace.of(5000))
     assert change(stage, verb, prefix="north") == {"kicked": 1, "live": 1}
-    assert change(stage, filtered_bulk.DISCARD, text="to south") == {"discarded": 1}
+    assert change(stage, bulk.DISCARD, text="to south") == {"discarded": 1}
     assert stage.picture()["waiting"] == ["north-1 +5000", "north-2 +50000"]
     assert stage.picture()["morgue"] == ["north-2 buried"]
 
@@ -91,7 +93,7 @@ def test_it_stops_in_time_and_the_cursor_continues(stage: Stage) -> None:
         stage.put(f"{'a' if n % 100 == 99 else 'b'}-{n}", at=n + 1)
     where, cursor, counts, calls = JobFilter(prefix="a"), "", 0, 0
     while True:
-        changed = change_matching(stage.queue, filtered_bulk.CANCEL, where, cursor=cursor, seconds=0)
+        changed = bulk.change(stage.queue, bulk.CANCEL, where, cursor=cursor, seconds=0)
         counts, cursor, calls = counts + changed.counts["cancelled"], changed.cursor, calls + 1
         assert changed.examined <= 250
         if not cursor:
@@ -102,7 +104,7 @@ def test_it_stops_in_time_and_the_cursor_continues(stage: Stage) -> None:
 def test_its_progress_is_reported(stage: Stage) -> None:
     fill(stage, 600)
     told = ProgressLog()
-    change_matching(stage.queue, filtered_bulk.CANCEL, JobFilter(prefix="north"), progress=told)
+    bulk.change(stage.queue, bulk.CANCEL, JobFilter(prefix="north"), progress=told)
     assert told.steps[-1] == (600, 600)
 
 
@@ -116,7 +118,7 @@ def test_a_job_that_was_replaced_since_it_was_read_is_left_alone(stage: Stage) -
             assert stage.queue.reserve_id("north-4", worker="w", early=True).jobs
         return True
 
-    changed = change_matching(stage.queue, filtered_bulk.CANCEL, JobFilter(prefix="north"), accepts=replace_the_others)
+    changed = bulk.change(stage.queue, bulk.CANCEL, JobFilter(prefix="north"), accepts=replace_the_others)
     assert changed.counts == {"cancelled": 1}
     assert waiting(stage) == ["south-1", "south-3", "south-5", "north-2"]
 
@@ -130,11 +132,15 @@ def test_jobs_that_are_buried_again_meanwhile_are_not_read_twice(stage: Stage) -
         stage.wait(1000)
         stage.in_morgue("a-new", at=-1)
 
-    changed = change_matching(stage.queue, filtered_bulk.DISCARD, JobFilter(task="work"), progress=bury_another)
+    changed = bulk.change(stage.queue, bulk.DISCARD, JobFilter(task="work"), progress=bury_another)
     assert (changed.counts, changed.cursor, pages) == ({"discarded": 251}, "", [250, 251])
     assert stage.picture()["morgue"] == ["a-new buried"] * 2, "one behind each page"
 
 
-def test_a_filter_without_a_condition_is_refused(stage: Stage) -> None:
-    with pytest.raises(InvalidJob, match="no condition"):
-        change(stage, filtered_bulk.CANCEL)
+def test_without_a_condition_all_jobs_are_changed_and_none_is_read(stage: Stage) -> None:
+    for ident in "abc":
+        stage.put(ident, at=5000)
+    with watch_calls(stage.broker) as calls:
+        assert change(stage, bulk.CANCEL) == {"cancelled": 3}
+    requests = [msgpack.unpackb(call.args[2], raw=True) for call in calls if call.name == "read"]
+    assert all(request[b"names"] for request in requests)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core.operations import fsck
+from django_delayq.core import fsck
 
 from .stage import Stage
 

@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
-from django_delayq.core import Connection, IdTaken, NewJob, Payload, QueueFull, QueueUnavailable, Settlement, ack
-from django_delayq.core.operations import fsck
+from django_delayq.core import Connection, IdTaken, NewJob, Payload, QueueFull, QueueUnavailable, Settlement, ack, fsck
 
 from . import model_operators as operators
 from .model_draws import (

@@ -41,8 +41,8 @@ def test_every_call_is_told_by_its_verb_with_its_time(watched: Broker, seen: See
         "reserve",
         "touch",
         "ack",
-        "view",
-        "burials",
+        "read",
+        "read",
     ]
     assert not any(failed for *_, failed in seen)
     assert all(0 < seconds < took for _, seconds, _ in seen)

@@ -8,16 +8,13 @@ from django_delayq.core import ack, fail
 from tests.support.core_stored import Allowance, assert_invariants, check_stored
 
 from .bulk_stage import (
-    Holder,
-    JobFilter,
     Part,
     cancel_action,
     cancel_all,
     kill_failed,
-    read_columns,
     read_entries,
+    read_jobs,
     reschedule_action,
-    reserve_match,
     run_all_now,
 )
 from .stage import Stage
@@ -154,7 +151,7 @@ def test_parked_jobs_are_seen_everywhere_as_ready_ones(behind: Stage) -> None:
     page = behind.broker.inspector.page("q", "waiting")
     assert [one.id for one in page.jobs] == ["a", "b", "c"]
     part = Part("q", 0, "waiting")
-    assert [ident for columns in read_columns(behind.broker, part) for ident in columns.values["id"]] == ["a", "b", "c"]
+    assert [view.id for views in read_jobs(behind.broker, part) for view in views] == ["a", "b", "c"]
     assert [ident for some in read_entries(behind.broker, part) for ident in some.idents()] == ["a", "b", "c"]
 
 
@@ -214,11 +211,3 @@ def test_ten_thousand_limited_jobs_at_the_head_do_not_delay_another_task(stage: 
 
     assert [takes_one_call(f"other-{number}") for number in range(12)] == [True] * 12
     assert len(parked(stage)) == 10_000
-
-
-def test_a_job_is_reserved_by_a_text_though_it_is_parked(behind: Stage) -> None:
-    holder = Holder("w", 60_000, started=True)
-    found = [batch for batch, _ in reserve_match(behind.queue, JobFilter(prefix="c"), holder) if batch.jobs]
-    assert [job.id for job in found[0].jobs] == ["c"]
-    assert parked(behind) == ["a", "b"]
-    assert_invariants(behind.broker)

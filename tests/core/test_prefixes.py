@@ -17,7 +17,7 @@ from .bulk_stage import (
     RUN_NOW,
     JobFilter,
     cancel_all,
-    change_matching,
+    change,
     delete_failed,
     discard_all,
     kick_all,
@@ -111,7 +111,7 @@ class Deployment:
         assert queue.kick("kicked", delay_ms=FAR) == "kicked"
         assert queue.discard("discarded")
         where = JobFilter(prefix="matched")
-        assert change_matching(queue, RUN_NOW, where).counts == {"moved": 1}
+        assert change(queue, RUN_NOW, where).counts == {"moved": 1}
 
     def operate(self) -> None:
         queue, broker = self.queue, self.broker

@@ -9,7 +9,7 @@ import pytest
 from django_delayq.core import Job, ack, fail
 from tests.support.core_stored import check_stored
 
-from .bulk_stage import Part, cancel_all, read_columns, read_entries, run_all_now, search
+from .bulk_stage import Part, cancel_all, read_entries, read_jobs, run_all_now, search
 from .stage import LEASE, Stage
 
 
@@ -161,8 +161,8 @@ def test_everything_that_is_done_with_waiting_jobs_finds_the_quarantined_ones(st
     assert [view.id for view in inspector.page("q", "waiting").jobs] == ["a"]
     view = inspector.get("q", "a")
     assert view is not None and (view.state, view.job.quarantined) == ("delayed", True)
-    assert [found.id for found in search(stage.broker, "q", "needle", ("waiting",), None)] == ["a"]
-    assert [columns.values["id"] for columns in read_columns(stage.broker, part)] == [["a"]]
+    assert [found.id for found in search(stage.broker, "needle", places=("waiting",))] == ["a"]
+    assert [[view.id for view in views] for views in read_jobs(stage.broker, part)] == [["a"]]
     assert [(entries.priority, entries.idents()) for entries in read_entries(stage.broker, part)] == [(2, ["a"])]
     assert check_stored(stage.broker).violations == []
     assert stage.queue.reschedule("a", delay_ms=9_000)

@@ -8,7 +8,7 @@ from django_delayq.core import InvalidJob, NewJob, Payload
 from tests.support.core_calls import watch_calls
 from tests.support.core_values import new_key
 
-from .bulk_stage import Part, act_in_shard, cancel_selected, read_columns, reschedule_selected
+from .bulk_stage import Part, act_in_shard, cancel_selected, read_jobs, reschedule_selected
 from .events_stage import last_position, read_events
 from .stage import T0, Stage
 
@@ -47,12 +47,8 @@ def gated(stage: Stage, ident: str, *, at: int = 90_000) -> tuple[Named, Named]:
 
 def gated_of(stage: Stage, ident: str) -> Named:
     """Return id and key of the job that is gated under an id."""
-    found = [
-        values
-        for some in read_columns(stage.broker, Part("q", 0, "gated"))
-        for values in zip(some.values["id"], some.values["key"], strict=True)
-    ]
-    return ident, bytes.fromhex(dict(found)[ident])
+    views = [view for some in read_jobs(stage.broker, Part("q", 0, "gated")) for view in some]
+    return ident, {view.id: view.job.key for view in views}[ident]
 
 
 # -- cancel ------------------------------------------------------------------------------------------------------------

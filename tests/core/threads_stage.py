@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from django_delayq.core import Broker, Queue, Registry
 from django_delayq.core.figures import Tally
-from django_delayq.core.operations.morgue import Kick
-from django_delayq.core.operations.resharding import EpochChanges
+from django_delayq.core.morgue import Kick
 from django_delayq.core.redis.event_loops import EventLoops
 from django_delayq.core.redis.pool import PoolLimits
+from django_delayq.core.resharding import EpochChanges
 from django_delayq.core.sending.bulk_loads import _epochs_now
 from django_delayq.core.sending.many import JobSender
 from django_delayq.core.sending.quotas import read_room

@@ -195,7 +195,7 @@ def test_the_morgue_lists_the_error_of_a_job_that_somebody_killed(delayq: Broker
     (job,) = queue.reserve(queue.shard_of("a"), 10, worker="w").jobs
     error = json.dumps({"class": "GatewayDown", "message": "no"}).encode()
     queue.settle([fail(job, 0, 5, delay_ms=60_000, error_class="GatewayDown", error=error)])
-    assert bulk.kill_failed(queue) == {"killed": 1}
+    assert bulk.change(queue, bulk.KILL_FAILED).counts == {"killed": 1}
     assert "GatewayDown" in run("delayq_morgue")
 
 

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from django_delayq import __version__, cancel, connections, metrics, schedule
 from django_delayq.core.broker import Broker
+from django_delayq.core.counts import Counts
 from django_delayq.core.figures import BUCKETS_MS, Figures, Histogram
-from django_delayq.core.operations.counts import Counts
 from django_delayq.metrics import names
 from django_delayq.metrics.measuring import bounded, measure, read, skew
 from django_delayq.metrics.metric import OTHER

@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured, QueueUnavailable
 from django_delayq.core.job import Job, NewJob, Payload, new_key
-from django_delayq.core.operations.columns import Part, read_columns
 from django_delayq.core.outcomes import ack, bury
 from django_delayq.core.queue import Queue
 from django_delayq.core.rows import names_in, pattern_of
 from django_delayq.core.sending import bulk_loads
+from django_delayq.core.snapshot import COLUMNS, Part, read_jobs
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
@@ -82,9 +82,8 @@ def jobs(broker: Broker, queue: Queue) -> dict[str, dict[str, Any]]:
     """Return the waiting jobs by id."""
     found = {}
     for number in queue.numbers:
-        for some in read_columns(broker, Part(queue.name, number, "waiting")):
-            for place, ident in enumerate(some.values["id"]):
-                found[ident] = {name: values[place] for name, values in some.values.items()}
+        for views in read_jobs(broker, Part(queue.name, number, "waiting")):
+            found |= {view.id: {name: value_of(view) for name, value_of in COLUMNS.items()} for view in views}
     return found
 
 

@@ -19,14 +19,14 @@ from django.utils import timezone
 
 from django_delayq import connections, schedule
 from django_delayq import task as make_task
+from django_delayq.core import fsck
 from django_delayq.core.errors import QueueFull
 from django_delayq.core.job import Job, NewJob
-from django_delayq.core.operations import fsck
-from django_delayq.core.operations.columns import Part, read_columns
 from django_delayq.core.outcomes import ack, bury, fail
 from django_delayq.core.queue import Queue
 from django_delayq.core.sending import bulk_loads
 from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits, Throttle, memory_of
+from django_delayq.core.snapshot import Part, read_jobs
 from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
 from django_delayq.pipeline.errors import PipelineError
@@ -103,9 +103,7 @@ def by_master(cluster: ClusterBox, queue: Queue, place: str = "waiting") -> dict
     found: Counter[int] = Counter()
     idents: list[str] = []
     for number in queue.numbers:
-        here = [
-            ident for some in read_columns(queue.broker, Part(queue.name, number, place)) for ident in some.values["id"]
-        ]
+        here = [view.id for views in read_jobs(queue.broker, Part(queue.name, number, place)) for view in views]
         found[cluster.node_of(queue.shard(number).keys[0]).port] += len(here)
         idents += here
     assert len(set(idents)) == len(idents)

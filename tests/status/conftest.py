@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.operations import fsck
 from django_delayq.core.redis.connection import Connection
 from django_delayq.testing.broker import MemoryBroker
 from django_delayq.testing.times import Clock

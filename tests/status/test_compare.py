@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from django_delayq.core.counts import Counts
 from django_delayq.core.figures import Figures, Histogram
-from django_delayq.core.operations.counts import Counts
 from django_delayq.status import Change, QueueStatus, Rates, Snapshot, compare
 from django_delayq.status.json_form import as_json
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from django_delayq.core.operations.counts import Counts
+from django_delayq.core.counts import Counts
 from django_delayq.management.screen import draw
 from django_delayq.status import Change, QueueStatus, Rates, RedisStatus, RunningJob, Snapshot, WorkerStatus
 from django_delayq.status.drawing import report, server_line, spark

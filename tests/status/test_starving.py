@@ -6,8 +6,8 @@ import pytest
 
 from django_delayq.admin.dashboard_facts import warnings_of
 from django_delayq.core.broker import Broker
+from django_delayq.core.counts import Counts, starving_of
 from django_delayq.core.job import NewJob
-from django_delayq.core.operations.counts import Counts, starving_of
 from django_delayq.metrics import names
 from django_delayq.metrics.measuring import read
 from django_delayq.status import QueueStatus, RedisStatus, Snapshot, take

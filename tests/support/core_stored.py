@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django_delayq.core import Queue
-from django_delayq.core.operations.fsck import assert_invariants
-from django_delayq.core.operations.fsck import check as check_stored
-from django_delayq.core.operations.resharding import HEAD_START
+from django_delayq.core.fsck import assert_invariants
+from django_delayq.core.fsck import check as check_stored
 from django_delayq.core.outcomes import unpack_marks
 from django_delayq.core.records.body import is_quarantined, unpack_body
 from django_delayq.core.records.fields import take_u8, take_u16, take_u32
@@ -32,6 +31,7 @@ from django_delayq.core.records.limit_frames import Allowance
 from django_delayq.core.records.reserve_frames import unpack_counts, unpack_state
 from django_delayq.core.records.schedule_frames import CHUNK, digest, pack_new, unpack_payload
 from django_delayq.core.records.settle_frames import pack_take_over
+from django_delayq.core.resharding import HEAD_START
 from django_delayq.core.rules import limit as limit_queue
 from django_delayq.core.rules import limits_in_force, queue_policy
 

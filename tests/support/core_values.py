@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django_delayq.core.codec import encode, encode_args, types_by_kind, types_by_tag
 from django_delayq.core.errors import QueueNotEmpty, QueuePaused
+from django_delayq.core.inspector import Lease
 from django_delayq.core.job import (
     POSTPONED,
     STARTED,
@@ -18,7 +19,6 @@ from django_delayq.core.job import (
     is_durable,
     new_key,
 )
-from django_delayq.core.operations.inspector import Lease
 from django_delayq.core.options import OPTIONS, Check
 from django_delayq.core.outcomes import AttemptOutcome, CompletionMark, ScheduleOutcome
 

@@ -17,8 +17,8 @@ from django_delayq.core import events as core_events
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.depths import DepthPoint
 from django_delayq.core.events import Event
+from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.job import STARTED, new_key
-from django_delayq.core.operations.fsck import assert_invariants
 from django_delayq.core.options import Concurrency
 from django_delayq.core.records import keys
 from django_delayq.worker.changes import Changes

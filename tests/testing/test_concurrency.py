@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from django_delayq import Queue, run_now, schedule, task
-from django_delayq.core.operations import fsck
+from django_delayq.core import fsck
 from django_delayq.core.task import Task, registry
 from django_delayq.testing import Fake, run_due
 

@@ -30,9 +30,9 @@ from django_delayq import (
     run_now,
     schedule,
 )
+from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured, QueueFull, QueueNotEmpty
-from django_delayq.core.operations import fsck
 from django_delayq.testing import (
     DelayQTestCase,
     Fake,

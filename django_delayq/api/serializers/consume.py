@@ -28,7 +28,6 @@ from .fields import (
     TimeField,
     checked,
 )
-from .where import MatchSerializer, PositionField
 
 MOST_QUEUES: Final = 50
 MOST_HELD: Final = 1000
@@ -131,10 +130,8 @@ class ReserveSerializer(_ReserveOptions):
     """Options of a reserve."""
 
     id = IdField(required=False, help_text="reserve the job of this id, if it waits")
-    where = MatchSerializer(required=False, help_text="reserve the first job that meets these conditions")
-    early = FlagField(default=False, help_text="with `id` or `where`: also before it is due")
+    early = FlagField(default=False, help_text="with `id`: also before it is due")
     buried = FlagField(default=False, help_text="with `id`: the one buried last, if no job of the id is live")
-    cursor = PositionField(required=False, help_text="with `where`: of the response before")
     requests: ClassVar = {
         "up to ten, wait for the first": {"max": 10, "wait": 20},
         "wait, but touch what is held in time": {
@@ -143,25 +140,18 @@ class ReserveSerializer(_ReserveOptions):
             "deadline_margin": 5,
         },
         "a certain one, also early": {"id": "order-5", "early": True},
-        "the first that matches": {"where": {"text": "5.png"}},
     }
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Check that the members fit together."""
         super().validate(attrs)
-        names = [name for name in ("id", "where") if name in attrs]
-        if len(names) > 1:
-            raise serializers.ValidationError("give either id or where")
-        if names and (attrs["max"] != 1 or attrs["wait"]):
-            raise serializers.ValidationError({names[0]: "one job is reserved without waiting; leave max and wait out"})
-        if names and "holding" in attrs:
+        if "id" in attrs and (attrs["max"] != 1 or attrs["wait"]):
+            raise serializers.ValidationError({"id": "one job is reserved without waiting; leave max and wait out"})
+        if "id" in attrs and "holding" in attrs:
             raise serializers.ValidationError({"holding": "one job is reserved without waiting; leave it out"})
-        if attrs["early"] and not names:
-            raise serializers.ValidationError({"early": "this goes with id or where"})
-        if attrs["buried"] and "id" not in attrs:
-            raise serializers.ValidationError({"buried": "this goes with id"})
-        if "cursor" in attrs and "where" not in attrs:
-            raise serializers.ValidationError({"cursor": "this goes with where"})
+        for name in ("early", "buried"):
+            if attrs[name] and "id" not in attrs:
+                raise serializers.ValidationError({name: "this goes with id"})
         return attrs
 
 
@@ -246,7 +236,4 @@ class HeldJobsSerializer(Resource):
     jobs = HeldJobSerializer(many=True)
     deadline_soon = serializers.BooleanField(
         **ADDED, help_text="true: a lease in `holding` ends within `deadline_margin`; touch or end its job now"
-    )
-    cursor = serializers.CharField(
-        **ADDED, help_text="with `where`: the request ended before all jobs were examined; send it with the next one"
     )

@@ -15,7 +15,7 @@ from rest_framework import serializers
 
 from ...core.errors import InvalidJob
 from ...core.inputs import check_flag, check_id, check_int, check_number, check_queue_name, short
-from ...core.operations.paging import unpack_cursor
+from ...core.reading import unpack_cursor
 from ...core.times import delay_ms_of, iso_of, parse_moment, span_ms_of
 from ...settings.conf import conf, mask
 from ..parsing import too_many

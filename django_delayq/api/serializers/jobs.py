@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from ...core.errors import InvalidJob
 from ...core.inputs import check_id, short
-from ...core.operations.views import JobView
+from ...core.job_view import JobView
 from ...core.times import ms_of, parse_moment
 from ...settings.conf import mask
 from ..job_content import content_of, payloads_of

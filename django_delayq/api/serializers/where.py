@@ -1,4 +1,4 @@
-"""Conditions by which requests choose jobs: of bulk operations, of a reserve, and as parameters of a list."""
+"""Conditions by which requests choose jobs: of bulk operations, and as parameters of a list."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from rest_framework import serializers
 from ...core.errors import InvalidJob
 from ...core.inputs import short
 from ...core.job import MAX_ID_BYTES
-from ...core.matching import Position, check_match
-from ...core.operations.job_filter import MOST_TEXT_BYTES, JobFilter
+from ...core.job_filter import MOST_TEXT_BYTES, JobFilter
 from ...core.times import ms_of
 from ..values import count_of
 from .base import Resource
@@ -49,26 +48,6 @@ def _ms_of(moment: datetime | float | None) -> float | None:
     if moment is None:
         return None
     return ms_of(moment) if isinstance(moment, datetime) else round(moment * 1000, 3)
-
-
-class MatchSerializer(Resource):
-    """Conditions of a reserve, at least one; the job meets all of them."""
-
-    text = TextField(
-        MOST_TEXT_BYTES,
-        required=False,
-        help_text="in the id, the task's name, the context, and the body, arguments or payloads as they are stored "
-        "(canonical JSON); ASCII letters in either case",
-    )
-    task = TextField(MOST_TEXT_BYTES, required=False, help_text="name of the task")
-    prefix = TextField(MAX_ID_BYTES, required=False, help_text="beginning of the id")
-
-    def validate(self, attrs: dict[str, Any]) -> Any:
-        """Return the filter."""
-        try:
-            return check_match(filter_of(attrs))
-        except InvalidJob as error:
-            raise serializers.ValidationError(str(error)) from None
 
 
 class WhereSerializer(Resource):
@@ -130,13 +109,3 @@ class WhereQuery(Resource):
     never_started = serializers.BooleanField(default=False, help_text="true: only jobs that were never reserved")
     buried_from = QueryMomentField(default=None, help_text="morgue records buried at this moment or later")
     buried_before = QueryMomentField(default=None, help_text="morgue records buried before this moment")
-
-
-def _position(data: object) -> Position:
-    if not isinstance(data, str):
-        raise InvalidJob(f"{short(data)} is not a cursor of a reserve; start again without one")
-    return Position.of(data)
-
-
-#: cursor of a reserve
-PositionField: Final = checked(_position, type="string", maxLength=1000)

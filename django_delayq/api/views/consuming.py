@@ -12,10 +12,8 @@ from rest_framework.response import Response
 
 from ... import connections
 from ...core.inputs import one_line
-from ...core.matching import Holder
-from ...core.queue import Queue
-from ...pull import one_job
 from ...pull.coordinator import coordinator_of
+from ...pull.one_job import Holder, reserve_id
 from ...pull.search import Search, Terms
 from ...settings.conf import conf
 from .. import settling
@@ -38,8 +36,6 @@ from .job_verbs import queue_verb
 
 #: maximum bytes of a holder's name
 _NAME_BYTES: Final = 255
-#: seconds after which a search for a job that matches ends
-LONGEST_MATCH: Final = 5.0
 _STALE: Final = (
     "`counted` is false if the lease was lost (it ran out, the job was settled before, or another client holds it): "
     "then nothing was changed. After a 503 some jobs may be settled. If the request is repeated with the same "
@@ -69,16 +65,7 @@ class _Reserving(ApiView):
         """Return the holder that a request names."""
         worker = options["worker"] or _name_of(request)
         early, buried = options.get("early", False), options.get("buried", False)
-        return Holder(worker, options.get("ttr"), started=True, early=early, buried=buried)
-
-    def take_one(self, queue: Queue, options: Mapping[str, Any], holder: Holder) -> Response:
-        """Return the response with the job of an id, or the first one that matches."""
-        if "id" in options:
-            return reserved(one_job.reserve_id(queue, options["id"], holder), self._record)
-        held, position = one_job.reserve_match(
-            queue, options["where"], holder, options.get("cursor"), seconds=LONGEST_MATCH
-        )
-        return reserved(held, self._record, **({} if position is None else {"cursor": str(position)}))
+        return Holder(worker, options.get("ttr"), early=early, buried=buried)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Hand the key's record to a waiting response, which stores itself, and close the database connections."""
@@ -103,15 +90,15 @@ class Reserve(_Reserving):
         "wait gives their `lease_ends` as `holding`: the wait ends `deadline_margin` seconds before the first of them, "
         "with `deadline_soon`. In a queue of kind python "
         "this competes with its workers. With `id` the job of this id is reserved (with `buried` also from the morgue, "
-        "its failures reset), with `where` the first one that meets the conditions. After about five seconds a request "
-        "with `where` ends with a `cursor`, if jobs are left to examine.",
+        "its failures reset).",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Reserve jobs."""
         options = self.read(request, ReserveSerializer)
-        if "id" not in options and "where" not in options:
+        if "id" not in options:
             return self.take(request, (queue,), options)
-        return self.take_one(self.queue(queue), options, self.holder(request, options))
+        held = reserve_id(self.queue(queue), options["id"], self.holder(request, options))
+        return reserved(held, self._record)
 
 
 class ReserveFromMany(_Reserving):

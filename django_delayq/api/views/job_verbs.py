@@ -16,7 +16,8 @@ from django.urls import URLPattern, path
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ...core import bulk, filtered_bulk
+from ...core import bulk
+from ...core.job_filter import EVERY_JOB, JobFilter
 from ...core.queue import Queue
 from ...outbox import batch_verbs, queue_verbs
 from ...repair.sweeping import Sweep
@@ -53,19 +54,17 @@ class QueueVerb(ApiView):
         counts = bounded.run(act)
         return self.totals(counts, complete=not bounded.over, seen=bounded.seen, total=bounded.total)
 
-    def change_where(self, live: Queue, verb: filtered_bulk.Verb, body: Mapping[str, Any]) -> Response:
-        """Apply a verb to the jobs in Redis that meet the conditions of a request, and return the response."""
-        where, cursor = body["where"], body.get("cursor", "")
-        changed = filtered_bulk.change_matching(
-            live, verb, where, accepts=text_of(where), cursor=cursor, seconds=LONGEST
-        )
-        return self.totals(
-            changed.counts,
-            complete=not changed.cursor,
-            seen=changed.examined,
-            total=changed.total,
-            cursor=changed.cursor,
-        )
+    def change(
+        self, live: Queue, verb: bulk.Verb, body: Mapping[str, Any], otherwise: JobFilter = EVERY_JOB
+    ) -> Response:
+        """Apply a verb to the jobs in Redis that meet the conditions of a request, and return the response.
+
+        Without conditions it applies to those of ``otherwise``; then the same request finds those that are left.
+        """
+        where, cursor = body.get("where", otherwise), body.get("cursor", "")
+        changed = bulk.change(live, verb, where, accepts=text_of(where), cursor=cursor, seconds=LONGEST)
+        progress = {"complete": not changed.cursor, "seen": changed.examined, "total": changed.total}
+        return self.totals(changed.counts, **progress, **({"cursor": changed.cursor} if "where" in body else {}))
 
     def totals(self, counts: Mapping[str, int], **progress: Any) -> Response:
         """Return the response for jobs that were not named."""
@@ -96,7 +95,7 @@ class Cancel(QueueVerb):
         if "all" in body:
             return self.sweep(partial(queue_verbs.cancel_all, live))
         if "where" in body:
-            return self.change_where(live, filtered_bulk.CANCEL, body)
+            return self.change(live, bulk.CANCEL, body)
         idents = body["ids"]
         return self.results(idents, batch_verbs.cancel(live, idents, self.call_ids(idents)))
 
@@ -138,29 +137,24 @@ class RunNow(QueueVerb):
         if "all" in body:
             return self.sweep(partial(queue_verbs.run_all_now, live))
         if "where" in body:
-            return self.change_where(live, filtered_bulk.RUN_NOW, body)
+            return self.change(live, bulk.RUN_NOW, body)
         idents = body["ids"]
         return self.results(idents, batch_verbs.run_now(live, idents, self.call_ids(idents)))
 
 
 class _Failed(QueueVerb):
-    act: Callable[..., dict[str, int]]
-    verb: filtered_bulk.Verb
+    verb: bulk.Verb
 
     def answer(self, request: Request, queue: str) -> Response:
         """Apply the verb to all failed jobs, or to those that match."""
         body = self.read(request, MatchingSerializer)
-        live, act = self.queue(queue), type(self).act
-        if "where" in body:
-            return self.change_where(live, self.verb, body)
-        return self.sweep(partial(act, live))
+        return self.change(self.queue(queue), self.verb, body)
 
 
 class KillFailed(_Failed):
     """Route ``queues/{queue}/kill-failed``: bury failed jobs."""
 
-    act = staticmethod(bulk.kill_failed)
-    verb = filtered_bulk.KILL_FAILED
+    verb = bulk.KILL_FAILED
 
     @operation(
         "kill_failed_jobs",
@@ -176,8 +170,7 @@ class KillFailed(_Failed):
 class DeleteFailed(_Failed):
     """Route ``queues/{queue}/delete-failed``: delete failed jobs."""
 
-    act = staticmethod(bulk.delete_failed)
-    verb = filtered_bulk.DELETE_FAILED
+    verb = bulk.DELETE_FAILED
 
     @operation(
         "delete_failed_jobs",

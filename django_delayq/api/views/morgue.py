@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -11,8 +10,9 @@ from django.urls import URLPattern, path
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ...core import bulk, filtered_bulk
-from ...core.operations.morgue import KickPace
+from ...core import bulk
+from ...core.job_filter import JobFilter
+from ...core.morgue import KickPace
 from ...core.queue import Queue
 from ..base import ApiView
 from ..describe import operation
@@ -83,10 +83,8 @@ class KickView(QueueVerb):
         options = {"delay_ms": body.get("delay", 0), "replace": body.get("replace", False)}
         if "per_second" in body:
             return self.kick_at_pace(live, body)
-        if "all" in body:
-            return self.sweep(partial(bulk.kick_all, live, **options))
-        if "where" in body:
-            return self.change_where(live, filtered_bulk.kick(**options), body)
+        if "all" in body or "where" in body:
+            return self.change(live, bulk.kick(KickPace.of(options["delay_ms"]), replace=options["replace"]), body)
         jobs = body["jobs"]
         outcomes = [
             live.kick(ident, key=key, request=call, **options) or "gone"
@@ -100,7 +98,8 @@ class KickView(QueueVerb):
         pace = KickPace.of(body.get("delay", 0), body["per_second"], int(now_ms))
         if "cursor" in body:
             pace.ms = max(now_ms, body["cursor"])
-        response = self.sweep(partial(bulk.kick_all, live, pace=pace, replace=body.get("replace", False)))
+        verb = bulk.kick(pace, replace=body.get("replace", False))
+        response = self.change(live, verb, {})
         if not response.data["complete"]:
             response.data["cursor"] = f"{pace.ms:.3f}"
         return response
@@ -123,9 +122,9 @@ class DiscardView(QueueVerb):
         if "all" in body:
             age = body.get("older_than")
             before = None if age is None else live.broker.now_ms() - age
-            return self.sweep(partial(bulk.discard_all, live, before_ms=before))
+            return self.change(live, bulk.DISCARD, body, JobFilter(buried_before_ms=before))
         if "where" in body:
-            return self.change_where(live, filtered_bulk.DISCARD, body)
+            return self.change(live, bulk.DISCARD, body)
         jobs = body["jobs"]
         outcomes = [
             "discarded" if live.discard(ident, key=key, request=call) else "gone"

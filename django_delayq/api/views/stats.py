@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from ... import connections, status
 from ...access.permissions import may_use
-from ...core.operations.counts import Counts
+from ...core.counts import Counts
 from ..base import ApiView
 from ..describe import operation
 from ..serializers.stats import StatsSerializer, StatusSerializer

@@ -7,7 +7,7 @@ chunk -> its outcomes. Checking that a job exists would not be enough: a job tha
 written, and run, again.
 
 A ledger outlives its shard: it stays when an epoch is retired or the queue deleted. Rows meant for a closed shard move
-on to the next epoch (:mod:`..operations.resharding`), one after another, so a resumed load finds them again.
+on to the next epoch (:mod:`..resharding`), one after another, so a resumed load finds them again.
 
 Closing a load removes the ledgers. A sender that was left behind, for instance in a task that Spark tried twice, finds
 the load closed for another day. Closing first marks the record as closing, then reads the layout, then closes every

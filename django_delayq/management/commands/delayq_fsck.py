@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 
 from ... import connections
 from ...core.figures import Figures
-from ...core.operations.fsck import check
+from ...core.fsck import check
 from ...status.formatting import printable
 from ..base import DelayQCommand, queue_list
 

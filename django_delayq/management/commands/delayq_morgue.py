@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -12,11 +12,13 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from ... import connections
-from ...core import bulk, filtered_bulk
-from ...core.operations.inspector import INDEXES, JobView
-from ...core.operations.job_filter import JobFilter
-from ...core.operations.selection import Progress, Selected
+from ...core import bulk
+from ...core.bulk import Selected
+from ...core.job_filter import JobFilter
+from ...core.job_view import JobView
+from ...core.morgue import KickPace
 from ...core.queue import Queue
+from ...core.reading import INDEXES
 from ...core.times import iso_of
 from ...masking import Mask
 from ...status.formatting import printable, table
@@ -109,11 +111,11 @@ class Command(DelayQCommand):
                 selected.setdefault(queue.name, []).append((view.id, view.job.key))
         with self.progress(action) as progress:
             for queue in queues:
-                if not (options["ids"] or options["limit"]):
-                    act = self.act_on_all if where.is_empty else self.act_on_matching
-                    counts.update(act(queue, action, options, progress.part()))
+                verb, part = _verb_of(queue, action, options), progress.part()
+                if options["ids"] or options["limit"]:
+                    counts.update(bulk.change_named(queue, selected.get(queue.name, []), verb, progress=part))
                 else:
-                    counts.update(self.act_on(queue, selected.get(queue.name, []), action, options, progress.part()))
+                    counts.update(bulk.change(queue, verb, _older(queue, where, options), progress=part).counts)
         self.print_outcome(bulk.retried(counts), options)
 
     def confirm_discard(self, queues: list[Queue], options: dict[str, Any]) -> None:
@@ -127,34 +129,6 @@ class Command(DelayQCommand):
             self.confirm(
                 f"Discard {up_to}{number} job{'s' if number > 1 else ''} of the morgue for good?", yes=options["yes"]
             )
-
-    def act_on(
-        self, queue: Queue, jobs: list[Selected], action: str, options: dict[str, Any], progress: Progress
-    ) -> dict[str, int]:
-        """Retry or discard these jobs of a queue."""
-        if action == "discard":
-            return bulk.discard_many(queue, jobs, progress=progress)
-        return bulk.kick_many(queue, jobs, **_kick_options(options), progress=progress)
-
-    def act_on_all(self, queue: Queue, action: str, options: dict[str, Any], progress: Progress) -> dict[str, int]:
-        """Retry or discard the whole morgue of a queue."""
-        if action == "discard":
-            age = options["older_than"]
-            before_ms = None if age is None else queue.broker.now_ms() - age * 1000
-            return bulk.discard_all(queue, before_ms=before_ms, progress=progress)
-        return bulk.kick_all(queue, **_kick_options(options), per_second=options["per_second"], progress=progress)
-
-    def act_on_matching(self, queue: Queue, action: str, options: dict[str, Any], progress: Progress) -> Counter[str]:
-        """Retry or discard the jobs in the morgue of a queue that meet the conditions."""
-        where, now_ms = filter_of(options), queue.broker.now_ms()
-        if options["older_than"] is not None:
-            before_ms = now_ms - options["older_than"] * 1000
-            known = where.buried_before_ms
-            where = replace(where, buried_before_ms=before_ms if known is None else min(known, before_ms))
-        verb = filtered_bulk.DISCARD
-        if action == "retry":
-            verb = filtered_bulk.kick(**_kick_options(options), per_second=options["per_second"], now_ms=now_ms)
-        return filtered_bulk.change_matching(queue, verb, where, progress=progress).counts
 
     def queues(self, name: str | None) -> list[Queue]:
         """Return the chosen queue, or all."""
@@ -215,8 +189,21 @@ class Command(DelayQCommand):
             )
 
 
-def _kick_options(options: dict[str, Any]) -> dict[str, Any]:
-    return {"delay_ms": int(options["delay"] * 1000), "replace": options["replace"]}
+def _verb_of(queue: Queue, action: str, options: Mapping[str, Any]) -> bulk.Verb:
+    """Return the verb of an action: discard, or retry with the options of the command line."""
+    if action == "discard":
+        return bulk.DISCARD
+    pace = KickPace.of(int(options["delay"] * 1000), options["per_second"], int(queue.broker.now_ms()))
+    return bulk.kick(pace, replace=options["replace"])
+
+
+def _older(queue: Queue, where: JobFilter, options: Mapping[str, Any]) -> JobFilter:
+    """Return the conditions with the age of the command line."""
+    if options["older_than"] is None:
+        return where
+    before_ms = queue.broker.now_ms() - options["older_than"] * 1000
+    known = where.buried_before_ms
+    return replace(where, buried_before_ms=before_ms if known is None else min(known, before_ms))
 
 
 def _select(

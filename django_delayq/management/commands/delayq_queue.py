@@ -9,10 +9,9 @@ from typing import Any, Final, NamedTuple
 from django.core.management.base import CommandError
 
 from ... import connections
-from ...core import bulk, filtered_bulk, rules
-from ...core.filtered_bulk import change_matching
-from ...core.operations.inspector import Counts
-from ...core.operations.job_filter import JobFilter
+from ...core import bulk, rules
+from ...core.counts import Counts
+from ...core.job_filter import JobFilter
 from ...core.queue import Queue
 from ...outbox import queue_verbs
 from ...outbox.retention import forget_queue
@@ -26,44 +25,42 @@ from ..found_jobs import add_search, print_found
 
 
 class QueueAction(NamedTuple):
-    """Action on all jobs of a queue, and the same on those that match."""
+    """Action on the jobs of a queue that match; ``on_all`` also changes durable jobs that Redis does not have yet."""
 
     help: str
     question: str
-    on_all: Callable[..., dict[str, int]]
-    on_matching: filtered_bulk.Verb
+    verb: bulk.Verb
+    on_all: Callable[..., dict[str, int]] | None = None
 
 
 QUEUE_ACTIONS: Final[dict[str, QueueAction]] = {
     "run-now": QueueAction(
         "make every waiting job due now; they keep their order",
         "Make all {delayed} delayed jobs of {queue} due now?",
+        bulk.RUN_NOW,
         queue_verbs.run_all_now,
-        filtered_bulk.RUN_NOW,
     ),
     "kill-failed": QueueAction(
         "move every waiting job that has failed to the morgue",
         "Move the {failed} jobs of {queue} that have failed to the morgue?",
-        bulk.kill_failed,
-        filtered_bulk.KILL_FAILED,
+        bulk.KILL_FAILED,
     ),
     "delete-failed": QueueAction(
         "delete every waiting job that has failed",
         "Delete the {failed} jobs of {queue} that have failed, for good?",
-        bulk.delete_failed,
-        filtered_bulk.DELETE_FAILED,
+        bulk.DELETE_FAILED,
     ),
     "cancel": QueueAction(
         "delete the waiting jobs that meet the conditions",
         "",
+        bulk.CANCEL,
         queue_verbs.cancel_all,
-        filtered_bulk.CANCEL,
     ),
     "cancel-all": QueueAction(
         "delete every waiting job (the admin's Purge)",
         "Delete all {waiting} waiting jobs of {queue}, for good?",
+        bulk.CANCEL,
         queue_verbs.cancel_all,
-        filtered_bulk.CANCEL,
     ),
 }
 
@@ -146,10 +143,10 @@ class Command(DelayQCommand):
         question = action.question if where.is_empty else "{action} the jobs of {queue} that meet the conditions?"
         self.confirm(self.question(question, queue, name), yes=options["yes"])
         with self.progress(name) as progress:
-            if where.is_empty:
+            if where.is_empty and action.on_all is not None:
                 counts = action.on_all(queue, progress=progress.update)
             else:
-                counts = change_matching(queue, action.on_matching, where, progress=progress.update).counts
+                counts = bulk.change(queue, action.verb, where, progress=progress.update).counts
         self.print_counts(counts, as_json=options["json"])
 
     def question(self, text: str, queue: Queue, action: str) -> str:

@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 
 from ...core.broker import Broker
 from ...core.inputs import check_queue_name
-from ...core.operations.resharding import EpochProgress
+from ...core.resharding import EpochProgress
 from ...status.formatting import table
 from ..base import DelayQCommand, positive
 

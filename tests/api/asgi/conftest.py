@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.core.operations import fsck
+from django_delayq.core import fsck
 from django_delayq.core.outcomes import ack
 from tests.support.postgres_box import PostgresBox, PostgresDatabase
 from tests.support.redis_box import RedisBox

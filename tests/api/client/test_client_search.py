@@ -14,7 +14,7 @@ from ..world import CANCEL
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_job_is_reserved_by_its_id_or_by_what_it_contains(client: Client) -> None:
+def test_a_job_is_reserved_by_its_id(client: Client) -> None:
     client.create_queue("images", kind="pull")
     for name in ("one", "two", "three"):
         client.put("images", f"{name}.png", id=name)
@@ -29,9 +29,16 @@ def test_a_job_is_reserved_by_its_id_or_by_what_it_contains(client: Client) -> N
     assert two is not None and client.bury([two], "unreadable") == [True] and client.reserve_id("images", "two") is None
     two = client.reserve_id("images", "two", buried=True)
     assert two is not None and client.release([two]) == [True]
-    found = client.reserve_match("images", text="TWO.PNG", prefix="t")
-    assert found is not None and (found.id, client.ack([found])) == ("two", [True])
-    assert client.reserve_match("images", text="two.png") is None
+
+
+def test_a_job_is_found_by_its_content_and_reserved_by_its_id(client: Client) -> None:
+    client.create_queue("images", kind="pull")
+    for name in ("one", "two", "three"):
+        client.put("images", f"{name}.png", id=f"{name}-id")
+    (found,) = client.jobs("images", text="TWO.PNG", prefix="t")
+    job = client.reserve_id("images", found.id)
+    assert job is not None and (job.body, client.ack([job])) == (b"two.png", [True])
+    assert list(client.jobs("images", text="two.png")) == [] and client.reserve_id("images", found.id) is None
 
 
 def test_lists_and_verbs_take_conditions(client: Client) -> None:

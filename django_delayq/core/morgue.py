@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from ..errors import InvalidJob
-from ..records.fields import pack_u16
-from ..records.keys import MAX_SHARDS, number_of
-from ..records.morgue_records import record_name, split_name, unpack_records
-from ..records.schedule_frames import encode_id, pack_generation, pack_named
+import msgpack
+
 from .actions import AT_A_TIME, ELSEWHERE, Action, Name, live_ids
-from .job_reader import JobReader
+from .errors import InvalidJob
+from .job_view import record_name, split_name, unpack_record
+from .records.keys import MAX_SHARDS, number_of
+from .records.schedule_frames import encode_id, pack_generation, pack_named
 
 if TYPE_CHECKING:
-    from ..job import Generation
-    from ..queue import Queue
+    from .job import Generation
+    from .queue import Queue
 
 #: no such record; the shard is closed and the id not live there
 _ABSENT: Final = "absent"
@@ -199,30 +199,27 @@ def _find(queue: Queue, ident: str, key: bytes) -> _Grave | None:
     name = record_name(ident.encode(), key)
     names = [(number, name) for number in queue.homes(ident)] if key else _names(queue, ident)
     for number, name in names:
-        grave = _unpack(number, queue.call("graves", number, pack_u16((name,)), request=b""))
-        if grave is not None:
-            return grave
+        frame = queue.broker.inspector.reader.read(queue.name, number, buried=True, members=[name])
+        _more, _looked_at, _now_ms, tasks, (members, records, *_) = msgpack.unpackb(frame, raw=True)
+        if members:
+            return _grave_of(number, name, records[0], tasks)
     return None
 
 
 def _names(queue: Queue, ident: str) -> list[tuple[int, bytes]]:
     """Return shard and name of each record of an id, the latest first."""
-    return [(entry.shard, entry.member) for entry in JobReader(queue.broker).burials(queue, ident)]
+    return [(entry.shard, entry.member) for entry in queue.broker.inspector.reader.burials(queue, ident)]
 
 
-def _unpack(number: int, frame: bytes) -> _Grave | None:
-    """Return the record in a reply; None if it is gone."""
-    tasks, records = unpack_records(frame)
-    name, _, record = next(records, (b"", 0, None))
-    if record is None:
-        return None
-    body = record.body
-    task = tasks.get(int.from_bytes(body[1:3], "little"), "").encode() if len(body) > _TASK_END else b""
+def _grave_of(number: int, name: bytes, packed: bytes, tasks: Sequence[bytes]) -> _Grave:
+    """Return what is needed of a stored record; ``tasks`` has the code and the name of its task, if it is known."""
+    record = unpack_record(packed)
+    body, task = record.body, b"".join(tasks[1:])
     if task:
         body = body[:1] + body[_TASK_END:]
     elif len(body) >= _TASK_END:  # in another shard the number might name another task
         body = body[:1] + b"\xff\xff" + body[_TASK_END:]
-    return _Grave(number, split_name(name)[1], record.buried_us, task, body, record.payloads, record.counts)
+    return _Grave(number, split_name(name)[1], record.buried_us, task, body, record.payloads, record.packed_counts)
 
 
 def live_in_older(queue: Queue, number: int, idents: Sequence[bytes]) -> set[bytes]:

@@ -1,7 +1,7 @@
 """Actions on lists of jobs. An action is one script with its arguments and the meanings of the letters in its reply.
 
 A verb for a single id sends a list of one, to the shards in which the id may live. Operations on many jobs
-(:mod:`..bulk`) send lists of one shard.
+(:mod:`.bulk`) send lists of one shard.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
-from ..errors import InvalidJob
-from ..records.schedule_frames import CHUNK, encode_id, pack_deadline, pack_generation, pack_named
-from ..times import MAX_DUE_MS
+from .errors import InvalidJob
+from .records.schedule_frames import CHUNK, encode_id, pack_deadline, pack_generation, pack_named
+from .times import MAX_DUE_MS
 
 if TYPE_CHECKING:
-    from ..job import Generation
-    from ..queue import Queue
+    from .job import Generation
+    from .queue import Queue
 
 #: an id, and the key of a generation; b"" = the live one, in the morgue the one that was buried last
 Name = tuple[bytes, bytes]
@@ -46,10 +46,10 @@ _CANCELLED_SELECTED: Final = {
     "v": "gone",
 }
 _CANCELLED_WAITING: Final = {"c": "cancelled", "n": UNCOUNTED, "v": UNCOUNTED}
-_MOVED: Final = {"m": "moved", "t": "taken", "r": "", "n": "", "v": ELSEWHERE}
+_MOVED: Final = {"m": "moved", "k": "moved", "t": "taken", "r": "", "n": "", "v": ELSEWHERE}
 _MOVED_SELECTED: Final = {"m": "moved", "r": "running", "n": "gone", "v": "gone"}
-_MOVED_WAITING: Final = {"m": "moved", "r": UNCOUNTED, "n": UNCOUNTED, "v": UNCOUNTED}
-_RETRIED: Final = {"m": "retried", "r": "running", "n": "gone", "v": "gone"}
+_MOVED_WAITING: Final = {"m": "moved", "k": UNCOUNTED, "r": UNCOUNTED, "n": UNCOUNTED, "v": UNCOUNTED}
+_RETRIED: Final = {"m": "retried", "k": "retried", "r": "running", "n": "gone", "v": "gone"}
 
 
 class Action:
@@ -89,7 +89,7 @@ class Action:
 
         Args:
             generation: which job of the id; None = any.
-            request: the id of the call, if it repeats an earlier one (:mod:`..job`).
+            request: the id of the call, if it repeats an earlier one (:mod:`.job`).
 
         Raises:
             InvalidJob: an invalid id.
@@ -172,7 +172,7 @@ def retry_failed(delay_ms: int | None = None) -> Action:
         delay_ms: delay from now; None = due now, where an overdue job keeps its place.
     """
     ms, mode = (0, b"now") if delay_ms is None else (delay_ms, b"1")
-    return Action("reschedule", _RETRIED, b"", ms, mode, b"1")
+    return Action("reschedule", _RETRIED, b"", ms, mode, b"failed")
 
 
 def kill_failed() -> Action:
@@ -195,7 +195,7 @@ def cancel_waiting() -> Action:
 
 def run_waiting_now() -> Action:
     """Return the action that makes jobs that wait due now and leaves the others alone: moved."""
-    return Action("reschedule", _MOVED_WAITING, b"", 0, b"now", b"")
+    return Action("reschedule", _MOVED_WAITING, b"", 0, b"now", b"waiting")
 
 
 def end_failed_before(verb: str, moment: float) -> Action:

@@ -1,39 +1,39 @@
-"""Read-only inspection of queues: counts, pages and single jobs. No method changes a job.
-
-A page is one slice of an index, merged over all shards. Its cursor names the last entry read, so that paging through a
-million jobs stays stable while jobs come and go.
-"""
+"""Read-only inspection of queues: counts, pages and single jobs. No method changes a job."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import InvalidJob, QueueUnavailable
-from ..job import Generation, Payload
-from ..leases import Lease, leases
-from ..records.schedule_frames import unpack_payload
-from ..redis.connection import PARTIAL_SECONDS
-from ..redis.faults import REDIS_ERRORS
-from ..redis.probe import by_server
-from ..redis.scripts import clear_errors
-from .counts import Counts, check_horizon
+from .counts import Counts, check_horizon, read_stats
+from .errors import InvalidJob, QueueUnavailable
+from .job import Generation, Payload
 from .job_filter import JobFilter
-from .job_reader import JobReader
-from .pages import Accepts, Page, PageRequest, read_page
-from .paging import INDEXES, Bound, Range, pack_cursor, unpack_cursor
-from .views import JobView, framed
+from .job_view import JobView
+from .reading import INDEXES, Accepts, Bound, Page, PageRequest, Range, Reader, pack_cursor, read_page, unpack_cursor
+from .redis.connection import PARTIAL_SECONDS
+from .redis.faults import REDIS_ERRORS
+from .redis.probe import by_server
+from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
-    from ..broker import Broker
-    from ..queue import Queue
-
-__all__ = ["INDEXES", "SEARCHED", "Counts", "Inspector", "JobView", "Lease", "Page"]
+    from .broker import Broker
+    from .queue import Queue
 
 #: every job once
 SEARCHED: Final = ("waiting", "reserved", "morgue")
 _PAGE: Final = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Lease of a job: its worker, and its end (Unix ms on Redis's clock) unless it is renewed."""
+
+    worker: str
+    ends_ms: int
 
 
 class Inspector:
@@ -41,7 +41,7 @@ class Inspector:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._reader = JobReader(broker)
+        self.reader = Reader(broker)
 
     # -- counts ------------------------------------------------------------------------------------------------------
 
@@ -77,11 +77,11 @@ class Inspector:
 
     def count_shards(self, queue: Queue, numbers: Sequence[int]) -> Counts:
         """Return the joint counts of some shards of a queue, whatever their epochs."""
-        return Counts.joint(queue.name, self._reader.stats([(queue, number) for number in numbers]))
+        return Counts.joint(queue.name, read_stats(self._broker, [(queue, number) for number in numbers]))
 
     def count_each_shard(self, queue: Queue, numbers: Sequence[int]) -> list[Counts]:
         """Return the counts of each of these shards."""
-        answers = self._reader.stats([(queue, number) for number in numbers])
+        answers = read_stats(self._broker, [(queue, number) for number in numbers])
         return [Counts.joint(queue.name, [answer]) for answer in answers]
 
     def _count(
@@ -90,7 +90,7 @@ class Inspector:
         nothing = (0,) * (len(offsets) + 2)
         counts = {queue.name: Counts(queue.name, backlog=nothing) for queue in queues}
         places = [(queue, number) for queue in queues for number in queue.numbers]
-        answers = self._reader.stats(places, offsets, partial=partial)
+        answers = read_stats(self._broker, places, offsets, partial=partial)
         for (queue, number), answer in zip(places, answers, strict=True):
             if isinstance(answer, QueueUnavailable):
                 counts[queue.name].unreachable.append(number)
@@ -147,9 +147,9 @@ class Inspector:
         existing = self._broker.known_queue(queue)
         if existing is None:
             return None
-        for number in existing.homes(ident):
-            for live in self._reader.live(existing, number, [ident], most_bytes):
-                return live
+        members = {(queue, number): [ident.encode()] for number in existing.homes(ident)}
+        for _, view in self.reader.jobs(members, most=most_bytes):
+            return view
         return next(iter(self.graves_page(queue, ident, limit=1, most_bytes=most_bytes).jobs), None)
 
     def get_generation(self, queue: str, ident: str, generation: Generation) -> JobView | None:
@@ -193,16 +193,17 @@ class Inspector:
         existing = self._broker.known_queue(queue)
         if existing is None:
             return Page([])
-        left = [entry for entry in self._reader.burials(existing, ident) if after is None or entry < after]
+        left = [entry for entry in self.reader.burials(existing, ident) if after is None or entry < after]
         last = left[min(limit, len(left)) - 1] if left else None
         views: list[JobView] = []
         size = 0
-        for entry, view in self._reader.records(existing, left[:limit], most_bytes):
-            views.append(view)
-            size += view.bytes_here
-            if size >= page_bytes:
-                last = entry
-                break
+        for number, entries in groupby(left[:limit], key=lambda entry: entry.shard):
+            mine = {entry.member: entry for entry in entries}
+            for member, view in self.reader.jobs({(queue, number): list(mine)}, buried=True, most=most_bytes):
+                views.append(view)
+                size += view.bytes_here
+                if size >= page_bytes:
+                    return Page(views, "" if mine[member] is left[-1] else pack_cursor(mine[member]), len(views))
         cursor = pack_cursor(last) if last is not None and last is not left[-1] else ""
         return Page(views, cursor, len(views))
 
@@ -212,7 +213,16 @@ class Inspector:
         Args:
             jobs: queues of this broker, and ids.
         """
-        return leases(self._broker, jobs)
+        members: dict[tuple[str, int], list[bytes]] = {}
+        for queue, ident in jobs:
+            for number in queue.homes(ident):
+                members.setdefault((queue.name, number), []).append(ident.encode())
+        leases = {
+            (view.job.queue, view.id): Lease(view.job.worker, view.deadline_ms)
+            for _, view in self.reader.jobs(members, most=0)
+            if view.deadline_ms is not None
+        }
+        return [leases.get((queue.name, ident)) for queue, ident in jobs]
 
     def peek(self, queue: str, limit: int = 10) -> list[JobView]:
         """Return the next jobs, in the order of their due times."""
@@ -224,52 +234,7 @@ class Inspector:
         They are read in pieces, so for a job that changes meanwhile the result is not an atomic snapshot.
         """
         existing = self._broker.known_queue(queue)
-        if existing is None:
-            return
-        for number in existing.homes(ident):
-            after, some = b"", False
-            while True:
-                after, frame = self._reader.call(existing, number, "payloads", ident.encode(), after, _PAGE)
-                for record in framed(frame):
-                    some = True
-                    yield unpack_payload(record)
-                if not after:
-                    break
-            if some:
-                return
-
-    def search(
-        self,
-        queue: str,
-        condition: str | Callable[[JobView], bool],
-        *,
-        places: Iterable[str] = SEARCHED,
-        limit: int | None = None,
-    ) -> Iterator[JobView]:
-        """Yield the jobs of a queue that match; see :mod:`.search`.
-
-        Args:
-            condition: a text to find, in upper or lower case, in the id, the task's name, the arguments or payloads as
-                they are stored (canonical JSON), the context or the last error; or a function that returns True for a
-                match.
-            places: where to search: waiting, reserved, failed (a part of waiting), morgue.
-            limit: maximum number of jobs.
-
-        Raises:
-            InvalidJob: an empty text or an unknown place.
-        """
-        from .search import search
-
-        return search(self._broker, queue, condition, tuple(places), limit)
-
-    def views(
-        self, queue: Queue, number: int, place: str, members: Sequence[bytes], most_bytes: int | None = None
-    ) -> Iterator[JobView]:
-        """Yield the jobs of these members of an index of ``place`` in a shard, as far as they still exist.
-
-        They are read on demand, in pieces of little more than a MiB.
-        """
-        return self._reader.members(queue, number, place, members, most_bytes)
+        return iter(()) if existing is None else self.reader.payloads(existing, ident)
 
     def page(
         self,
@@ -317,7 +282,6 @@ class Inspector:
             raise InvalidJob(f"jobs in {place!r} are not ordered by {by!r}; use one of {', '.join(orders)}")
         request = PageRequest(
             place=place,
-            indexes=orders[by],
             bounds=Range(by, low, high).within(*where.bounds(by)),
             after=unpack_cursor(cursor),
             limit=max(1, min(limit, _PAGE)),
@@ -331,4 +295,4 @@ class Inspector:
         existing = self._broker.reachable_queue(queue) if partial else self._broker.known_queue(queue)
         if existing is None:
             return Page([])
-        return read_page(self._reader, existing, request, lambda view: self.payloads(queue, view.id))
+        return read_page(self.reader, existing, request)

@@ -1,19 +1,19 @@
-"""Conditions by which operators choose jobs: lists, searches, bulk operations and reserves take the same ones."""
+"""Conditions by which operators choose jobs: lists, searches and bulk operations take the same ones."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ..errors import InvalidJob
-from ..inputs import short
-from ..job import MAX_ID_BYTES
+from .errors import InvalidJob
+from .inputs import short
+from .job import MAX_ID_BYTES
 
 if TYPE_CHECKING:
-    from .paging import Bound
-    from .views import JobView
+    from .job_view import JobView
+    from .reading import Bound
 
 #: maximum length of a text to find, and of a task's name, in bytes
 MOST_TEXT_BYTES: Final = 1000
@@ -76,7 +76,17 @@ class JobFilter:
     @property
     def is_empty(self) -> bool:
         """True if every job meets the conditions."""
-        return self == JobFilter()
+        return self == EVERY_JOB
+
+    def is_range_of(self, by: str) -> bool:
+        """Return True if the range of an order (:meth:`bounds`) has just the jobs that meet the conditions."""
+        bounded = {
+            "due": ("due_from_ms", "due_before_ms"),
+            "updated": ("buried_from_ms", "buried_before_ms"),
+            "failures": ("failures", "failures_to"),
+            "id": ("prefix", "id_from", "id_to"),
+        }
+        return replace(self, **{name: getattr(EVERY_JOB, name) for name in bounded.get(by, ())}).is_empty
 
     @property
     def needles(self) -> tuple[str, ...]:
@@ -161,3 +171,7 @@ def _check_moment(name: str, value: object) -> None:
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**53):
         return
     raise InvalidJob(f"{name} is a moment in Unix milliseconds, not {short(value)}")
+
+
+#: met by every job
+EVERY_JOB: Final = JobFilter()

@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import depths
-from ..errors import QueueUnavailable
-from ..outcomes import is_mark
-from ..records.fields import pack_u8, pack_u16
-from ..records.keys import DUE_KEYS, number_of
-from ..redis.scripts import clear_errors
-from ..sending import quotas
+from . import depths
+from .bulk import Progress
+from .errors import QueueUnavailable
 from .morgue import live_in_older
-from .selection import Progress
+from .outcomes import is_mark
+from .records.fields import pack_u8, pack_u16
+from .records.keys import DUE_KEYS, number_of
+from .redis.scripts import clear_errors
+from .sending import quotas
 
 if TYPE_CHECKING:
-    from ..broker import Broker
-    from ..queue import Queue
+    from .broker import Broker
+    from .queue import Queue
 
 _CHUNK: Final = 100
 #: bytes behind the request id in an entry of the request window

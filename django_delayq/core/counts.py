@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..errors import InvalidJob
+from .errors import InvalidJob, QueueUnavailable
+from .records.keys import joint
+from .redis.scripts import Call
 
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .queue import Queue
+
+#: shards that one call counts; Redis serves others about a millisecond later
+COUNTED_TOGETHER: Final = 32
 #: groups of a queue's counters, in the order of a job's life
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "scheduled": ("created", "changed"),
@@ -165,3 +173,21 @@ def check_horizon(horizon: Sequence[int]) -> tuple[int, ...]:
     if not all(type(one) is int for one in offsets) or any(one >= two for one, two in pairwise((0, *offsets))):
         raise InvalidJob(f"a horizon is a list of increasing whole milliseconds above 0, not {offsets[:5]}")
     return offsets
+
+
+def read_stats(
+    broker: Broker, places: Sequence[tuple[Queue, int]], offsets: tuple[int, ...] = (), *, partial: bool = False
+) -> list[Any]:
+    """Return the replies of ``stats.lua`` for many shards. Without a cluster, a call counts several of them.
+
+    Args:
+        partial: see :meth:`.Scripts.call_many`.
+    """
+    shards = [queue.shard(number) for queue, number in places]
+    together = 1 if broker.connection.cluster else COUNTED_TOGETHER
+    calls = [
+        Call.on_shard("stats", joint(shards[start : start + together]), *offsets)
+        for start in range(0, len(shards), together)
+    ]
+    answers = broker.scripts.call_many(calls, partial=partial)
+    return list(chain.from_iterable([one] if isinstance(one, QueueUnavailable) else one for one in answers))

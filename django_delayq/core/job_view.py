@@ -1,0 +1,349 @@
+"""Snapshot of a job, and its decoding from the replies of ``lua/read.lua``. Broken jobs never raise an error here."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import repeat
+from typing import Any, Final
+
+import msgpack
+
+from .codec import decode_args, readable
+from .job import KEY_BYTES, Generation, Job, Payload, Undecodable, created_ms
+from .records.fields import take_u8, take_u16, take_u32
+from .records.reserve_frames import NO_STATE, State, job_of, unpack_counts, unpack_state
+from .records.schedule_frames import unpack_payload
+
+#: doubles are exact up to this value; a moment beyond it cannot be one (µs)
+FARTHEST: Final = 2.0**53
+_BROKEN: Final = (struct.error, ValueError, OverflowError, IndexError)
+_RECORD: Final = struct.Struct("<ddHHH8s")
+
+
+@dataclass(slots=True)
+class JobView:
+    """Job as read at one moment.
+
+    ``state`` is delayed, ready, reserved or morgue (of :meth:`behind` gated); ``failed`` jobs also wait.
+    """
+
+    job: Job
+    state: str
+    due_ms: int
+    gated_due_ms: int | None = None
+    payload_count: int = 0
+    deadline_ms: int | None = None
+    buried_ms: int | None = None
+    outcome: str = ""
+    reason: str = ""
+    error_class: str = ""
+    payloads: tuple[Payload, ...] = ()
+    #: content gated behind the attempt; payloads of a merged job are among those of the job
+    gated: Job | None = None
+    #: bytes of the arguments (of the payloads of a buried merged job) that were not requested, and of the gated ones
+    left_out: int = 0
+    gated_left_out: int = 0
+    #: number of the payloads that the attempt holds
+    taken: int = 0
+    #: why its stored bytes cannot be read; "" = they can. An unreadable body is in ``job.args``, with an empty task.
+    broken: str = ""
+    gated_broken: str = ""
+    #: time of the reading on the shard's clock, Unix ms
+    read_ms: float = 0
+
+    @property
+    def cut(self) -> bool:
+        """True if the arguments are missing because they exceed the requested size."""
+        return self.left_out > 0
+
+    @property
+    def size(self) -> int:
+        """Size of the stored arguments in bytes; of a merged job, of its payloads as far as they are included.
+
+        Those of a live merged job are not: :meth:`Inspector.payloads` reads them.
+        """
+        return self.left_out or len(self.job.args) + sum(len(payload.data) for payload in self.payloads)
+
+    @property
+    def bytes_here(self) -> int:
+        """Number of its bytes that were read."""
+        job = self.job
+        size = len(job.args) + len(job.options_json) + len(job.error)
+        return size + sum(len(payload.data) for payload in self.payloads)
+
+    @property
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """Task's positional and keyword arguments; none for a merged job, whose payloads are its arguments.
+
+        Raises:
+            Undecodable: the stored bytes are no arguments (raw bytes of a pull queue, for instance), or they were left
+                out.
+        """
+        if self.cut:
+            raise Undecodable(f"{self.left_out} bytes of arguments were left out; read the job without most_bytes")
+        return decode_args(self.job.args)
+
+    @property
+    def id(self) -> str:
+        """Id of the job."""
+        return self.job.id
+
+    @property
+    def quarantined(self) -> bool:
+        """True if the job's process died during an attempt, so that it waits for, or runs in, a process of its own."""
+        return self.job.quarantined
+
+    @property
+    def keys(self) -> list[bytes]:
+        """Keys of the generation, and of the payloads as far as they are included."""
+        return [self.job.key, *(payload.key for payload in self.payloads)]
+
+    def place_of(self, generation: Generation) -> str:
+        """Return "live" or "gated" if the view has the key of a generation in that place, else ""."""
+        if self.job.key in generation.keys:
+            return "live"
+        return "gated" if self.gated is not None and self.gated.key in generation.keys else ""
+
+    def behind(self) -> JobView:
+        """Return the content that is gated behind the attempt as a job of its own."""
+        if self.gated is None:
+            return self  # payloads that did not fit into the attempt
+        return JobView(
+            self.gated,
+            "gated",
+            self.gated.due_ms,
+            payload_count=max(0, self.payload_count - self.taken),
+            left_out=self.gated_left_out,
+            broken=self.gated_broken,
+        )
+
+    def texts(self) -> Iterator[str]:
+        """Yield the texts in which a search looks."""
+        yield from (self.id, self.job.task)
+        for job in filter(None, (self.job, self.gated)):
+            yield from (readable(job.args), readable(job.options_json))
+        yield from (self.reason, self.error_class, str(self.error.get("class", "")), str(self.error.get("message", "")))
+        for payload in self.payloads:
+            yield readable(payload.data)
+
+    def cut_off(self, most_bytes: int) -> None:
+        """Leave arguments out that exceed a size, as if they had not been requested."""
+        if self.size > most_bytes:
+            self.left_out, self.job.args, self.payloads = self.size, b"", ()
+        if self.gated is not None and len(self.gated.args) > most_bytes:
+            self.gated_left_out, self.gated.args = len(self.gated.args), b""
+
+    @property
+    def history(self) -> dict[str, int]:
+        """Event counts of this generation so far.
+
+        Since the last kick: ``reserves``: how often it was reserved; ``failures``: counted attempts that did not
+        succeed, with the ``crashes`` among them. In all: ``timeouts``: how often its time was over while it was held
+        (its time limit, or its lease); ``releases``: how often it was put back uncounted (requested, at a shutdown, or
+        lost before it began); ``buries`` and ``kicks``.
+        """
+        job, counts = self.job, asdict(self.job.counts)
+        if self.state != "morgue":  # a morgue record has the sum
+            counts["releases"] += max(0, job.reserves - job.failures - (self.state == "reserved"))
+        return {"reserves": job.reserves, "failures": job.failures, "crashes": job.crashes, **counts}
+
+    @property
+    def created_ms(self) -> int | None:
+        """Time at which this generation was scheduled; see :func:`~.job.created_ms`."""
+        return created_ms(self.job.key)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """Last error: ``class``, ``message`` and ``traceback``, as far as they were kept."""
+        try:
+            fields = json.loads(self.job.error) if self.job.error else {}
+        except (ValueError, RecursionError):
+            fields = {"message": self.job.error.decode(errors="replace")}
+        return fields if isinstance(fields, dict) else {"message": str(fields)}
+
+
+# -- decoding --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Reply:
+    """Jobs in a reply of ``read.lua``.
+
+    Attributes:
+        more: True if jobs of the range are left.
+        looked_at: how many of the requested members the reply covers.
+        members: the names of the jobs in their index.
+        moments: their due times, deadlines, or scores in the index, as Redis has them.
+        views: the jobs.
+    """
+
+    more: bool
+    looked_at: int
+    members: Sequence[bytes]
+    moments: Sequence[bytes]
+    views: Sequence[JobView]
+
+
+def unpack_reply(queue: str, shard: int, frame: bytes, *, buried: bool, place: str = "") -> Reply:
+    """Return the jobs of a reply.
+
+    Args:
+        queue, shard: where it comes from.
+        frame: the reply.
+        buried: True if these are morgue records.
+        place: w or r, if all jobs wait or are reserved.
+    """
+    more, looked_at, now_ms, names, columns = msgpack.unpackb(frame, raw=True)
+    tasks = {int.from_bytes(code, "little"): name.decode() for code, name in zip(names[::2], names[1::2], strict=True)}
+    decode = _RowDecoder(queue, shard, tasks, now_ms)
+    if buried:
+        members, records, moments, _, _, _, _, left_out, _ = columns
+        return Reply(more, looked_at, members, moments, list(map(decode.record, members, records, left_out)))
+    members, bodies, moments, places, states, gates, counts, left_out, gated_left_out = columns
+    views = map(
+        decode.live,
+        members,
+        bodies,
+        map(float, moments),
+        places or repeat(place.encode()),
+        states or repeat(b""),
+        gates or repeat(b""),
+        counts or repeat(0),
+        left_out or repeat(0),
+        gated_left_out or repeat(0),
+    )
+    return Reply(more, looked_at, members, moments, list(views))
+
+
+class _RowDecoder:
+    def __init__(self, queue: str, shard: int, tasks: Mapping[int, str], now_ms: float) -> None:
+        self._queue = queue
+        self._shard = shard
+        self._tasks = tasks
+        self._now_ms = now_ms
+
+    def _job_of(self, ident: bytes, body: bytes, state: State, due_us: float) -> tuple[Job, str]:
+        due_us = max(-FARTHEST, min(due_us, FARTHEST))
+        return job_of(self._queue, self._shard, ident.decode(errors="replace"), body, self._tasks, state, due_us)
+
+    def live(
+        self,
+        ident: bytes,
+        body: bytes | None,
+        moment: float,
+        place: bytes,
+        packed: bytes,
+        gate: bytes,
+        count: int,
+        left_out: int,
+        gated_left_out: int,
+    ) -> JobView:
+        """Return a live job."""
+        state, problem = NO_STATE, ""
+        if packed:
+            try:
+                state = unpack_state(packed)
+            except _BROKEN as error:
+                problem = f"the job's state cannot be read: {error}"
+        reserved = place == b"r"
+        job, broken = self._job_of(ident, body or b"", state, state.due_us if reserved else moment)
+        view = JobView(
+            job, "reserved" if reserved else "ready" if job.due_ms <= self._now_ms else "delayed", job.due_ms
+        )
+        view.read_ms, view.payload_count, view.broken = self._now_ms, count, broken or problem
+        if reserved:
+            view.deadline_ms = job.deadline_ms = int(max(-FARTHEST, min(moment, FARTHEST)))
+            view.taken = len(state.taken)
+        elif not place:
+            view.state = ""
+        if left_out:
+            view.left_out, job.args = left_out, b""
+        if gate:
+            self._add_gated(view, ident, gate, gated_left_out)
+        return view
+
+    def _add_gated(self, view: JobView, ident: bytes, gate: bytes, left_out: int) -> None:
+        due_us = struct.unpack_from("<d", gate)[0] if len(gate) >= 8 else FARTHEST
+        view.gated, view.gated_broken = self._job_of(ident, gate[8:], NO_STATE, due_us)
+        view.gated_due_ms, view.gated_left_out = view.gated.due_ms, left_out
+        if left_out:
+            view.gated.args = b""
+
+    def record(self, name: bytes, record: bytes | None, left_out: int) -> JobView:
+        """Return a job of the morgue."""
+        ident, key = split_name(name)
+        try:
+            stored = unpack_record(record or b"")
+            payloads = tuple(unpack_payload(one) for one in framed(stored.payloads[4:]) if len(one) > 2 * KEY_BYTES)
+        except _BROKEN as error:
+            job, _ = self._job_of(ident, record or b"", NO_STATE, FARTHEST)
+            job.key = key
+            return JobView(job, "morgue", job.due_ms, broken=f"the morgue's record cannot be read: {error}")
+        job, broken = self._job_of(ident, stored.body, stored.state, stored.due_us)
+        job.key = key
+        view = JobView(job, "morgue", job.due_ms, read_ms=self._now_ms, left_out=left_out, broken=broken)
+        view.buried_ms = int(max(-FARTHEST, min(stored.buried_us, FARTHEST)) // 1000)
+        view.outcome, view.reason, view.error_class = stored.texts
+        if job.merged:
+            view.payload_count, view.payloads = int.from_bytes(stored.payloads[:4], "little"), payloads
+        if left_out:
+            job.args = b""
+        return view
+
+
+@dataclass(slots=True)
+class MorgueRecord:
+    """Record of a job in the morgue, as ``lua/lib/grave.lua`` stores it.
+
+    Attributes:
+        texts: outcome, reason and error class.
+        packed_counts: packed :class:`~.job.JobCounts`.
+        payloads: of a merged job, their number (u32) and the payload records with their lengths; b"" of a plain one.
+    """
+
+    due_us: float
+    buried_us: float
+    state: State
+    texts: tuple[str, str, str]
+    packed_counts: bytes
+    body: bytes
+    payloads: bytes
+
+
+def unpack_record(record: bytes) -> MorgueRecord:
+    """Return the fields of a stored record.
+
+    Raises:
+        struct.error, IndexError: the bytes are not a record.
+    """
+    due_us, buried_us, failures, reserves, crashes, counts = _RECORD.unpack_from(record)
+    outcome, at = take_u8(record, _RECORD.size)
+    reason, at = take_u8(record, at)
+    error_class, at = take_u8(record, at)
+    error, at = take_u16(record, at)
+    body, at = take_u32(record, at)
+    state = State(failures=failures, reserves=reserves, crashes=crashes, error=error)
+    state.counts, _ = unpack_counts(counts, 0)
+    texts = (outcome.decode(), reason.decode(errors="replace"), error_class.decode(errors="replace"))
+    return MorgueRecord(due_us, buried_us, state, texts, counts, body, record[at:])
+
+
+def record_name(ident: bytes, key: bytes) -> bytes:
+    """Return the name of the morgue record of a generation."""
+    return ident + b"\0" + key
+
+
+def split_name(name: bytes) -> tuple[bytes, bytes]:
+    """Return id and key in the name of a morgue record."""
+    return name[: -KEY_BYTES - 1], name[-KEY_BYTES:]
+
+
+def framed(frame: bytes) -> Iterator[bytes]:
+    """Yield records that have 32-bit lengths in front."""
+    at = 0
+    while at < len(frame):
+        record, at = take_u32(frame, at)
+        yield record

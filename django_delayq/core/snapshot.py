@@ -1,0 +1,313 @@
+"""Snapshot of whole shards, for callers that need millions of jobs.
+
+Waiting jobs and the morgue are paged through in the order of their indexes, each page after the last (score, member)
+read. Reserved jobs are scanned as a hash table, because heartbeats move leases within their order. A job that stays in
+its place meanwhile is returned exactly once. A job that moves may be returned in both places, or in none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+from .errors import InvalidJob
+from .job import MAX_ID_BYTES, PRIORITIES
+from .job_view import FARTHEST, JobView, Reply, split_name, unpack_reply
+from .reading import Range
+from .records.keys import DUE_KEYS, SHARD_KEYS
+from .records.schedule_frames import CHUNK
+from .redis.scripts import clear_errors
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+#: places of a job, in the usual order of its life
+PLACES: Final = ("waiting", "reserved", "gated", "morgue")
+#: place -> columns that its index has; gated content is found only through its lease
+INDEXED: Final[Mapping[str, frozenset[str]]] = {
+    "waiting": frozenset({"id", "due", "priority"}),
+    "reserved": frozenset({"id", "lease_until"}),
+    "gated": frozenset(),
+    "morgue": frozenset({"id", "buried_at"}),
+}
+#: entries of an index in one call; they take Redis about 1 ms
+PAGE: Final = 2000
+#: arguments up to this size are included even if they are not requested
+UNWANTED_BYTES: Final = 1024
+_FARTHEST_MS: Final = int(FARTHEST // 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Selection of jobs to read from a shard.
+
+    ``low`` and ``high`` (Unix ms) bound the due time: ``low`` is included, ``high`` excluded. ``idents``: only these
+    ids. ``args``: True if the arguments are needed; otherwise large ones are left out.
+    """
+
+    queue: str
+    shard: int
+    place: str
+    low: int | None = None
+    high: int | None = None
+    idents: tuple[str, ...] | None = None
+    args: bool = True
+
+    def holds(self, due: int | None) -> bool:
+        """Return True if a due time is within the bounds; without bounds, None is, too."""
+        if due is None:
+            return self.low is None and self.high is None
+        return (self.low is None or self.low <= due) and (self.high is None or due < self.high)
+
+    def bounds(self) -> dict[str, bytes | None]:
+        """Return the bounds of the due time in the index of a place that has them, as ``read.lua`` takes them."""
+        if self.place != "waiting":
+            return {}
+        return {
+            name: None if due is None else b"(%d" % (due * 1000)
+            for name, due in (("low", self.low), ("high", self.high))
+        }
+
+
+@dataclass(slots=True)
+class Entries:
+    """Entries of an index. Scores are µs (waiting: due, morgue: buried) or ms (reserved: end of the lease)."""
+
+    part: Part
+    priority: int | None
+    ids: Sequence[bytes]
+    scores: Sequence[float]
+
+    def idents(self) -> list[str]:
+        """Return the ids of the entries."""
+        return [ident.decode(errors="replace") for ident in self.ids]
+
+    def times(self) -> list[int | None]:
+        """Return the times of the entries, Unix ms: of a reserved job the end of its lease, else the index's score."""
+        unit = 1 if self.part.place == "reserved" else 1000
+        return [int(score // unit) if abs(score) < FARTHEST else None for score in self.scores]
+
+
+# -- columns ---------------------------------------------------------------------------------------------------------
+
+
+def _moment(ms: float | None) -> int | None:
+    """Return a time, Unix ms; None for none, and for an impossible one."""
+    return None if ms is None or abs(ms) >= _FARTHEST_MS else int(ms)
+
+
+def _context(view: JobView) -> str | None:
+    """Return the context of the schedule call as JSON; None without one, or if it cannot be read."""
+    if not view.job.options_json:
+        return None
+    try:
+        context = view.job.options.get("context")
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    if context is None:
+        return None
+    return _encodable(json.dumps(context, ensure_ascii=False, separators=(",", ":")))
+
+
+def _error_class(view: JobView) -> str | None:
+    if view.broken:
+        return "Undecodable"
+    return view.error_class or (_text(view.error.get("class")) if view.job.error else None)
+
+
+def _error(view: JobView) -> str | None:
+    if view.broken:
+        return view.broken
+    return _text(view.error.get("message")) if view.job.error else None
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else _encodable(str(value)) or None
+
+
+def _encodable(text: str) -> str:
+    """Return a text without lone surrogates, which JSON can express and UTF-8 cannot."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+#: columns of every job besides its queue, shard and place, each with the function of its values; times are Unix ms
+COLUMNS: Final[Mapping[str, Callable[[JobView], Any]]] = {
+    "id": lambda view: view.job.id,
+    "task": lambda view: view.job.task or None,
+    "due": lambda view: _moment(view.due_ms),
+    "priority": lambda view: view.job.priority,
+    "args": lambda view: None if view.job.merged else view.job.args,
+    "context": _context,
+    "key": lambda view: view.job.key.hex() or None,
+    "failures": lambda view: view.job.failures,
+    "reserves": lambda view: view.job.reserves,
+    "crashes": lambda view: view.job.crashes,
+    "lease_until": lambda view: _moment(view.deadline_ms),
+    "worker": lambda view: (view.state == "reserved" and _encodable(view.job.worker)) or None,
+    "failed_at": lambda view: _moment(view.job.failed_at_ms) or None,
+    "buried_at": lambda view: _moment(view.buried_ms),
+    "reason": lambda view: view.reason or view.outcome or None,
+    "error_class": _error_class,
+    "error": _error,
+    "payloads": lambda view: view.payload_count if view.job.merged else None,
+}
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_entries(broker: Broker, part: Part, *, page: int = PAGE) -> Iterator[Entries]:
+    """Yield the entries of a place from its index (:data:`INDEXED`), in pages; selecting single ids is not supported.
+
+    Raises:
+        InvalidJob: the place has no index, or single ids are selected.
+    """
+    if part.place not in PLACES or not INDEXED[part.place] or part.idents is not None:
+        raise InvalidJob(f"no index has these jobs of {part.place!r} alone; use read_jobs()")
+    if part.place == "reserved":
+        yield from (Entries(part, None, list(ends), list(ends.values())) for ends in _scan(broker, part))
+        return
+    for index, priority in _indexes(part.place):
+        for members, texts in _index_pages(broker, part, index, page):
+            scores = list(map(float, texts))
+            if part.place == "waiting" and priority is None:
+                yield from _entries_by_priority(broker, part, members, scores)
+            else:
+                ids = [split_name(member)[0] for member in members] if part.place == "morgue" else members
+                yield Entries(part, priority, ids, scores)
+
+
+def read_jobs(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[list[JobView]]:
+    """Yield the jobs of a place, up to ``fetch`` in one Redis call (fewer when they are large).
+
+    Raises:
+        InvalidJob: there is no such place.
+    """
+    if part.place not in PLACES:
+        raise InvalidJob(f"{part.place!r} is no place of a job; use some of {', '.join(PLACES)}")
+    bounded = part.low is not None or part.high is not None
+    for reply in _replies(broker, part, fetch):
+        views: Iterable[JobView] = reply.views
+        if part.place == "gated":
+            views = (view.behind() for view in views if view.gated is not None)
+        elif part.place == "reserved" or part.idents is not None:
+            views = (view for view in views if _place_of(view) == part.place)
+        if bounded:
+            views = (view for view in views if part.holds(_moment(view.due_ms)))
+        if found := list(views):
+            yield found
+
+
+def _place_of(view: JobView) -> str:
+    return view.state if view.state in ("reserved", "morgue") else "waiting" if view.state else ""
+
+
+def _replies(broker: Broker, part: Part, fetch: int) -> Iterator[Reply]:
+    """Yield the replies that have the jobs of a part, and maybe others."""
+    if part.place == "morgue":
+        if part.idents is None:
+            yield from _pages(broker, part, fetch, index="morgue")
+        else:
+            for name in _names(part.idents):
+                bounds = Range("id", name.decode(), name.decode()).arguments()
+                yield from _pages(broker, part, fetch, index="morgue_id", **bounds)
+    elif part.idents is not None:
+        yield from _looked_up(broker, part, _names(part.idents), fetch)
+    elif part.place == "waiting":
+        for index, _ in _indexes(part.place):
+            yield from _pages(broker, part, fetch, index=index, place="w", **part.bounds())
+    else:
+        yield from _looked_up(broker, part, (member for page in _scan(broker, part) for member in page), fetch)
+
+
+def _pages(broker: Broker, part: Part, limit: int, *, index: str, **wanted: Any) -> Iterator[Reply]:
+    """Yield the jobs of an index, page by page."""
+    wanted |= {"index": SHARD_KEYS.index(index) + 1, "limit": limit}
+    reply = None
+    while reply is None or (reply.more and reply.members):
+        if reply is not None:
+            wanted["after"] = (reply.moments[-1], reply.members[-1])
+        reply = _read(broker, part, wanted)
+        yield reply
+
+
+def _looked_up(broker: Broker, part: Part, members: Iterable[bytes], fetch: int) -> Iterator[Reply]:
+    """Yield live jobs by their ids, in chunks."""
+    source, chunk = iter(members), list[bytes]()
+    while True:
+        chunk += islice(source, fetch - len(chunk))
+        if not chunk:
+            return
+        reply = _read(broker, part, {"members": chunk})
+        yield reply
+        del chunk[: reply.looked_at]
+
+
+def _read(broker: Broker, part: Part, wanted: Mapping[str, Any]) -> Reply:
+    buried = part.place == "morgue"
+    most = None if part.args else UNWANTED_BYTES
+    frame = broker.inspector.reader.read(part.queue, part.shard, buried=buried, counts=buried, most=most, **wanted)
+    return unpack_reply(part.queue, part.shard, frame, buried=buried, place=wanted.get("place", ""))
+
+
+def _index_pages(
+    broker: Broker, part: Part, index: str, limit: int
+) -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
+    """Yield members and scores of an index, page by page."""
+    wanted: dict[str, Any] = {"index": SHARD_KEYS.index(index) + 1, "limit": limit, "names": True, **part.bounds()}
+    more = True
+    while more:
+        more, found = msgpack.unpackb(broker.inspector.reader.read(part.queue, part.shard, **wanted), raw=True)
+        if found:
+            yield found[::2], found[1::2]
+            wanted["after"] = (found[-1], found[-2])
+
+
+def _indexes(place: str) -> list[tuple[str, int | None]]:
+    """Return the indexes of a place, each with the priority of its jobs if it has a single one."""
+    if place == "morgue":
+        return [("morgue", None)]
+    return list(zip(DUE_KEYS, (*range(PRIORITIES), None, None), strict=True))
+
+
+def _names(idents: Iterable[str]) -> Iterator[bytes]:
+    """Yield ids in stored form, each once; invalid ids are left out."""
+    for ident in dict.fromkeys(idents):
+        name = ident.encode(errors="replace")
+        if 0 < len(name) <= MAX_ID_BYTES and b"\0" not in name and name.decode() == ident:
+            yield name
+
+
+def _scan(broker: Broker, part: Part) -> Iterator[dict[bytes, float]]:
+    """Yield the leases of a shard: id -> end. A job that stays reserved throughout is returned exactly once."""
+    key = broker.shard(part.queue, part.shard).names["lease"]
+    seen: set[bytes] = set()
+    cursor = 0
+    while True:
+        with clear_errors():
+            cursor, page = broker.client.zscan(key, cursor, count=CHUNK)
+        fresh = {member: end for member, end in page if member not in seen}
+        seen.update(fresh)
+        if fresh:
+            yield fresh
+        if not cursor:
+            return
+
+
+def _entries_by_priority(
+    broker: Broker, part: Part, ids: Sequence[bytes], scores: Sequence[float]
+) -> Iterator[Entries]:
+    """Yield entries of an index without priorities, which are read from the bodies; jobs that just left are skipped."""
+    with clear_errors():
+        bodies = broker.client.hmget(broker.shard(part.queue, part.shard).names["body"], list(ids))
+    by_priority: dict[int, list[tuple[bytes, float]]] = {}
+    for ident, score, body in zip(ids, scores, bodies, strict=True):
+        if body:
+            by_priority.setdefault(body[0] % PRIORITIES, []).append((ident, score))
+    for priority, some in sorted(by_priority.items()):
+        yield Entries(part, priority, *zip(*some, strict=True))
