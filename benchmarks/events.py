@@ -20,7 +20,7 @@ from benchmarks.server import Server, running_server
 from django_delayq.core.events import FIELD, WIDTH, unpack_entry, words_of
 from django_delayq.core.job import Job
 from django_delayq.core.outcomes import ack, fail
-from django_delayq.core.records.settle_frames import pack_attempt
+from django_delayq.core.records.frames import pack_attempt
 
 RATIO = 0.15
 SHARDS = 4

@@ -12,7 +12,7 @@ from benchmarks.server import running_server
 from django_delayq.core.job import Job, NewJob
 from django_delayq.core.outcomes import ack, fail, release
 from django_delayq.core.queue import Queue
-from django_delayq.core.records.schedule_frames import CHUNK
+from django_delayq.core.records.frames import CHUNK
 
 TASK = "shop.cancel_order"
 WORKER = "bench:1:1"

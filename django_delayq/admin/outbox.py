@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from ..core.records import packed
+from ..core.records.frames import unpack_job
 from ..settings.conf import conf
 from . import content, formatting
 from .base import ReadOnlyAdmin, column
@@ -97,7 +97,7 @@ class OutboxJobAdmin(ReadOnlyAdmin):
     def content(self, row: OutboxJob) -> SafeString | str:
         """Return the arguments or the payload."""
         try:
-            job = packed.unpack_job(bytes(row.record))
+            job = unpack_job(bytes(row.record))
         except ValueError as error:
             return content.pre(str(error))
         if job.payload is not None:
@@ -108,7 +108,7 @@ class OutboxJobAdmin(ReadOnlyAdmin):
     def context(self, row: OutboxJob) -> SafeString | str:
         """Return the job's own options and its context."""
         try:
-            options = packed.unpack_job(bytes(row.record)).options
+            options = unpack_job(bytes(row.record)).options
         except ValueError:
             return formatting.NOTHING
         return content.json_pre(options) if options else formatting.NOTHING

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from .. import connections
 from ..core.job_view import JobView
-from ..core.records.packed import unpack_job
+from ..core.records.frames import unpack_job
 from ..core.results import FAILED, READY, RUNNING, ResultRecord, Results
 from ..outbox import durability, rows
 from ..settings.conf import conf

@@ -11,7 +11,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 from .errors import InvalidJob
-from .records.schedule_frames import CHUNK, encode_id, pack_deadline, pack_generation, pack_named
+from .records.frames import CHUNK, encode_id, pack_deadline, pack_generation, pack_named
 from .times import MAX_DUE_MS
 
 if TYPE_CHECKING:

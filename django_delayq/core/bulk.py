@@ -24,8 +24,8 @@ from .job_filter import EVERY_JOB, JobFilter
 from .job_view import split_name
 from .morgue import Discard, Kick, KickPace
 from .reading import INDEXES, Accepts, IndexEntry, PageRequest, Range, matching, pack_cursor, unpack_cursor
+from .records.frames import CHUNK, encode_id
 from .records.keys import number_of
-from .records.schedule_frames import CHUNK, encode_id
 
 if TYPE_CHECKING:
     from .queue import Queue

@@ -3,7 +3,7 @@
 An entry has the events of one call, each with a number of its own, in two fields: ``worker``, and ``events-<version>``,
 its events one after another. An event is :data:`COLUMNS`, each word followed by a zero byte, which no id contains; so
 one split of many events gives their columns as slices. Workers pack the events of attempts
-(:mod:`.records.settle_frames`), scripts those of cancellations and bulk loads (``lua/lib/event.lua``). A new column is
+(:mod:`.records.frames`), scripts those of cancellations and bulk loads (``lua/lib/event.lua``). A new column is
 added at the end, under a new version. An entry of an older version is read with empty words in the newer columns; one
 of a newer version is refused.
 

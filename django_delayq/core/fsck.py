@@ -19,8 +19,8 @@ from . import depths
 from .bulk import Progress
 from .errors import QueueUnavailable
 from .morgue import live_in_older
-from .outcomes import is_mark
 from .records.fields import pack_u8, pack_u16
+from .records.frames import is_mark
 from .records.keys import DUE_KEYS, number_of
 from .redis.scripts import clear_errors
 from .sending import quotas

@@ -1,7 +1,7 @@
 """Value types of jobs: as requested, as stored, as held by a worker, and as settled; ids of requests.
 
-One *body* (:mod:`.records.body`) is stored per generation of an id. The *state*, which changes while the job lives, is
-kept apart. Both are flat binary records, because ten million of them have to fit into memory.
+One *body* (:mod:`.records.frames`) is stored per generation of an id. The *state*, which changes while the job lives,
+is kept apart. Both are flat binary records, because ten million of them have to fit into memory.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Generation:
 
     Attributes:
         keys: of the generation; of a merged job also of the payload, which keeps its key from attempt to attempt.
-        digest: of the payload's bytes (:func:`.records.schedule_frames.digest`); b"" for a plain job.
+        digest: of the payload's bytes (:func:`.records.frames.digest`); b"" for a plain job.
     """
 
     keys: tuple[bytes, ...]

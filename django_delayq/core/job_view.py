@@ -14,8 +14,7 @@ import msgpack
 from .codec import decode_args, readable
 from .job import KEY_BYTES, Generation, Job, Payload, Undecodable, created_ms
 from .records.fields import take_u8, take_u16, take_u32
-from .records.reserve_frames import NO_STATE, State, job_of, unpack_counts, unpack_state
-from .records.schedule_frames import unpack_payload
+from .records.frames import NO_STATE, State, job_of, unpack_counts, unpack_payload, unpack_state
 
 #: doubles are exact up to this value; a moment beyond it cannot be one (µs)
 FARTHEST: Final = 2.0**53

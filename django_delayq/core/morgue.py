@@ -19,8 +19,8 @@ import msgpack
 from .actions import AT_A_TIME, ELSEWHERE, Action, Name, live_ids
 from .errors import InvalidJob
 from .job_view import record_name, split_name, unpack_record
+from .records.frames import encode_id, pack_generation, pack_named
 from .records.keys import MAX_SHARDS, number_of
-from .records.schedule_frames import encode_id, pack_generation, pack_named
 
 if TYPE_CHECKING:
     from .job import Generation

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias
 
-from .job import BrokenJob, Job, is_durable
-from .records.frames import named, unpack_fields
+from .job import BrokenJob, Job
 
 # -- attempts ----------------------------------------------------------------------------------------------------------
 
@@ -352,35 +350,12 @@ class Tick:
     set_aside: bool = False
 
 
-def unpack_tick(frame: bytes) -> tuple[Tick, dict[str, Any]]:
-    """Return the reply of ``tick.lua``, and the rules of the shard."""
-    reply = unpack_fields(frame)
-    due_us = reply.get("next_due")
-    tick = Tick(
-        reply["now"] / 1000,
-        None if due_us is None else due_us // 1000,
-        reply.get("deadline"),
-        reply["expired"],
-        reply["held_back"],
-        reply["born"],
-        reply["run_id"].decode(),
-        reply["marks"],
-        reply["begun"],
-        tuple(reply["failed"]),
-        tuple(reply["morgue"]),
-        reply["set_aside"],
-    )
-    return tick, named(reply["rules"])
-
-
 # -- completion marks --------------------------------------------------------------------------------------------------
 
 End = Literal["done", "buried", "live"]
 
 #: maximum number of marks in one call
 MOST_MARKS: Final = 250
-_MARK: Final = struct.Struct("<16sBd")
-_ENDS: Final = ("", "done", "buried", "live")
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,18 +385,3 @@ class CompletionMark:
     key: bytes
     end: End
     stamp: int
-
-
-def is_mark(key: bytes, value: bytes) -> bool:
-    """Return True if an entry of a shard's marks is well-formed."""
-    return len(key + value) == _MARK.size and is_durable(key) and 0 < value[0] < len(_ENDS)
-
-
-def pack_marks(marks: Iterable[CompletionMark]) -> bytes:
-    """Return marks in the form that ``marks.lua`` takes."""
-    return b"".join(_MARK.pack(mark.key, _ENDS.index(mark.end), mark.stamp) for mark in marks)
-
-
-def unpack_marks(frame: bytes) -> list[CompletionMark]:
-    """Return the marks in a reply of ``marks.lua``."""
-    return [CompletionMark(key, cast(End, _ENDS[end]), int(stamp)) for key, end, stamp in _MARK.iter_unpack(frame)]

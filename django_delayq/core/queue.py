@@ -31,9 +31,8 @@ from .outcomes import (
     ScheduleOutcome,
     count_outcomes,
 )
+from .records.frames import CHUNK, pack_deadline, pack_known, pack_new, start_flag
 from .records.keys import Shard, number_of
-from .records.reserve_frames import start_flag
-from .records.schedule_frames import CHUNK, pack_deadline, pack_known, pack_new
 from .redis.faults import Fault, classify
 from .redis.pool import last_sent, within
 from .redis.scripts import clear_errors
@@ -362,7 +361,7 @@ class Queue(Shards):
 
         Args:
             pairs: id and key of each. Where an id may have many payloads, a third element makes it cheaper: the
-                payload's digest (:func:`.records.schedule_frames.digest`).
+                payload's digest (:func:`.records.frames.digest`).
 
         Raises:
             InvalidJob: an id or a key that cannot be one.

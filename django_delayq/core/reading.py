@@ -24,8 +24,8 @@ from .inputs import short
 from .job import Payload
 from .job_filter import JobFilter
 from .job_view import JobView, framed, unpack_reply
+from .records.frames import CHUNK, unpack_payload
 from .records.keys import DUE_KEYS, SHARD_KEYS
-from .records.schedule_frames import CHUNK, unpack_payload
 from .redis.scripts import Call
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import rules
 from .job import new_request
-from .outcomes import MOST_MARKS, CompletionMark, Tick, pack_marks, unpack_marks, unpack_tick
+from .outcomes import MOST_MARKS, CompletionMark, Tick
 from .records import layout as layouts
-from .records.frames import pack
+from .records.frames import pack, pack_marks, unpack_marks, unpack_tick
 from .records.keys import Shard
 from .records.layout import Epochs, Layout
 

@@ -12,12 +12,18 @@ from typing import Final
 from .job import Job, digest_of
 from .job_view import unpack_reply
 from .outcomes import AttemptOutcome, Batch, Settlement, Which, bury, expire
-from .records.frames import pack
+from .records.frames import (
+    CHUNK,
+    Allowance,
+    pack,
+    pack_allowances,
+    pack_settlements,
+    pack_take_over,
+    start_flag,
+    unpack_batch,
+    unpack_held,
+)
 from .records.keys import SHARD_KEYS
-from .records.limit_frames import Allowance, pack_allowances
-from .records.reserve_frames import start_flag, unpack_batch, unpack_held
-from .records.schedule_frames import CHUNK
-from .records.settle_frames import pack_settlements, pack_take_over
 from .redis.pool import last_sent
 from .shard_set import ShardSet
 

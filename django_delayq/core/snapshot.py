@@ -19,8 +19,8 @@ from .errors import InvalidJob
 from .job import MAX_ID_BYTES, PRIORITIES
 from .job_view import FARTHEST, JobView, Reply, split_name, unpack_reply
 from .reading import Range
+from .records.frames import CHUNK
 from .records.keys import DUE_KEYS, SHARD_KEYS
-from .records.schedule_frames import CHUNK
 from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.job_view import JobView
 from ..core.reading import unpack_entries
+from ..core.records.frames import CHUNK
 from ..core.records.keys import SHARD_KEYS
-from ..core.records.schedule_frames import CHUNK
 from ..core.redis.scripts import clear_errors
 from .rows import MORGUE, Entry, Place, Row, broken_row, is_readable, row_of, score_of
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.db import router, transaction
 
 from ..core.queue import Queue
-from ..core.records.schedule_frames import CHUNK
+from ..core.records.frames import CHUNK
 from ..models import MirrorCursor
 from ..settings.sections import MirrorConf
 from .index import Index

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .. import connections
 from ..core.queue import Queue
-from ..core.records.schedule_frames import CHUNK
+from ..core.records.frames import CHUNK
 from .index import Index
 from .index_mirror import DELETE_CHUNK, database_of, table
 from .rows import Entry, Place, Row, member_of, place_of, store

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ..core.records.schedule_frames import CHUNK
+from ..core.records.frames import CHUNK
 from .index_mirror import DELETE_CHUNK, IndexMirror, Scope
 from .rows import Entry, store
 

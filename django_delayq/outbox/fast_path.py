@@ -20,7 +20,7 @@ from django.db import DatabaseError
 from ..core.errors import DelayQError, Misconfigured, NotConfirmed, QueueFull, QueuePaused, QueueUnavailable
 from ..core.job import NewJob
 from ..core.outcomes import ScheduleOutcome
-from ..core.records.schedule_frames import generation_of
+from ..core.records.frames import generation_of
 from . import rows
 from .producer import brief_claim, call_briefly
 from .protocol import FREE, UNSENT, ChangedRow, Claim, RowResult, correct, row_result_of

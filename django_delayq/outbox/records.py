@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.job import Generation
-from ..core.records.packed import unpack_job
-from ..core.records.schedule_frames import digest
+from ..core.records.frames import digest, unpack_job
 
 if TYPE_CHECKING:
     from ..core.job import NewJob

@@ -16,7 +16,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
 from ..core.job import Generation, NewJob, request_for
-from ..core.records.packed import pack_job
+from ..core.records.frames import pack_job
 from .due import DueTime, RowDue, delay_age
 
 if TYPE_CHECKING:

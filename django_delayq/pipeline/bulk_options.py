@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..core.records.schedule_frames import CHUNK
+from ..core.records.frames import CHUNK
 from ..core.rows import names_in
 from .inputs import PART_BYTES
 from .redis_options import DEFAULT_PREFIX, address_of

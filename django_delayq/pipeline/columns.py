@@ -19,7 +19,7 @@ from ..core.inputs import check_task_name
 from ..core.job import RAW, NewJob, Payload
 from ..core.options import OPTIONS
 from ..core.records.bulk_load_frames import LoadEntry, Rows, Shape, entry_of, with_keys
-from ..core.records.schedule_frames import pack_body
+from ..core.records.frames import pack_body
 from ..core.sending.bulk_loads import BulkLoad
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
 from . import cells

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql.types import StructType
 
-from ..core.records.schedule_frames import CHUNK
+from ..core.records.frames import CHUNK
 from .errors import PipelineError
 from .job_schema import JOBS
 

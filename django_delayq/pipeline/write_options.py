@@ -13,8 +13,8 @@ from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name, check_task_name, short
 from ..core.job import DEFAULT_PRIORITY, RAW
 from ..core.options import DEFAULT_MAX_PAYLOADS, OPTIONS, Check, stored_members
+from ..core.records.frames import CHUNK
 from ..core.records.keys import MAX_SHARDS
-from ..core.records.schedule_frames import CHUNK
 from ..core.sending.bulk_loads import MAX_ID_BYTES
 from ..core.times import span_ms_of
 from .option_fields import SourceOptions, choice, flag, named, number, option, parse_json, text, whole

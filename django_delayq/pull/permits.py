@@ -18,7 +18,7 @@ from ..core.options import Concurrency
 from ..core.outcomes import Batch, Settlement
 from ..core.permits import Holding, change
 from ..core.queue import Queue
-from ..core.records.limit_frames import Allowance
+from ..core.records.frames import Allowance
 from ..core.task import registry
 from ..core.times import USUAL_TTR_MS
 from ..settings.conf import conf

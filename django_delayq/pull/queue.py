@@ -15,7 +15,7 @@ from ..core.counts import Counts
 from ..core.errors import InvalidJob
 from ..core.inputs import check_holder, check_id, check_int, check_queue_name
 from ..core.job_view import JobView
-from ..core.records.schedule_frames import CHUNK
+from ..core.records.frames import CHUNK
 from ..core.times import span_ms_of, ttr_ms_of
 from ..scheduling.caller_warnings import warn_of_other_transaction
 from ..scheduling.handle import JobHandle

@@ -11,7 +11,7 @@ from typing import Final
 
 from ..core.errors import QueueUnavailable
 from ..core.outcomes import Batch
-from ..core.records.limit_frames import Allowance
+from ..core.records.frames import Allowance
 from ..core.redis.faults import Backoff
 from ..core.times import USUAL_TTR_MS
 from . import permits

@@ -17,7 +17,7 @@ from ..core.actions import cancel_selected
 from ..core.bulk import act_in_shard
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.queue import Queue
-from ..core.records.schedule_frames import CHUNK
+from ..core.records.frames import CHUNK
 from ..core.rows import DEAD, FIRST, LIVE, RowCounts, id_of, names_in
 from ..core.snapshot import Part, read_entries, read_jobs
 from ..core.times import datetime_of

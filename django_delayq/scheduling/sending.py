@@ -18,7 +18,7 @@ from .. import connections
 from ..core.errors import NotConfirmed
 from ..core.job import NewJob
 from ..core.outcomes import ScheduleOutcome
-from ..core.records.schedule_frames import generation_of
+from ..core.records.frames import generation_of
 from ..core.sending.many import check_together
 from ..core.task import Task
 from ..outbox import durability, fast_path, rows

@@ -14,8 +14,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short, suggest
 from ..core.job import Payload, Undecodable
 from ..core.job_view import JobView
-from ..core.records.reserve_frames import unpack_state
-from ..core.records.schedule_frames import digest
+from ..core.records.frames import digest, unpack_state
 from ..core.task import Task, registry
 from ..core.times import datetime_of
 from ..scheduling.targets import find_task

@@ -17,7 +17,7 @@ from ..core import permits
 from ..core.errors import DelayQError, QueueUnavailable
 from ..core.options import Concurrency
 from ..core.permits import Holding, Permits, Place
-from ..core.records.limit_frames import Allowance
+from ..core.records.frames import Allowance
 from .attempt import NEVER, Attempt
 from .process import Process
 from .shard_selector import ShardSelector, Source

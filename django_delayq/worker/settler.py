@@ -9,7 +9,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from ..core.job import DURABLE
 from ..core.outcomes import Settlement
-from ..core.records.settle_frames import waits_for_end
+from ..core.records.frames import waits_for_end
 from ..core.redis.faults import Backoff, Fault
 from .attempt import NEVER, Attempt
 from .changes import Changes

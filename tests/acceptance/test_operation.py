@@ -12,8 +12,8 @@ from collections import Counter
 import pytest
 
 from django_delayq.core.job import NewJob
+from django_delayq.core.records.frames import pack_new
 from django_delayq.core.records.keys import wake_key
-from django_delayq.core.records.schedule_frames import pack_new
 from tests.support.processes import alive
 
 from .conftest import MakeMill

@@ -15,7 +15,7 @@ from django_delayq import mirror
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.core.job import NewJob
-from django_delayq.core.records.packed import pack_job
+from django_delayq.core.records.frames import pack_job
 from django_delayq.models import BulkAction, FailedJob, InboxEntry, MorgueJob, OutboxJob, PipelineRun
 from tests.admin.dashboards import lively
 from tests.admin.mirrors import TRACEBACK

@@ -13,7 +13,7 @@ from django_delayq.admin.dashboard_facts import warnings_of
 from django_delayq.core.broker import Broker
 from django_delayq.core.counts import Counts
 from django_delayq.core.job import NewJob
-from django_delayq.core.records.limit_frames import Allowance
+from django_delayq.core.records.frames import Allowance
 from django_delayq.status import Change, QueueStatus, RedisStatus, Snapshot
 from django_delayq.status.drawing import report
 from django_delayq.status.json_form import as_json

@@ -14,7 +14,7 @@ from django_delayq.connections import DjangoBroker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import NewJob, Payload, new_id, new_key
 from django_delayq.core.outcomes import ack, bury
-from django_delayq.core.records.packed import pack_job
+from django_delayq.core.records.frames import pack_job
 from django_delayq.models import OutboxJob
 from django_delayq.outbox.claims import Outbox
 from django_delayq.outbox.completions import Marks, places

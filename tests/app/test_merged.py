@@ -13,7 +13,7 @@ from django_delayq import InvalidJob, cancel, connections, get_job, reschedule, 
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode
 from django_delayq.core.job_view import JobView
-from django_delayq.core.records.schedule_frames import unpack_payload
+from django_delayq.core.records.frames import unpack_payload
 
 from .deeds import newest, note, sync
 

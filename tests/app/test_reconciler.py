@@ -16,7 +16,7 @@ from django_delayq.core.codec import encode
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
-from django_delayq.core.records.schedule_frames import digest
+from django_delayq.core.records.frames import digest
 from django_delayq.outbox.reconciler import LOOK, Reconciler
 
 from .outbox_stage import QUEUE, TASK, Stage, State

@@ -18,7 +18,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import DelayQError
 from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.outcomes import Settlement, Which, ack, bury, expire, fail, release
-from django_delayq.core.records.schedule_frames import generation_of
+from django_delayq.core.records.frames import generation_of
 from django_delayq.core.redis.connection import Connection
 from django_delayq.testing.broker import MemoryBroker
 from django_delayq.testing.times import Clock

@@ -26,7 +26,7 @@ from django_delayq.core.inspector import SEARCHED
 from django_delayq.core.job_filter import JobFilter
 from django_delayq.core.morgue import KickPace
 from django_delayq.core.reading import Accepts
-from django_delayq.core.records.schedule_frames import CHUNK as SELECTED_AT_ONCE
+from django_delayq.core.records.frames import CHUNK as SELECTED_AT_ONCE
 from django_delayq.core.snapshot import Part, read_entries, read_jobs
 from tests.support.core_values import new_key
 

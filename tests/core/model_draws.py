@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from django_delayq.core import Job, NewJob, Payload, Settlement, ack, bury, fail, release
-from django_delayq.core.records.limit_frames import Allowance
+from django_delayq.core.records.frames import Allowance
 
 from .model_values import DURABLE, Which
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from django_delayq.core import Batch, Broker, Connection, Job, NewJob, Payload
-from django_delayq.core.records.schedule_frames import digest
+from django_delayq.core.records.frames import digest
 from tests.support.core_calls import Call as ManyCall
 from tests.support.core_calls import SentCalls
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import IdTaken, NewJob, Payload
-from django_delayq.core.records.schedule_frames import generation_of
+from django_delayq.core.records.frames import generation_of
 from tests.support.core_values import Generation, new_key
 
 from .stage import T0, Stage

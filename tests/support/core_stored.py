@@ -7,10 +7,22 @@ from typing import Any
 from django_delayq.core import Queue
 from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.fsck import check as check_stored
-from django_delayq.core.outcomes import unpack_marks
-from django_delayq.core.records.body import is_quarantined, unpack_body
 from django_delayq.core.records.fields import take_u8, take_u16, take_u32
-from django_delayq.core.records.frames import pack, unpack_fields
+from django_delayq.core.records.frames import (
+    CHUNK,
+    Allowance,
+    digest,
+    is_quarantined,
+    pack,
+    pack_new,
+    pack_take_over,
+    unpack_body,
+    unpack_counts,
+    unpack_fields,
+    unpack_marks,
+    unpack_payload,
+    unpack_state,
+)
 from django_delayq.core.records.keys import (
     DUE_KEYS,
     MAX_SHARDS,
@@ -27,10 +39,6 @@ from django_delayq.core.records.keys import (
 )
 from django_delayq.core.records.layout import is_pending, new_layout
 from django_delayq.core.records.layout import rules_of as rules_of_layout
-from django_delayq.core.records.limit_frames import Allowance
-from django_delayq.core.records.reserve_frames import unpack_counts, unpack_state
-from django_delayq.core.records.schedule_frames import CHUNK, digest, pack_new, unpack_payload
-from django_delayq.core.records.settle_frames import pack_take_over
 from django_delayq.core.resharding import HEAD_START
 from django_delayq.core.rules import limit as limit_queue
 from django_delayq.core.rules import limits_in_force, queue_policy

@@ -20,8 +20,8 @@ from typing import Any
 
 from django_delayq.core import Broker, NewJob, Registry, Task, TaskOptions, ack
 from django_delayq.core.options import Concurrency
+from django_delayq.core.records.frames import Allowance
 from django_delayq.core.records.keys import depth_claim_key, number_of
-from django_delayq.core.records.limit_frames import Allowance
 from django_delayq.core.wake import Waker
 from django_delayq.worker.consumer import Consumer
 from django_delayq.worker.dispatcher import dispatcher_duties

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from ...core.errors import InvalidJob
 from ...core.inputs import check_holder, check_number, short
 from ...core.job import Job
-from ...core.records.schedule_frames import CHUNK
+from ...core.records.frames import CHUNK
 from ...core.times import ms_of, parse_moment
 from ...pull.held import HeldJob
 from ..held_jobs import content_of

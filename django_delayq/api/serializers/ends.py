@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 from rest_framework import serializers
 
 from ...core.job import PRIORITIES
-from ...core.records.schedule_frames import CHUNK
+from ...core.records.frames import CHUNK
 from ..leases import HeldEntry, read_error
 from .base import EntriesField, Entry, Resource
 from .consume import HeldJobSerializer, LeaseField, TtrField

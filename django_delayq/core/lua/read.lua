@@ -128,7 +128,7 @@ local function add(id, score, body, state, gate)
   size = size + #(bodies[n] or '') + #(state or '') + #(gates[n] or '')
 end
 
--- Return how many bytes the data of framed payloads has (schedule_frames.unpack_payload).
+-- Return how many bytes the data of framed payloads has (records/frames.py::unpack_payload).
 local function size_of(payloads)
   local total, at, length = 0, 5, nil
   for _ = 1, payloads == '' and 0 or struct.unpack('<I4', payloads) do

@@ -17,14 +17,14 @@ from typing import Final, TypeAlias
 from ..errors import InvalidJob
 from ..inputs import check_choice, check_int, check_task_name
 from ..job import KEY_BYTES, MAX_ID_BYTES, NewJob, derived_key
-from .frames import pack
-from .schedule_frames import (
+from .frames import (
     CHUNK,
     CONFLICT,
     DUE_POLICY,
     SCORE_POLICY,
     bad_id,
     fields_of,
+    pack,
 )
 
 #: marks of the jobs of a chunk
@@ -70,7 +70,7 @@ class Shape:
     ) -> Shape:
         """Return the shape for fields of a :class:`~..job.NewJob`.
 
-        ``flags`` is the first byte of the bodies (:func:`~.schedule_frames.pack_body`).
+        ``flags`` is the first byte of the bodies (:func:`~.frames.pack_body`).
 
         Raises:
             InvalidJob: an invalid value, or payloads are to be merged and there is none.
@@ -106,7 +106,7 @@ def entry_of(new: NewJob) -> tuple[Shape, LoadEntry]:
     """Return a job as a bulk load writes it. A plain one without a key gets one in its chunk.
 
     Raises:
-        InvalidJob: see :func:`~.schedule_frames.pack_new`. Also if it has no due time of its own, or is merged and has
+        InvalidJob: see :func:`~.frames.pack_new`. Also if it has no due time of its own, or is merged and has
             no keys (:func:`with_keys`), so that a second try would make another job of it; or if it is durable, which
             only the outbox supports.
     """

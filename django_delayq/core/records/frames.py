@@ -1,13 +1,44 @@
-"""Values in MessagePack, as the scripts read and write them with Redis's library ``cmsgpack``.
+"""Calls, replies and stored records of jobs, as the scripts read and write them.
 
-That library knows one type of bytes, so texts come back as bytes. A map leaves out what has its default.
+Nearly all are MessagePack, in the form of Redis's library ``cmsgpack``: it knows one type of bytes, so texts come back
+as bytes, and a map leaves out what has its default. Packed by hand are the body, since each job has one, and the
+records of payloads, since they are kept in order.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 import msgpack
+
+from ..errors import InvalidJob
+from ..job import (
+    DEFAULT_PRIORITY,
+    DURABLE,
+    KEY_BYTES,
+    MAX_ID_BYTES,
+    MAX_TASK_BYTES,
+    NO_COUNTS,
+    POSTPONED,
+    STARTED,
+    STOPPING,
+    UNCLEAR,
+    UNRENEWED,
+    BrokenJob,
+    Generation,
+    Job,
+    JobCounts,
+    NewJob,
+    Payload,
+    Undecodable,
+    is_durable,
+    new_key,
+)
+from ..outcomes import AttemptOutcome, CompletionMark, End, Settlement, Tick
 
 
 def pack(value: Any) -> bytes:
@@ -28,3 +59,561 @@ def unpack_fields(packed: bytes) -> dict[str, Any]:
 def named(fields: dict[bytes, Any]) -> dict[str, Any]:
     """Return a map that lies in another value by the names of its fields; the scripts pack an empty one as a list."""
     return {name.decode(): value for name, value in dict(fields).items()}
+
+
+# -- bodies ------------------------------------------------------------------------------------------------------------
+
+# Body of a job, the part that is fixed when it is scheduled. As stored: priority (3 bits), merged (8), options (16),
+# version (32), parked (64), quarantine (128) u8 | number of the task in its shard u16 | key 16 bytes | [options length
+# u16 | options JSON] | arguments to the end. The name of the task would cost more than all the rest, so the shard
+# stores each name once.
+BODY_VERSION: Final = 1
+#: bits of byte 1
+BODY_MERGED: Final = 8
+BODY_OPTIONS: Final = 16
+_PARKED: Final = 64
+_QUARANTINE: Final = 128
+_HEAD: Final = 19
+
+
+def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes, str, bytes, bytes]:
+    """Return ``(priority, merged, key, task, options JSON, args)`` of a stored body.
+
+    Args:
+        body: the stored bytes.
+        tasks: number -> name of the tasks of the shard.
+
+    Raises:
+        Undecodable: the bytes are not a body of a supported version.
+    """
+    if len(body) < _HEAD:
+        raise Undecodable(f"a body of {len(body)} bytes is too short to be one")
+    flags = body[0]
+    if flags >> 5 & 1 != BODY_VERSION:
+        raise Undecodable(f"body version {flags >> 5 & 1} is not known here; was it written by a newer release?")
+    task = tasks.get(body[1] | body[2] << 8)
+    if task is None:
+        raise Undecodable("the body's task has no name in its shard")
+    if not flags & BODY_OPTIONS:
+        return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, b"", body[_HEAD:]
+    end = _HEAD + 2 + int.from_bytes(body[_HEAD : _HEAD + 2], "little")
+    if end > len(body):
+        raise Undecodable("the body is cut off inside its options")
+    return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, body[_HEAD + 2 : end], body[end:]
+
+
+def is_quarantined(body: bytes) -> bool:
+    """Return True if the body marks its job as waiting for quarantine."""
+    return _has_mark(body, _QUARANTINE)
+
+
+def is_parked(body: bytes) -> bool:
+    """Return True if the body marks its job as waiting behind a limit of its task."""
+    return _has_mark(body, _PARKED)
+
+
+def _has_mark(body: bytes, mark: int) -> bool:
+    return body != b"" and body[0] >> 5 & 1 == BODY_VERSION and bool(body[0] & mark)
+
+
+# -- jobs to schedule, ids and generations -----------------------------------------------------------------------------
+
+#: most jobs of one shard in one call
+CHUNK: Final = 250
+CONFLICT: Final = {"merge": 0, "replace": 1, "ignore": 2, "error": 3}
+DUE_POLICY: Final = {"keep": 0, "replace": 1, "earliest": 2, "latest": 3, "inherit": 4}
+SCORE_POLICY: Final = {"min": 0, "max": 1, "first": 2, "last": 3}
+PAYLOAD_POLICY: Final = {"all": 0, "last": 1, "first": 2}
+_U16 = struct.Struct("<H")
+
+
+def sortable(score: str) -> bytes:
+    """Return eight bytes that sort like the number (IEEE 754, sign bit flipped, negatives inverted)."""
+    bits = int.from_bytes(struct.pack(">d", float(score)), "big")
+    return (bits ^ (0xFFFFFFFFFFFFFFFF if bits >> 63 else 1 << 63)).to_bytes(8, "big")
+
+
+def digest(data: bytes) -> bytes:
+    """Return the digest that makes two payloads equal: the first 16 bytes of their SHA-1 (available in Lua, too)."""
+    return hashlib.sha1(data).digest()[:16]  # noqa: S324 (no security in it)
+
+
+def generation_of(new: NewJob) -> Generation:
+    """Return the generation that a schedule call created or joined."""
+    key = new.joined or new.key
+    if new.payload is None:
+        return Generation((key,))
+    return Generation((key, new.payload.key), digest(new.payload.data))
+
+
+def pack_generation(generation: Generation | None) -> tuple[bytes, bytes]:
+    """Return keys and digest as the scripts take them (``lua/lib/generation.lua``); None = any live generation."""
+    return (b"", b"") if generation is None else (b"".join(generation.keys), generation.digest)
+
+
+def pack_named(ident: bytes, keys: bytes = b"", payload_digest: bytes = b"") -> bytes:
+    """Return an entry of the scripts that change a list of jobs (``lua/lib/each.lua``).
+
+    Args:
+        ident: the id.
+        keys, payload_digest: see :func:`pack_generation`.
+    """
+    return b"%c%b%c%b%c%b" % (len(ident), ident, len(keys), keys, len(payload_digest), payload_digest)
+
+
+def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
+    """Return an entry of ``known.lua``.
+
+    Raises:
+        InvalidJob: an invalid id, key or digest.
+    """
+    encoded = encode_id(ident)
+    if len(key) != KEY_BYTES or len(payload_digest) not in (0, KEY_BYTES):
+        raise InvalidJob(f"a key has 16 bytes, and so has a digest, not {len(key)} and {len(payload_digest)}")
+    return b"".join((bytes((len(encoded),)), encoded, key, bytes((len(payload_digest),)), payload_digest))
+
+
+def pack_deadline(not_after_ms: float | None) -> bytes:
+    """Return the last argument of ``schedule.lua`` and ``cancel.lua``."""
+    return b"" if not_after_ms is None else b"%d" % not_after_ms
+
+
+def encode_id(ident: str) -> bytes:
+    """Return an id as bytes.
+
+    Raises:
+        InvalidJob: an invalid id.
+    """
+    encoded = ident.encode()
+    if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
+        raise bad_id(encoded)
+    return encoded
+
+
+def pack_id(ident: str) -> bytes:
+    """Return an id with its length in front."""
+    encoded = ident.encode()
+    return bytes((len(encoded),)) + encoded
+
+
+def bad_id(ident: bytes) -> InvalidJob:
+    """Return the error for an invalid id."""
+    if b"\0" in ident:
+        # It terminates the id in the names of payloads and morgue records.
+        return InvalidJob("an id may not contain a zero character; use another one")
+    return InvalidJob(f"an id has 1 to 255 bytes, this one has {len(ident)}; use a shorter one")
+
+
+def pack_body(job: NewJob) -> bytes:
+    """Return the body of one generation without its task number, which the script puts behind byte 1."""
+    flags = job.priority | (BODY_MERGED if job.payload is not None else 0) | (BODY_OPTIONS if job.options else 0)
+    head = bytes((flags | BODY_VERSION << 5,))
+    if job.options:
+        return b"".join((head, job.key or new_key(), _U16.pack(len(job.options)), job.options, job.args))
+    return b"".join((head, job.key or new_key(), job.args))
+
+
+def pack_new(job: NewJob) -> bytes:
+    """Return an entry of ``schedule.lua``.
+
+    Raises:
+        InvalidJob: an invalid id or limit, or payloads are to be merged and there is none.
+    """
+    return pack(fields_of(job))
+
+
+def fields_of(job: NewJob) -> dict[str, Any]:
+    """Return the fields of an entry of ``schedule.lua``; see :func:`pack_new`."""
+    ident = encode_id(job.id)
+    if job.payload is None and job.on_conflict == "merge":
+        raise InvalidJob("only jobs with a payload can be merged; give one, or use on_conflict='replace'")
+    task = job.task.encode()
+    if len(task) > MAX_TASK_BYTES:
+        raise InvalidJob(f"the name of a task has at most {MAX_TASK_BYTES} bytes, this one has {len(task)}")
+    # What is no number must not reach the script, which would fail between its writes.
+    fields: dict[str, Any] = {"id": ident, "task": task, "body": pack_body(job)}
+    if job.due_ms is None:
+        fields |= {"ms": int(job.delay_ms or 0), "is_delay": True}
+    else:
+        fields["ms"] = int(job.due_ms)
+    if job.on_conflict != "replace":
+        fields["conflict"] = CONFLICT[job.on_conflict]
+    if job.due_policy != "replace":
+        fields["due_policy"] = DUE_POLICY[job.due_policy]
+    if not job.reset_retries:
+        fields["keeps_retries"] = True
+    return fields if job.payload is None else fields | _merged_fields(job, job.payload)
+
+
+def _merged_fields(job: NewJob, payload: Payload) -> dict[str, Any]:
+    if not 0 < job.max_payloads <= 0xFFFFFFFF:
+        raise InvalidJob(f"max_payloads is {job.max_payloads}; use 1 or more")
+    return {
+        "score_policy": SCORE_POLICY[job.score_policy],
+        "score_is_now": not payload.score,
+        "digest": digest(payload.data),
+        "payload_policy": PAYLOAD_POLICY[job.payloads],
+        "max_payloads": job.max_payloads,
+        "record": pack_payload(payload),
+    }
+
+
+def pack_payload(payload: Payload) -> bytes:
+    """Return a payload record without its arrival, which the script puts after the first eight bytes.
+
+    Where there is no score the script fills in the time.
+    """
+    if len(payload.key) != KEY_BYTES:
+        raise InvalidJob(f"the key of a payload has 16 bytes, this one has {len(payload.key)}; make it with new_key()")
+    score = payload.score.encode()
+    front = sortable(payload.score) if score else bytes(8)
+    return b"".join((front, payload.key, bytes((len(score),)), score, payload.data))
+
+
+def unpack_payload(record: bytes) -> Payload:
+    """Return the payload of a stored record: sortable (8), arrival (8), key (16), score text, data."""
+    end = 33 + record[32]
+    return Payload(record[end:], record[33:end].decode(), record[16:32])
+
+
+# -- jobs outside Redis ------------------------------------------------------------------------------------------------
+
+# Record of a requested job outside Redis, without its due time: version u8, then a map. A field with its default value
+# is left out, so the record of an older release is read with the values that it meant. A new field that an old release
+# must not ignore takes a new version; one that it may ignore takes a name that begins with ``_``.
+RECORD_VERSION: Final = 1
+_RECORD_FIELDS: Final = (
+    "id",
+    "task",
+    "args",
+    "priority",
+    "options",
+    "key",
+    "on_conflict",
+    "due_policy",
+    "reset_retries",
+    "score_policy",
+    "payloads",
+    "max_payloads",
+    "fresh",
+)
+_USUAL: Final = NewJob("", "")
+_PAYLOAD_PARTS: Final = (bytes, str, bytes)
+
+
+def pack_job(new: NewJob) -> bytes:
+    """Return the record of a job, without its due time."""
+    values = {name: getattr(new, name) for name in _RECORD_FIELDS}
+    fields: dict[str, Any] = {name: value for name, value in values.items() if value != getattr(_USUAL, name)}
+    if new.payload is not None:
+        fields["payload"] = (new.payload.data, new.payload.score, new.payload.key)
+    return bytes((RECORD_VERSION,)) + bytes(msgpack.packb(fields))
+
+
+def unpack_job(record: bytes) -> NewJob:
+    """Return the job of a record; it is due now, unless the caller changes that.
+
+    Raises:
+        Undecodable: the bytes are not a record of a supported version.
+    """
+    if not record or record[0] != RECORD_VERSION:
+        raise Undecodable(
+            f"this release cannot read record version {record[0]}; upgrade django_delayq here"
+            if record
+            else "an empty record is no job"
+        )
+    try:
+        found = msgpack.unpackb(record[1:])
+        fields = {name: value for name, value in found.items() if not name.startswith("_")}
+        parts = fields.pop("payload", None)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Undecodable(f"a record cannot be read: {error}") from None
+    for name, value in fields.items():
+        if name not in _RECORD_FIELDS:
+            raise Undecodable(f"this release cannot read field {name!r} of a record; upgrade django_delayq here")
+        if type(value) is not type(getattr(_USUAL, name)):
+            raise Undecodable(f"a record cannot be read: its field {name} is a {type(value).__name__}")
+    if parts is not None and (not isinstance(parts, list) or tuple(map(type, parts)) != _PAYLOAD_PARTS):
+        raise Undecodable("a record cannot be read: its payload is none")
+    return NewJob(**{"id": "", "task": "", **fields}, payload=Payload(*parts) if parts else None)
+
+
+# -- reserved jobs -----------------------------------------------------------------------------------------------------
+
+_COUNTS = struct.Struct("<HHHH")
+_FLAGS: Final = {
+    b"started": STARTED,
+    b"unrenewed": UNRENEWED,
+    b"stopping": STOPPING,
+    b"unclear": UNCLEAR,
+    b"postponed_at": POSTPONED,
+}
+
+
+@dataclass(slots=True)
+class State:
+    """Mutable state of an id, as ``lua/lib/state.lua`` stores it."""
+
+    token: int = 0
+    due_us: float = 0
+    failures: int = 0
+    reserves: int = 0
+    crashes: int = 0
+    own_crashes: int = 0
+    flags: int = 0
+    failed_at_ms: int = 0
+    worker: str = ""
+    taken: tuple[bytes, ...] = ()  # digests of the payloads held by its attempt
+    error: bytes = b""
+    postponed_at_ms: int = 0
+    postponed_for: str = ""
+    counts: JobCounts = NO_COUNTS
+
+
+def start_flag(*, started: bool, prefer_own_ttr: bool) -> bytes:
+    """Return argument 6 of ``reserve.lua``."""
+    return b"2" if prefer_own_ttr else b"1" if started else b"0"
+
+
+def unpack_batch(
+    frame: bytes, queue: str, shard: int, worker: str
+) -> tuple[list[Job], list[BrokenJob], float, float | None, float | None, list[int]]:
+    """Return the content of a batch of ``lua/lib/reserve.lua``.
+
+    Returns:
+        ``(jobs, broken, now µs, next due µs, quarantined due µs, [moved, parked for each allowance])``; None = no job
+            waits, and an empty list where no allowance was given.
+    """
+    batch = unpack_fields(frame)
+    tasks = _names(batch["tasks"])
+    fresh = State(batch["token"], reserves=1, worker=worker)
+    jobs: list[Job] = []
+    broken: list[BrokenJob] = []
+    for ident, due, body, *rest in batch["jobs"]:
+        state = _state_of(rest[0]) if rest else fresh
+        job, error = job_of(queue, shard, ident.decode(), body, tasks, state, due)
+        job.worker = worker
+        if rest:
+            job.payloads = tuple(map(unpack_payload, rest[1]))
+        if error:
+            broken.append(BrokenJob(job, error, body))
+        else:
+            jobs.append(job)
+    return jobs, broken, batch["now"], batch.get("next_due"), batch.get("quarantined"), batch.get("parked", [])
+
+
+def _names(tasks: dict[bytes, bytes]) -> dict[int, str]:
+    """Return number -> name of the tasks in a reply."""
+    return {int.from_bytes(code, "little"): name.decode() for code, name in dict(tasks).items()}
+
+
+def unpack_counts(record: bytes, at: int) -> tuple[JobCounts, int]:
+    """Return the counts in a state or a morgue record, and the position after them."""
+    return JobCounts(*_COUNTS.unpack_from(record, at)), at + _COUNTS.size
+
+
+def unpack_state(packed: bytes) -> State:
+    """Return a stored state; a missing one is that of a fresh job."""
+    return _state_of(unpack(packed)) if packed else NO_STATE
+
+
+def _state_of(fields: Mapping[bytes, Any]) -> State:
+    get = dict(fields).get  # an empty map is an empty list in Lua
+    taken, counts = get(b"taken", b""), get(b"counts", b"")
+    return State(
+        get(b"token", 0),
+        get(b"due", 0),
+        get(b"failures", 0),
+        get(b"reserves", 0),
+        get(b"crashes", 0),
+        get(b"own_crashes", 0),
+        sum([flag for name, flag in _FLAGS.items() if name in fields]),
+        get(b"failed_at", 0),
+        get(b"worker", b"").decode(errors="replace"),
+        tuple([taken[place + 16 : place + 32] for place in range(0, len(taken) - 31, 32)]),
+        get(b"error", b""),
+        get(b"postponed_at", 0),
+        get(b"postponed_for", b"").decode(errors="replace"),
+        unpack_counts(counts, 0)[0] if counts else NO_COUNTS,
+    )
+
+
+#: state of a job that nobody has reserved yet
+NO_STATE: Final = State()
+
+
+def job_of(
+    queue: str, shard: int, ident: str, body: bytes, tasks: Mapping[int, str], state: State, due_us: float
+) -> tuple[Job, str]:
+    """Return a job from its stored records, and why its body cannot be read; such a job has an empty task."""
+    broken = ""
+    try:
+        priority, merged, key, task, options, args = unpack_body(body, tasks)
+    except Undecodable as error:
+        priority = body[0] & 7 if body else DEFAULT_PRIORITY  # under which the scripts file it
+        broken, merged, key, task, options, args = str(error), False, body[3:19], "", b"", body
+    job = Job(queue, shard, ident, task, key, args, options, priority, int(due_us // 1000), merged=merged)
+    if body and body[0] >= 64:
+        job.quarantined, job.parked = is_quarantined(body), is_parked(body)
+    if state is not NO_STATE:
+        job.token = state.token
+        job.failures, job.reserves, job.crashes = state.failures, state.reserves, state.crashes
+        job.own_crashes, job.flags, job.failed_at_ms = state.own_crashes, state.flags, state.failed_at_ms
+        job.worker, job.error, job.counts = state.worker, state.error, state.counts
+        job.postponed_at_ms, job.postponed_for = state.postponed_at_ms, state.postponed_for
+    return job, broken
+
+
+def unpack_held(frame: bytes, queue: str, shard: int) -> list[Job]:
+    """Return the jobs of ``leases.lua`` with their deadlines, or those of ``begun.lua``.
+
+    ``deadline_ms`` of the latter is the moment at which their attempts began.
+    """
+    names, entries = unpack(frame)
+    tasks, jobs = _names(names), []
+    for ident, moment, body, fields, *payloads in entries:
+        state = _state_of(fields)
+        job, _ = job_of(queue, shard, ident.decode(), body, tasks, state, state.due_us)
+        job.deadline_ms = int(moment)
+        job.payloads = tuple(unpack_payload(record) for records in payloads for record in records)
+        jobs.append(job)
+    return jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Number of jobs of a task that a reserve may hand out.
+
+    Args:
+        tasks: the name of the task, and its aliases.
+        left: that number.
+        local: the limit is one of each process, so that another consumer may have room.
+    """
+
+    tasks: tuple[str, ...]
+    left: int
+    local: bool = False
+
+
+def pack_allowances(allowances: Sequence[Allowance]) -> bytes:
+    """Return the allowances as an argument of the script."""
+    return pack([{"tasks": one.tasks, "left": max(one.left, 0), "is_local": one.local} for one in allowances])
+
+
+# -- settlements -------------------------------------------------------------------------------------------------------
+
+
+def pack_settlements(settlements: Sequence[Settlement]) -> bytes:
+    """Return entries of the settling scripts (``lua/lib/settle.lua``)."""
+    return pack([_entry_of(settlement) for settlement in settlements])
+
+
+def _entry_of(settlement: Settlement) -> dict[str, Any]:
+    job = settlement.job
+    entry: dict[str, Any] = {"id": job.id, "token": job.token}
+    if settlement.event:
+        entry["event"] = pack_attempt(settlement)
+    if settlement.guard == "expired":
+        entry["expired"] = True
+    if settlement.verb in ("ack", "ack_early"):
+        return {**entry, "durable": True} if waits_for_end(job) else entry
+    # A handler's text may contain anything, lone surrogates too.
+    entry |= {
+        "outcome": settlement.outcome,
+        "reason": settlement.reason.encode(errors="backslashreplace")[:255],
+        "error_class": settlement.error_class.encode(errors="backslashreplace")[:255],
+        "error": settlement.error[:65535],
+        # What is no number must not reach the script, which would fail between its writes.
+        "delay": None if settlement.delay_ms is None else int(settlement.delay_ms),
+        "priority": None if settlement.priority is None else bytes((settlement.priority,)),
+        "score_policy": SCORE_POLICY[settlement.score_policy],
+    }
+    return entry | {mark: True for mark, is_set in _marks_of(settlement).items() if is_set}
+
+
+def _marks_of(settlement: Settlement) -> dict[str, bool]:
+    return {
+        "quarantine": settlement.quarantine,
+        "crash": settlement.outcome in (AttemptOutcome.CRASHED, AttemptOutcome.POISON),
+        "own": settlement.own_crash,
+        "oldest": settlement.oldest,
+        "inherit": settlement.inherit,
+        "unclear": settlement.unclear,
+        "postponed": settlement.postpone,
+        "began": settlement.began,
+        "timeout": settlement.timed_out or settlement.outcome == AttemptOutcome.TIMEOUT,
+    }
+
+
+def waits_for_end(job: Job) -> bool:
+    """Return True if the end of this attempt is awaited outside Redis."""
+    if job.merged:
+        return any(payload.key >= DURABLE for payload in job.payloads)
+    return job.key >= DURABLE
+
+
+def pack_take_over(job: Job, *, only_expired: bool) -> bytes:
+    """Return the job argument of ``take_over.lua``."""
+    return pack((job.id, job.token, only_expired))
+
+
+def pack_attempt(settlement: Settlement) -> bytes:
+    """Return the event of an ended attempt: its words in the order of ``COLUMNS`` (:mod:`..events`)."""
+    job = settlement.job
+    return b"%b\0%b\0%b\0%b\0%d\0%d\0%d\0%d\0%b\0\0\0\0" % (
+        settlement.outcome.encode(),
+        job.id.encode(),
+        _word(job.task),
+        job.key.hex().encode(),
+        job.due_ms,
+        settlement.started_ms,
+        settlement.run_ms,
+        job.failures + 1,
+        _word(settlement.error_class),
+    )
+
+
+def _word(text: str) -> bytes:
+    return text.encode(errors="replace").replace(b"\0", b"?")[:255]
+
+
+# -- ticks and completion marks ----------------------------------------------------------------------------------------
+
+_MARK: Final = struct.Struct("<16sBd")
+_ENDS: Final = ("", "done", "buried", "live")
+
+
+def unpack_tick(frame: bytes) -> tuple[Tick, dict[str, Any]]:
+    """Return the reply of ``tick.lua``, and the rules of the shard."""
+    reply = unpack_fields(frame)
+    due_us = reply.get("next_due")
+    tick = Tick(
+        reply["now"] / 1000,
+        None if due_us is None else due_us // 1000,
+        reply.get("deadline"),
+        reply["expired"],
+        reply["held_back"],
+        reply["born"],
+        reply["run_id"].decode(),
+        reply["marks"],
+        reply["begun"],
+        tuple(reply["failed"]),
+        tuple(reply["morgue"]),
+        reply["set_aside"],
+    )
+    return tick, named(reply["rules"])
+
+
+def is_mark(key: bytes, value: bytes) -> bool:
+    """Return True if an entry of a shard's marks is well-formed."""
+    return len(key + value) == _MARK.size and is_durable(key) and 0 < value[0] < len(_ENDS)
+
+
+def pack_marks(marks: Iterable[CompletionMark]) -> bytes:
+    """Return marks in the form that ``marks.lua`` takes."""
+    return b"".join(_MARK.pack(mark.key, _ENDS.index(mark.end), mark.stamp) for mark in marks)
+
+
+def unpack_marks(frame: bytes) -> list[CompletionMark]:
+    """Return the marks in a reply of ``marks.lua``."""
+    return [CompletionMark(key, cast(End, _ENDS[end]), int(stamp)) for key, end, stamp in _MARK.iter_unpack(frame)]

@@ -8,7 +8,7 @@ name        type     content
 =========== ======== ==========================================================================================
 due.0 … 7   zset     waiting ids of one priority class -> due, µs (ms · 1000 + place of arrival)
 lease       zset     reserved ids -> end of the lease, ms
-body        hash     live id -> body (:mod:`.body`)
+body        hash     live id -> body (:mod:`.frames`)
 state       hash     id -> changes since it was scheduled (``lua/lib/state.lua``); a fresh job has none
 gate        hash     running id -> due and body of the content scheduled during the attempt
 order       zset     payloads of merged jobs by (id, score, arrival), all with score 0

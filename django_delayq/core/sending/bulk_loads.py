@@ -36,8 +36,8 @@ from ..errors import DelayQError, InvalidJob
 from ..inputs import check_int, short
 from ..outcomes import OF_LETTER
 from ..records import layout as layouts
+from ..records.frames import CHUNK
 from ..records.keys import bulk_loads_key, number_of
-from ..records.schedule_frames import CHUNK
 from ..redis.scripts import clear_errors
 
 if TYPE_CHECKING:

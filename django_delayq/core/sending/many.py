@@ -17,8 +17,8 @@ from zlib import crc32
 from ..errors import InvalidJob, NotConfirmed
 from ..job import NewJob, request_for
 from ..outcomes import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER, UNCHANGED_LETTERS, ScheduleOutcome
+from ..records.frames import CHUNK, pack_deadline, pack_new
 from ..records.keys import MAX_SHARDS, number_of
-from ..records.schedule_frames import CHUNK, pack_deadline, pack_new
 from ..redis.scripts import Call, SentCalls
 from .epoch_walk import EpochWalk
 from .quotas import RoomSearch

@@ -1,10 +1,10 @@
--- The parts of a body that the scripts read (core/records/body.py): byte 1 priority, kind and version, bytes 2 and 3 the task.
+-- The parts of a body that the scripts read (core/records/frames.py): byte 1 priority, kind and version, bytes 2 and 3 the task.
 -- TASK: name -> number, \0 number -> name. A body has the number, so a name is stored once and not in each job.
 local function flags_of(body)
   return string.byte(body, 1) or 4
 end
 
--- Marks of where a job waits: parked, or for quarantine. They count only in bodies of our version (core/records/body.py).
+-- Marks of where a job waits: parked, or for quarantine. They count only in bodies of our version (core/records/frames.py).
 local IS_PARKED, IS_QUARANTINED = 64, 128
 
 -- Return the class in which the job waits.

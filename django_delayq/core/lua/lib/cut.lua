@@ -1,5 +1,5 @@
 -- Leaves out the arguments of a body that are larger than the reader wants, and returns their size.
--- Return where the arguments begin (core/records/body.py). In a body that cannot be read they are everything behind its key.
+-- Return where the arguments begin (core/records/frames.py). In a body that cannot be read they are everything behind its key.
 local function arguments_at(body)
   local flags, first = flags_of(body), 20
   if math.floor(flags / 32) == 1 and math.floor(flags / 16) % 2 == 1 and #body >= 21 then

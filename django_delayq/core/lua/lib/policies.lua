@@ -7,7 +7,7 @@ local function record_of(e)
     return string.sub(e.record, 1, 8) .. arrival .. string.sub(e.record, 9)
   end
   local score, number = string.format('%.6f', now_us / 1000000), struct.pack('>d', now_us / 1000000)
-  -- Positive, so flipping the sign bit makes it sortable (schedule_frames.sortable).
+  -- Positive, so flipping the sign bit makes it sortable (records/frames.py::sortable).
   return string.char(string.byte(number) + 128) .. string.sub(number, 2) .. arrival .. string.sub(e.record, 9, 24)
     .. struct.pack('<Bc0', #score, score) .. string.sub(e.record, 26)
 end

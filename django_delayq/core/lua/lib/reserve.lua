@@ -1,4 +1,4 @@
--- Hands out due jobs under one fencing token. Returns a map that core/records/reserve_frames.py reads: token, now (us),
+-- Hands out due jobs under one fencing token. Returns a map that core/records/frames.py reads: token, now (us),
 -- next_due (us; missing = none), quarantined (when the first one that waits for quarantine is due, if this call hands out
 -- none of those), tasks (code -> name), parked (lib/park), and jobs: {id, due us, body} of one that was never reserved,
 -- else also its state without error and `taken`, and its payloads.

@@ -1,4 +1,4 @@
--- The mutable state of an id (core/records/reserve_frames.py), a map; a fresh waiting job has none. What is missing is 0
+-- The mutable state of an id (core/records/frames.py), a map; a fresh waiting job has none. What is missing is 0
 -- or ''.
 -- token (only of a reserved job), due (its due score), failures, reserves, crashes, own_crashes (those that surely were its own), failed_at (ms),
 -- worker, taken (the payloads that its attempt holds, lib/payload), error; true or missing: started, unrenewed,
