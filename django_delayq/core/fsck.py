@@ -19,8 +19,7 @@ from . import depths
 from .bulk import Progress
 from .errors import QueueUnavailable
 from .morgue import live_in_older
-from .records.fields import pack_u8, pack_u16
-from .records.frames import is_mark
+from .records.frames import is_mark, pack
 from .records.keys import DUE_KEYS, number_of
 from .redis.scripts import clear_errors
 from .sending import quotas
@@ -182,13 +181,13 @@ class _ShardCheck:
         """Check the shard."""
         # Payloads first: a job whose payloads are in no order must get them back before it is taken for an empty one.
         for chunk in _chunks(self._members("payload")):
-            self._examine(len(chunk), payloads=pack_u16(chunk))
+            self._examine("payload", chunk)
         for chunk in _chunks(self._idents()):
-            self._examine(len(chunk), idents=pack_u8(chunk))
+            self._examine("id", chunk)
         for chunk in _chunks(self._members("parked_order")):
-            self._examine(len(chunk), parked=pack_u16(chunk))
+            self._examine("parked", chunk)
         for chunk in _chunks(self._members("morgue", "morgue_id", "grave")):
-            self._examine(len(chunk), graves=pack_u16(chunk))
+            self._examine("grave", chunk)
         self._check_lengths()
         self._check_marks()
 
@@ -212,11 +211,9 @@ class _ShardCheck:
         for member in self._members("payload"):
             yield member[:-_PAYLOAD_FIELD_TAIL]
 
-    def _examine(
-        self, n: int, *, idents: bytes = b"", graves: bytes = b"", payloads: bytes = b"", parked: bytes = b""
-    ) -> None:
-        findings = self._call("examine", b"1" if self._repair else b"0", idents, graves, payloads, parked)
-        self._report.count(n)
+    def _examine(self, kind: str, members: list[bytes]) -> None:
+        findings = self._call("examine", b"1" if self._repair else b"0", kind, pack(members))
+        self._report.count(len(members))
         for violation, subject in zip(findings[::2], findings[1::2], strict=True):
             self._add(violation.decode(), subject, repaired=self._repair)
 

@@ -9,17 +9,13 @@ from dataclasses import asdict, dataclass
 from itertools import repeat
 from typing import Any, Final
 
-import msgpack
-
 from .codec import decode_args, readable
 from .job import KEY_BYTES, Generation, Job, Payload, Undecodable, created_ms
-from .records.fields import take_u8, take_u16, take_u32
-from .records.frames import NO_STATE, State, job_of, unpack_counts, unpack_payload, unpack_state
+from .records.frames import NO_STATE, State, job_of, names_of, state_of, unpack, unpack_payload, unpack_state
 
 #: doubles are exact up to this value; a moment beyond it cannot be one (µs)
 FARTHEST: Final = 2.0**53
-_BROKEN: Final = (struct.error, ValueError, OverflowError, IndexError)
-_RECORD: Final = struct.Struct("<ddHHH8s")
+_BROKEN: Final = (ValueError, TypeError, AttributeError, LookupError, OverflowError)
 
 
 @dataclass(slots=True)
@@ -195,9 +191,8 @@ def unpack_reply(queue: str, shard: int, frame: bytes, *, buried: bool, place: s
         buried: True if these are morgue records.
         place: w or r, if all jobs wait or are reserved.
     """
-    more, looked_at, now_ms, names, columns = msgpack.unpackb(frame, raw=True)
-    tasks = {int.from_bytes(code, "little"): name.decode() for code, name in zip(names[::2], names[1::2], strict=True)}
-    decode = _RowDecoder(queue, shard, tasks, now_ms)
+    more, looked_at, now_ms, tasks, columns = unpack(frame)
+    decode = _RowDecoder(queue, shard, names_of(tasks), now_ms)
     if buried:
         members, records, moments, _, _, _, _, left_out, _ = columns
         return Reply(more, looked_at, members, moments, list(map(decode.record, members, records, left_out)))
@@ -271,63 +266,30 @@ class _RowDecoder:
         if left_out:
             view.gated.args = b""
 
-    def record(self, name: bytes, record: bytes | None, left_out: int) -> JobView:
-        """Return a job of the morgue."""
+    def record(self, name: bytes, packed: bytes | None, left_out: int) -> JobView:
+        """Return a job of the morgue (``lua/lib/grave.lua``)."""
         ident, key = split_name(name)
         try:
-            stored = unpack_record(record or b"")
-            payloads = tuple(unpack_payload(one) for one in framed(stored.payloads[4:]) if len(one) > 2 * KEY_BYTES)
+            stored = unpack(packed or b"")
+            texts = [stored[text].decode(errors="replace") for text in (b"outcome", b"reason", b"error_class")]
+            payloads = stored.get(b"payloads", [])  # their number, if they were left out
+            count = payloads if isinstance(payloads, int) else len(payloads)
+            whole = [unpack_payload(one) for one in payloads if len(one) > 2 * KEY_BYTES] if payloads != count else []
+            job, broken = self._job_of(ident, stored[b"body"], state_of(stored), stored[b"due"])
+            buried_us = max(-FARTHEST, min(stored[b"buried_at"], FARTHEST))
         except _BROKEN as error:
-            job, _ = self._job_of(ident, record or b"", NO_STATE, FARTHEST)
+            job, _ = self._job_of(ident, packed or b"", NO_STATE, FARTHEST)
             job.key = key
             return JobView(job, "morgue", job.due_ms, broken=f"the morgue's record cannot be read: {error}")
-        job, broken = self._job_of(ident, stored.body, stored.state, stored.due_us)
         job.key = key
         view = JobView(job, "morgue", job.due_ms, read_ms=self._now_ms, left_out=left_out, broken=broken)
-        view.buried_ms = int(max(-FARTHEST, min(stored.buried_us, FARTHEST)) // 1000)
-        view.outcome, view.reason, view.error_class = stored.texts
+        view.buried_ms = int(buried_us // 1000)
+        view.outcome, view.reason, view.error_class = texts
         if job.merged:
-            view.payload_count, view.payloads = int.from_bytes(stored.payloads[:4], "little"), payloads
+            view.payload_count, view.payloads = count, tuple(whole)
         if left_out:
             job.args = b""
         return view
-
-
-@dataclass(slots=True)
-class MorgueRecord:
-    """Record of a job in the morgue, as ``lua/lib/grave.lua`` stores it.
-
-    Attributes:
-        texts: outcome, reason and error class.
-        packed_counts: packed :class:`~.job.JobCounts`.
-        payloads: of a merged job, their number (u32) and the payload records with their lengths; b"" of a plain one.
-    """
-
-    due_us: float
-    buried_us: float
-    state: State
-    texts: tuple[str, str, str]
-    packed_counts: bytes
-    body: bytes
-    payloads: bytes
-
-
-def unpack_record(record: bytes) -> MorgueRecord:
-    """Return the fields of a stored record.
-
-    Raises:
-        struct.error, IndexError: the bytes are not a record.
-    """
-    due_us, buried_us, failures, reserves, crashes, counts = _RECORD.unpack_from(record)
-    outcome, at = take_u8(record, _RECORD.size)
-    reason, at = take_u8(record, at)
-    error_class, at = take_u8(record, at)
-    error, at = take_u16(record, at)
-    body, at = take_u32(record, at)
-    state = State(failures=failures, reserves=reserves, crashes=crashes, error=error)
-    state.counts, _ = unpack_counts(counts, 0)
-    texts = (outcome.decode(), reason.decode(errors="replace"), error_class.decode(errors="replace"))
-    return MorgueRecord(due_us, buried_us, state, texts, counts, body, record[at:])
 
 
 def record_name(ident: bytes, key: bytes) -> bytes:
@@ -338,11 +300,3 @@ def record_name(ident: bytes, key: bytes) -> bytes:
 def split_name(name: bytes) -> tuple[bytes, bytes]:
     """Return id and key in the name of a morgue record."""
     return name[: -KEY_BYTES - 1], name[-KEY_BYTES:]
-
-
-def framed(frame: bytes) -> Iterator[bytes]:
-    """Yield records that have 32-bit lengths in front."""
-    at = 0
-    while at < len(frame):
-        record, at = take_u32(frame, at)
-        yield record

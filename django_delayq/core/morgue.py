@@ -9,17 +9,15 @@ repeated calls put nothing back twice.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-import msgpack
-
 from .actions import AT_A_TIME, ELSEWHERE, Action, Name, live_ids
 from .errors import InvalidJob
-from .job_view import record_name, split_name, unpack_record
-from .records.frames import encode_id, pack_generation, pack_named
+from .job_view import record_name, split_name
+from .records.frames import encode_id, names_of, pack, pack_generation, pack_named, unpack, unpack_fields
 from .records.keys import MAX_SHARDS, number_of
 
 if TYPE_CHECKING:
@@ -40,11 +38,9 @@ class _Grave:
     shard: int
     key: bytes
     buried_us: float
-    #: its task, or b"" when the body cannot be read; then the body is complete, otherwise it lacks the task's number
-    task: bytes
-    body: bytes
-    payloads: bytes
-    counts: bytes
+    #: its task, or "" when the body cannot be read; then the record's body is complete, otherwise it lacks the number
+    task: str
+    record: bytes
 
     @property
     def request(self) -> bytes:
@@ -158,7 +154,7 @@ class Kick(Action):
 
     def _adopt(self, queue: Queue, number: int, ident: bytes, grave: _Grave) -> str:
         delay_ms = self._pace.delay_ms(queue)
-        content = (grave.task, grave.body, grave.payloads, grave.counts)
+        content = (grave.task, grave.record)
         reply: bytes = queue.call("adopt", number, ident, delay_ms, self._replace, *content, request=grave.request)
         outcome = _KICKED[reply.decode()]
         if outcome == "kicked":
@@ -200,9 +196,9 @@ def _find(queue: Queue, ident: str, key: bytes) -> _Grave | None:
     names = [(number, name) for number in queue.homes(ident)] if key else _names(queue, ident)
     for number, name in names:
         frame = queue.broker.inspector.reader.read(queue.name, number, buried=True, members=[name])
-        _more, _looked_at, _now_ms, tasks, (members, records, *_) = msgpack.unpackb(frame, raw=True)
+        _more, _looked_at, _now_ms, tasks, (members, records, *_) = unpack(frame)
         if members:
-            return _grave_of(number, name, records[0], tasks)
+            return _grave_of(number, name, records[0], names_of(tasks))
     return None
 
 
@@ -211,15 +207,15 @@ def _names(queue: Queue, ident: str) -> list[tuple[int, bytes]]:
     return [(entry.shard, entry.member) for entry in queue.broker.inspector.reader.burials(queue, ident)]
 
 
-def _grave_of(number: int, name: bytes, packed: bytes, tasks: Sequence[bytes]) -> _Grave:
-    """Return what is needed of a stored record; ``tasks`` has the code and the name of its task, if it is known."""
-    record = unpack_record(packed)
-    body, task = record.body, b"".join(tasks[1:])
+def _grave_of(number: int, name: bytes, packed: bytes, tasks: Mapping[int, str]) -> _Grave:
+    """Return what is needed of a stored record; ``tasks`` has the name of its task, if it is known."""
+    record = unpack_fields(packed)
+    body, task = record["body"], "".join(tasks.values())
     if task:
-        body = body[:1] + body[_TASK_END:]
+        record["body"] = body[:1] + body[_TASK_END:]
     elif len(body) >= _TASK_END:  # in another shard the number might name another task
-        body = body[:1] + b"\xff\xff" + body[_TASK_END:]
-    return _Grave(number, split_name(name)[1], record.buried_us, task, body, record.payloads, record.packed_counts)
+        record["body"] = body[:1] + b"\xff\xff" + body[_TASK_END:]
+    return _Grave(number, split_name(name)[1], record["buried_at"], task, pack(record))
 
 
 def live_in_older(queue: Queue, number: int, idents: Sequence[bytes]) -> set[bytes]:

@@ -23,7 +23,7 @@ from .errors import InvalidJob, QueueUnavailable
 from .inputs import short
 from .job import Payload
 from .job_filter import JobFilter
-from .job_view import JobView, framed, unpack_reply
+from .job_view import JobView, unpack_reply
 from .records.frames import CHUNK, unpack_payload
 from .records.keys import DUE_KEYS, SHARD_KEYS
 from .redis.scripts import Call
@@ -260,8 +260,8 @@ class Reader:
         for number in queue.homes(ident):
             after, some = b"", False
             while True:
-                after, frame = queue.call("payloads", number, ident.encode(), after, CHUNK, request=b"")
-                for record in framed(frame):
+                after, records = queue.call("payloads", number, ident.encode(), after, CHUNK, request=b"")
+                for record in records:
                     some = True
                     yield unpack_payload(record)
                 if not after:

@@ -14,11 +14,8 @@ from django_delayq.core import Broker, Payload, Queue
 from tests.support.core_stored import (
     DUE_KEYS,
     is_quarantined,
-    take_u8,
-    take_u16,
-    take_u32,
     unpack_body,
-    unpack_counts,
+    unpack_fields,
     unpack_marks,
     unpack_payload,
     unpack_state,
@@ -123,32 +120,20 @@ def _live(
 
 
 def _grave(record: bytes, tasks: dict[int, str]) -> dict[str, Any]:
-    due, buried, failures, reserves, crashes = struct.unpack_from("<ddHHH", record)
-    counts, at = unpack_counts(record, 22)
-    outcome, at = take_u8(record, at)
-    reason, at = take_u8(record, at)
-    error_class, at = take_u8(record, at)
-    error, at = take_u16(record, at)
-    body, at = take_u32(record, at)
-    payloads = []
-    if record[at:]:
-        n, at = struct.unpack_from("<I", record, at)[0], at + 4
-        for _ in range(n):
-            packed, at = take_u32(record, at)
-            payloads.append(unpack_payload(packed))
+    stored, state = unpack_fields(record), unpack_state(record)
     return {
-        "content": _content(body, tasks),
-        "due_ms": due // 1000,
-        "buried_ms": buried // 1000,
-        "failures": failures,
-        "reserves": reserves,
-        "crashes": crashes,
-        "counts": counts,
-        "outcome": outcome.decode(),
-        "reason": reason.decode(),
-        "error_class": error_class.decode(),
-        "error": error,
-        "payloads": payloads,
+        "content": _content(stored["body"], tasks),
+        "due_ms": stored["due"] // 1000,
+        "buried_ms": stored["buried_at"] // 1000,
+        "failures": state.failures,
+        "reserves": state.reserves,
+        "crashes": state.crashes,
+        "counts": state.counts,
+        "outcome": stored["outcome"].decode(),
+        "reason": stored["reason"].decode(),
+        "error_class": stored["error_class"].decode(),
+        "error": stored["error"],
+        "payloads": [unpack_payload(payload) for payload in stored.get("payloads", ())],
     }
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from django_delayq.core import Queue
 from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.fsck import check as check_stored
-from django_delayq.core.records.fields import take_u8, take_u16, take_u32
 from django_delayq.core.records.frames import (
     CHUNK,
     Allowance,
@@ -17,7 +16,6 @@ from django_delayq.core.records.frames import (
     pack_new,
     pack_take_over,
     unpack_body,
-    unpack_counts,
     unpack_fields,
     unpack_marks,
     unpack_payload,
@@ -73,11 +71,7 @@ __all__ = [
     "set_clock",
     "shard_key",
     "stored_rules",
-    "take_u8",
-    "take_u16",
-    "take_u32",
     "unpack_body",
-    "unpack_counts",
     "unpack_fields",
     "unpack_marks",
     "unpack_payload",

@@ -12,7 +12,7 @@ end
 
 -- Buries only what this attempt held: payloads that arrived since are gated content and stay live.
 local function bury_run(e, s, body)
-  bury(e.id, body, s, e, is_merged(body) and frame_payloads(taken_payloads(e.id, s.taken)) or '')
+  bury(e.id, body, s, e, is_merged(body) and taken_payloads(e.id, s.taken) or nil)
   finish_run(e.id, s.taken, e.gated)
 end
 
@@ -22,19 +22,19 @@ local function bury_first_payload(e, s, body)
   local _, fields = in_hand(e.id, first)
   local value = redis.call('HGET', PAYLOAD, fields[1])
   if value then
-    body = with_key(body, string.sub(value, 17, 32))
+    body = with_key(body, key_of_payload(value))
   end
-  bury(e.id, body, s, e, frame_payloads(taken_payloads(e.id, first)))
+  bury(e.id, body, s, e, taken_payloads(e.id, first))
   finish_payloads(e.id, first, e.gated)
   return_payloads(e.id, rest, tostring(e.score_policy), e.gated)
 end
 
 return settle_all(ARGV[4], function(e, s)
   if e.crash then
-    s.crashes = math.min(s.crashes + 1, 65535)
+    increment(s, 'crashes')
   end
   if e.outcome ~= 'undecodable' then
-    s.failures = math.min(s.failures + 1, 65535)
+    increment(s, 'failures')
   end
   local body = redis.call('HGET', BODY, e.id) or ''
   if e.oldest and #s.taken >= TAKEN then

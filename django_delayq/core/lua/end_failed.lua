@@ -25,7 +25,7 @@ local function bury_payloads(id, body, s, e)
       if buried > 0 and records[1] then
         own = with_key(body, key_of_payload(records[1]))
       end
-      bury(id, own, s, e, frame_payloads(records))
+      bury(id, own, s, e, records)
       at, buried = at + seen, buried + seen
     end
   end)
@@ -39,7 +39,7 @@ local function kill(id, body, due)
   if is_merged(body) then
     buried = bury_payloads(id, body, s, e)
   else
-    bury(id, body, s, e, '')
+    bury(id, body, s, e)
   end
   leave_due(body, id)
   end_run(id)

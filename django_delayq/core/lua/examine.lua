@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Check the invariants of some ids, and repair violations on request.
--- ARGV    3 '1' = repair; 4 ids one after another, 'Bc0' each; 5 names of morgue records one after another, 'I2c0'
---         each; 6 fields of PAYLOAD and 7 members of PARKED_ORDER one after another, 'I2c0' each
+-- ARGV    3 '1' = repair; 4 kind of what is checked; 5 list of these: ids, names of morgue records (grave), fields of
+--         PAYLOAD (payload) or members of PARKED_ORDER (parked)
 -- Returns {violation, id, ...}.
 -- Events  none
 -- include keys clock begin marks body state due wake bytes payload unite gate
@@ -219,19 +219,10 @@ local function examine_parked(member)
   end
 end
 
-local function for_each(format, frame, check)
-  local at = 1
-  while at <= #frame do
-    local subject
-    subject, at = struct.unpack(format, frame, at)
-    check(subject)
-  end
+local check = { id = examine, grave = examine_grave, payload = examine_payload, parked = examine_parked }
+for _, subject in ipairs(cmsgpack.unpack(ARGV[5])) do
+  check[ARGV[4]](subject)
 end
-
-for_each('<I2c0', ARGV[6], examine_payload)
-for_each('<Bc0', ARGV[4], examine)
-for_each('<I2c0', ARGV[5], examine_grave)
-for_each('<I2c0', ARGV[7], examine_parked)
 if repair and #findings > 0 then
   write_marks()
   keep_clock()

@@ -13,12 +13,13 @@ return settle_all(ARGV[4], function(e, s)
   if superseded then
     return superseded
   end
-  s.failures, s.failed_at, s.error = math.min(s.failures + 1, 65535), now_ms, e.error
+  increment(s, 'failures')
+  s.failed_at, s.error = now_ms, e.error
   if e.crash then
-    s.crashes = math.min(s.crashes + 1, 65535)
+    increment(s, 'crashes')
   end
   if e.own then
-    s.own_crashes = math.min(s.own_crashes + 1, 65535)
+    increment(s, 'own_crashes')
   end
   s.unclear = nil
   forget_postponement(s)

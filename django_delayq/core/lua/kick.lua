@@ -19,9 +19,7 @@ local function kick(id, key)
   elseif not grave then
     return 'n'
   end
-  local record = redis.call('HGET', GRAVE, grave)
-  local body, payloads = body_of_record(record)
-  local letter, payload_count = bring_back(id, body, payloads, math.floor(ms), replace, counts_of_record(record))
+  local letter, payload_count = bring_back(id, read_record(grave), math.floor(ms), replace)
   if letter == 'k' then
     delete_record(grave)
     ms = ms + step

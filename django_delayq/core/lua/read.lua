@@ -11,13 +11,13 @@
 --         it has their moments; most = maximum of bytes of arguments of a job (lib/cut), of a record also of the data of
 --         its payloads, more are left out; counts = of payloads of a record only their number.
 -- Returns packed by cmsgpack: with `names` {more, {member, score, ...}}; else {more, number of members that were looked
---         at (fewer than wanted when the first ones are large), now ms, {code, name, ...} of the tasks, columns}. The
+--         at (fewer than wanted when the first ones are large), now ms, tasks: code -> name, columns}. The
 --         columns are members, bodies (of the morgue: records), moments (due us, of reserved jobs deadline ms, of the
 --         morgue the score), places (w, r or empty), states, gates, numbers of payloads, bytes left out of the body,
 --         and of the gated one; false = empty, or 0, for all jobs. A job that is not there is left out if its name was
 --         given, else its body is false.
 -- Events  none
--- include keys clock begin marks bytes payload body cut grave ranks
+-- include keys clock begin marks bytes payload body names cut ranks
 local REPLY_BYTES, READ_BYTES = 1024 * 1024, 4 * 1024 * 1024
 -- Number of jobs that are read in one piece; one at a time once they turned out to be large, after the first two.
 local PIECE, LARGE = 25, 16 * 1024
@@ -73,19 +73,7 @@ local has_order = not buried and redis.call('EXISTS', ORDER) == 1
 local is_looked_up = not buried and not want.place
 local names, bodies, moments, places, states, gates, counts = {}, {}, {}, {}, {}, {}, {}
 local left_out, gated_left_out = {}, {}
-local tasks, seen = {}, {}
 local n, size, read = 0, 0, 0
-
-local function name_task_of(body)
-  local code = task_code_of(body)
-  if not seen[code] then
-    seen[code] = true
-    local name = task_name(code)
-    if name then
-      tasks[#tasks + 1], tasks[#tasks + 2] = code, name
-    end
-  end
-end
 
 -- Return where a live job is, and its due time or its deadline.
 local function place_of_live(id, body)
@@ -128,42 +116,36 @@ local function add(id, score, body, state, gate)
   size = size + #(bodies[n] or '') + #(state or '') + #(gates[n] or '')
 end
 
--- Return how many bytes the data of framed payloads has (records/frames.py::unpack_payload).
+-- Return how many bytes the data of payloads has (lib/payload).
 local function size_of(payloads)
-  local total, at, length = 0, 5, nil
-  for _ = 1, payloads == '' and 0 or struct.unpack('<I4', payloads) do
-    length = struct.unpack('<I4', payloads, at)
-    total = total + length - 33 - (string.byte(payloads, at + 4 + 32) or 0)
-    at = at + 4 + length
+  local total = 0
+  for _, payload in ipairs(payloads) do
+    total = total + #payload - 33 - (string.byte(payload, 33) or 0)
   end
   return total
 end
 
--- Return a record without the arguments of its body, or without its payloads (their number stays), where they are too
--- large, and how many bytes were left out.
-local function cut_record(record, body, payloads)
-  local front = string.sub(record, 1, #record - #payloads - #body - 4)
-  local short, without = cut(body, most)
-  if want.counts then
-    payloads = string.sub(payloads, 1, 4)
-  elseif most then
-    local data = size_of(payloads)
-    if data > most then
-      payloads, without = string.sub(payloads, 1, 4), without + data
-    end
+-- Return a record without the arguments of its body, or with the number of its payloads in their place, where they are
+-- too large, and how many bytes were left out.
+local function cut_record(record)
+  local without
+  record.body, without = cut(record.body, most)
+  local data = record.payloads and most and not want.counts and size_of(record.payloads) or 0
+  if record.payloads and (want.counts or (most and data > most)) then
+    record.payloads, without = #record.payloads, without + data
   end
-  return front .. struct.pack('<I4c0', #short, short) .. payloads, without
+  return cmsgpack.pack(record), without
 end
 
 -- A record that cannot be read stays as it is.
 local function add_record(name, score, record)
   n = n + 1
   names[n], moments[n], bodies[n], left_out[n] = name, score or '0', record, 0
-  local is_read, body, payloads = pcall(body_of_record, record or '')
-  if is_read then
-    name_task_of(body)
+  local is_read, found = pcall(cmsgpack.unpack, record or '')
+  if is_read and type(found) == 'table' and type(found.body) == 'string' then
+    name_task_of(found.body)
     if want.counts or (most and #record > most) then
-      bodies[n], left_out[n] = cut_record(record, body, payloads)
+      bodies[n], left_out[n] = cut_record(found)
     end
   end
   read = read + #(record or '')

@@ -11,9 +11,7 @@ local function make_revival()
   return function(id)
     local grave = find_grave(id, '')
     if grave then
-      local record = redis.call('HGET', GRAVE, grave)
-      local body, payloads = body_of_record(record)
-      bring_back(id, body, payloads, now_ms, false, counts_of_record(record))
+      bring_back(id, read_record(grave), now_ms, false)
       delete_record(grave)
       write_marks()
     end

@@ -158,7 +158,7 @@ def pack_named(ident: bytes, keys: bytes = b"", payload_digest: bytes = b"") -> 
         ident: the id.
         keys, payload_digest: see :func:`pack_generation`.
     """
-    return b"%c%b%c%b%c%b" % (len(ident), ident, len(keys), keys, len(payload_digest), payload_digest)
+    return pack((ident, keys, payload_digest))
 
 
 def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
@@ -170,7 +170,7 @@ def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
     encoded = encode_id(ident)
     if len(key) != KEY_BYTES or len(payload_digest) not in (0, KEY_BYTES):
         raise InvalidJob(f"a key has 16 bytes, and so has a digest, not {len(key)} and {len(payload_digest)}")
-    return b"".join((bytes((len(encoded),)), encoded, key, bytes((len(payload_digest),)), payload_digest))
+    return pack_named(encoded, key, payload_digest)
 
 
 def pack_deadline(not_after_ms: float | None) -> bytes:
@@ -188,12 +188,6 @@ def encode_id(ident: str) -> bytes:
     if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
         raise bad_id(encoded)
     return encoded
-
-
-def pack_id(ident: str) -> bytes:
-    """Return an id with its length in front."""
-    encoded = ident.encode()
-    return bytes((len(encoded),)) + encoded
 
 
 def bad_id(ident: bytes) -> InvalidJob:
@@ -340,7 +334,6 @@ def unpack_job(record: bytes) -> NewJob:
 
 # -- reserved jobs -----------------------------------------------------------------------------------------------------
 
-_COUNTS = struct.Struct("<HHHH")
 _FLAGS: Final = {
     b"started": STARTED,
     b"unrenewed": UNRENEWED,
@@ -348,6 +341,9 @@ _FLAGS: Final = {
     b"unclear": UNCLEAR,
     b"postponed_at": POSTPONED,
 }
+
+
+_COUNTS: Final = (b"timeouts", b"releases", b"buries", b"kicks")
 
 
 @dataclass(slots=True)
@@ -385,12 +381,12 @@ def unpack_batch(
             waits, and an empty list where no allowance was given.
     """
     batch = unpack_fields(frame)
-    tasks = _names(batch["tasks"])
+    tasks = names_of(batch["tasks"])
     fresh = State(batch["token"], reserves=1, worker=worker)
     jobs: list[Job] = []
     broken: list[BrokenJob] = []
     for ident, due, body, *rest in batch["jobs"]:
-        state = _state_of(rest[0]) if rest else fresh
+        state = state_of(rest[0]) if rest else fresh
         job, error = job_of(queue, shard, ident.decode(), body, tasks, state, due)
         job.worker = worker
         if rest:
@@ -402,24 +398,21 @@ def unpack_batch(
     return jobs, broken, batch["now"], batch.get("next_due"), batch.get("quarantined"), batch.get("parked", [])
 
 
-def _names(tasks: dict[bytes, bytes]) -> dict[int, str]:
+def names_of(tasks: dict[bytes, bytes]) -> dict[int, str]:
     """Return number -> name of the tasks in a reply."""
     return {int.from_bytes(code, "little"): name.decode() for code, name in dict(tasks).items()}
 
 
-def unpack_counts(record: bytes, at: int) -> tuple[JobCounts, int]:
-    """Return the counts in a state or a morgue record, and the position after them."""
-    return JobCounts(*_COUNTS.unpack_from(record, at)), at + _COUNTS.size
-
-
 def unpack_state(packed: bytes) -> State:
     """Return a stored state; a missing one is that of a fresh job."""
-    return _state_of(unpack(packed)) if packed else NO_STATE
+    return state_of(unpack(packed)) if packed else NO_STATE
 
 
-def _state_of(fields: Mapping[bytes, Any]) -> State:
+def state_of(fields: Mapping[bytes, Any]) -> State:
+    """Return the state in a map that was unpacked; a morgue record has a part of it."""
     get = dict(fields).get  # an empty map is an empty list in Lua
-    taken, counts = get(b"taken", b""), get(b"counts", b"")
+    taken = get(b"taken", b"")
+    counts = [get(name, 0) for name in _COUNTS]
     return State(
         get(b"token", 0),
         get(b"due", 0),
@@ -434,7 +427,7 @@ def _state_of(fields: Mapping[bytes, Any]) -> State:
         get(b"error", b""),
         get(b"postponed_at", 0),
         get(b"postponed_for", b"").decode(errors="replace"),
-        unpack_counts(counts, 0)[0] if counts else NO_COUNTS,
+        JobCounts(*counts) if any(counts) else NO_COUNTS,
     )
 
 
@@ -470,9 +463,9 @@ def unpack_held(frame: bytes, queue: str, shard: int) -> list[Job]:
     ``deadline_ms`` of the latter is the moment at which their attempts began.
     """
     names, entries = unpack(frame)
-    tasks, jobs = _names(names), []
+    tasks, jobs = names_of(names), []
     for ident, moment, body, fields, *payloads in entries:
-        state = _state_of(fields)
+        state = state_of(fields)
         job, _ = job_of(queue, shard, ident.decode(), body, tasks, state, state.due_us)
         job.deadline_ms = int(moment)
         job.payloads = tuple(unpack_payload(record) for records in payloads for record in records)

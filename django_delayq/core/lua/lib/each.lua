@@ -1,19 +1,20 @@
 -- Loop of the scripts that change a list of jobs. Includes: begin sweep window marks.
--- An entry is '<Bc0 id><Bc0 keys><Bc0 digest>': keys and digest name the generation that is meant (lib/generation); ''
--- = whichever there is.
+-- An entry is {id, keys, digest}: keys and digest name the generation that is meant (lib/generation); '' = whichever there
+-- is.
 -- A call ends early behind this many payloads, because other clients are waiting.
 local MOST_PAYLOADS = 1000
 
--- Calls `act(id, keys, digest)` for each entry of ARGV[3]. It returns a letter, and how many payloads it changed. Return
+-- Calls `act(id, keys, digest)` for each entry of ARGV[3], packed one after another. It returns a letter, and how many payloads it changed. Return
 -- the letters one after another: fewer than entries, if the first ones had so many payloads that the others have to be
 -- sent in another call.
 local function for_each(act)
-  local frame, letters, at, payloads = ARGV[3], {}, 1, 0
-  while at <= #frame and payloads < MOST_PAYLOADS do
-    local id, keys, digest
-    id, keys, digest, at = struct.unpack('<Bc0Bc0Bc0', frame, at)
-    local letter, changed = act(id, keys, digest)
-    letters[#letters + 1] = letter
+  local letters, payloads = {}, 0
+  for i, entry in ipairs({ cmsgpack.unpack(ARGV[3]) }) do
+    if payloads >= MOST_PAYLOADS then
+      break
+    end
+    local letter, changed = act(unpack(entry))
+    letters[i] = letter
     payloads = payloads + (changed or 0)
   end
   return table.concat(letters)

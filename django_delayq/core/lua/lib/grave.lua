@@ -1,18 +1,9 @@
--- Morgue records, one for each generation: id \0 key -> '<ddI2I2I2' due us, buried at us, failures, reserves, crashes,
--- 8 bytes with its counts (lib/state), '<Bc0Bc0Bc0I2c0I4c0' outcome, reason, error class, error, body; the payloads of a
--- merged job are framed behind it.
--- exports counts_of_record body_of_record delete_record each_buried each_in_grave mark_live discard_record trim_graves
--- exports bury each_grave_of find_grave
-local GRAVE_TEXTS = '<Bc0Bc0Bc0I2c0I4c0'
-
-function counts_of_record(record)
-  return string.sub(record, 23, 30)
-end
-
--- Return the body of a record, and its payloads.
-function body_of_record(record)
-  local fields = { struct.unpack(GRAVE_TEXTS, record, 31) }
-  return fields[#fields - 1], string.sub(record, fields[#fields])
+-- Morgue records, one for each generation: id \0 key -> a map: due and buried_at (us), outcome, reason, error_class, error,
+-- body, payloads (of a merged job: their records), and of the state (lib/state) failures, reserves, crashes and counts.
+-- exports read_record delete_record each_buried each_in_grave mark_live discard_record trim_graves bury each_grave_of
+-- exports find_grave
+function read_record(grave)
+  return cmsgpack.unpack(redis.call('HGET', GRAVE, grave))
 end
 
 local function grave_of(id, body)
@@ -27,17 +18,12 @@ function delete_record(grave)
   redis.call('HDEL', GRAVE, grave)
 end
 
--- Calls `each(key)` for the generations in a record: the plain job, or the framed payloads.
-function each_buried(body, payloads, each)
-  if not is_merged(body) then
-    return each(key_of(body))
-  elseif payloads == '' then
-    return
+-- Calls `each(key)` for the generations in a record: the plain job, or the payloads.
+function each_buried(record, each)
+  if not is_merged(record.body) then
+    return each(key_of(record.body))
   end
-  local n, at = struct.unpack('<I4', payloads)
-  for _ = 1, n do
-    local value
-    value, at = struct.unpack('<I4c0', payloads, at)
+  for _, value in ipairs(record.payloads or {}) do
     each(key_of_payload(value))
   end
 end
@@ -45,12 +31,9 @@ end
 -- Calls `each(key)` for a record of which only the name is known. The name ends in the key of a plain job.
 function each_in_grave(grave, each)
   if not has_durable_payloads then
-    return each(string.sub(grave, -16))
-  end
-  local record = redis.call('HGET', GRAVE, grave)
-  if record then
-    local body, payloads = body_of_record(record)
-    each_buried(body, payloads, each)
+    each(string.sub(grave, -16))
+  elseif redis.call('HEXISTS', GRAVE, grave) == 1 then
+    each_buried(read_record(grave), each)
   end
 end
 
@@ -88,23 +71,22 @@ function trim_graves(most)
   count('trimmed', trimmed)
 end
 
--- Return the counts of a job that is buried now.
-local function counts_at_end(s, outcome)
-  local released = math.max(0, s.reserves - s.failures - (outcome == 'undecodable' and 1 or 0))
-  return add_to_counts(add_to_counts(s.counts, 'releases', released), 'buries', 1)
-end
-
 function bury(id, body, s, e, payloads)
   if e.outcome ~= 'undecodable' then -- the bytes of an undecodable one are kept as they are
     body = without_marks(body)
   end
   local grave, buried = grave_of(id, body), score_at(now_ms)
-  redis.call('HSET', GRAVE, grave, struct.pack('<ddI2I2I2', s.due, tonumber(buried), s.failures, s.reserves, s.crashes)
-    .. counts_at_end(s, e.outcome) .. struct.pack(GRAVE_TEXTS, #e.outcome, e.outcome, #e.reason, e.reason,
-      #e.error_class, e.error_class, #e.error, e.error, #body, body) .. payloads)
+  local record = {
+    due = s.due, buried_at = tonumber(buried), outcome = e.outcome, reason = e.reason, error_class = e.error_class,
+    error = e.error, body = body, payloads = payloads, failures = s.failures, reserves = s.reserves,
+    crashes = s.crashes, timeouts = s.timeouts, releases = s.releases, buries = s.buries, kicks = s.kicks,
+  }
+  increment(record, 'releases', math.max(0, s.reserves - s.failures - (e.outcome == 'undecodable' and 1 or 0)))
+  increment(record, 'buries')
+  redis.call('HSET', GRAVE, grave, cmsgpack.pack(record))
   redis.call('ZADD', MORGUE_ID, 0, grave)
   redis.call('ZADD', MORGUE, buried, grave)
-  each_buried(body, payloads, function(key)
+  each_buried(record, function(key)
     mark_end(key, 'buried')
   end)
   -- Deletes more than one for each new record, so that a morgue that is too large shrinks.

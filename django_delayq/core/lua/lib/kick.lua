@@ -2,11 +2,8 @@
 -- exports bring_back
 
 -- Return how many payloads came back: a caller with many ids pauses when they were many.
-local function put_back_payloads(id, frame, taken)
-  local n, at = struct.unpack('<I4', frame)
-  for _ = 1, n do
-    local value
-    value, at = struct.unpack('<I4c0', frame, at)
+local function put_back_payloads(id, payloads, taken)
+  for _, value in ipairs(payloads) do
     if #value > 32 then
       if is_durable(key_of_payload(value)) then
         expect_durable_payloads()
@@ -14,7 +11,7 @@ local function put_back_payloads(id, frame, taken)
       add_payload(id, digest_of(value), value, '0', taken)
     end
   end
-  return n
+  return #payloads
 end
 
 local function gate_behind_run(id, body, due)
@@ -29,7 +26,7 @@ local function gate_behind_run(id, body, due)
   redis.call('HSET', GATE, id, pack_gate(due, body))
 end
 
-local function make_live(id, body, due, old, counts)
+local function make_live(id, body, due, old, record)
   if old then
     local current = tonumber(redis.call('ZSCORE', DUE[class_of(old)], id))
     leave_due(old, id)
@@ -42,8 +39,8 @@ local function make_live(id, body, due, old, counts)
       mark_replaced(old, body)
     end
   end
-  local s = read_state()
-  s.counts = add_to_counts(counts, 'kicks', 1)
+  local s = { timeouts = record.timeouts, releases = record.releases, buries = record.buries, kicks = record.kicks }
+  increment(s, 'kicks')
   put_state(id, s)
   redis.call('HSET', BODY, id, body)
   put_due(body, text(due), id)
@@ -51,9 +48,9 @@ end
 
 -- Makes the content of a record live, due at `ms`. Return k(icked), l(ive: a live job of the id prevents it) or v (this
 -- shard is closed and the id not live here: it has to come back in another one), and how many payloads came back. The job
--- keeps the record's `counts`, unless it is gated: that content has no state of its own.
-function bring_back(id, body, payloads, ms, replace, counts)
-  body = without_marks(body) -- that of an undecodable job was buried as it was
+-- keeps the record's counts, unless it is gated: that content has no state of its own.
+function bring_back(id, record, ms, replace)
+  local body = without_marks(record.body) -- that of an undecodable job was buried as it was
   local merged, payload_count = is_merged(body), 0
   local old = redis.call('HGET', BODY, id)
   if old and (task_code_of(old) ~= task_code_of(body) or is_merged(old) ~= merged or not (merged or replace)) then
@@ -61,16 +58,16 @@ function bring_back(id, body, payloads, ms, replace, counts)
   elseif closing and not old then
     return 'v', 0
   end
-  each_buried(body, payloads, mark_live)
+  each_buried(record, mark_live)
   local due = tonumber(score_at(ms))
   local reserved = redis.call('ZSCORE', LEASE, id)
   if merged then
-    payload_count = put_back_payloads(id, payloads, reserved and read_state(redis.call('HGET', STATE, id)).taken or '')
+    payload_count = put_back_payloads(id, record.payloads or {}, reserved and read_state(redis.call('HGET', STATE, id)).taken or '')
   end
   if reserved then
     gate_behind_run(id, body, due)
   else
-    make_live(id, body, due, old, counts)
+    make_live(id, body, due, old, record)
   end
   count('kicked', 1)
   return 'k', payload_count

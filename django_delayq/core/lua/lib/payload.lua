@@ -135,15 +135,6 @@ local function taken_payloads(id, taken)
   return (read_payloads(fields, math.huge))
 end
 
--- Return payloads as a morgue record has them.
-local function frame_payloads(records)
-  local frames = {}
-  for i, record in ipairs(records) do
-    frames[i] = struct.pack('<I4c0', #record, record)
-  end
-  return struct.pack('<I4', #records) .. table.concat(frames)
-end
-
 -- Bytes of payloads that still fit into the reply of this call.
 local room = TAKE_BYTES
 

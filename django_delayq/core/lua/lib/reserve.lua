@@ -53,7 +53,8 @@ end
 -- Return the new state of a job, and what its holder gets.
 local function hand_out(id, due, body, packed, token, worker)
   local s, payloads = read_state(packed), {}
-  s.token, s.worker, s.reserves = token, worker, math.min(s.reserves + 1, 65535)
+  s.token, s.worker = token, worker
+  increment(s, 'reserves')
   if s.postponed_to ~= due then -- not postponed, or moved since by a caller
     s.due = due
   end

@@ -71,7 +71,7 @@ function settle_all(packed, settle)
       e.gated = gates[e.id] or nil
       local s = held[e.id]
       if e.timeout or e.expired then
-        s.counts = add_to_counts(s.counts, 'timeouts', 1)
+        increment(s, 'timeouts')
       end
       counter = stop(e, s) or settle(e, s)
     end

@@ -5,27 +5,23 @@
 -- stopping, unclear (core/job.py). Of a postponed job, whose attempt could not begin where it was handed out:
 -- postponed_at (since when for this reason, ms), postponed_for (the reason), postponed_to (the due score that it got for
 -- that); `due` is its previous one, so that the wait counts as lateness.
--- counts of the generation, '<I2I2I2I2' or '': its time was over while it was held, it was released (before the last
--- kick; later ones follow from reserves and failures), buried, kicked. A kick keeps them, and nothing else.
--- exports add_to_counts read_state put_state start_of_fresh_state forget_postponement
-
--- Return the counts ('' = all are 0) with one of them increased by n.
-function add_to_counts(counts, name, n)
-  local place = ({ timeouts = 1, releases = 2, buries = 3, kicks = 4 })[name]
-  local values = { struct.unpack('<I2I2I2I2', counts == '' and string.rep('\0', 8) or counts) }
-  values[place] = math.min(values[place] + n, 65535)
-  return struct.pack('<I2I2I2I2', values[1], values[2], values[3], values[4])
-end
+-- Counts of the generation: timeouts (its time was over while it was held), releases (before the last kick; later ones
+-- follow from reserves and failures), buries, kicks. A kick keeps them, and nothing else. No counter exceeds 65535.
+-- exports increment read_state put_state start_of_fresh_state forget_postponement
 
 local MISSING = {
   __index = {
     due = 0, failures = 0, reserves = 0, crashes = 0, own_crashes = 0, failed_at = 0, worker = '', taken = '',
-    error = '', counts = '',
+    error = '', timeouts = 0, releases = 0, buries = 0, kicks = 0,
   },
 }
 
 function read_state(packed)
   return setmetatable(packed and cmsgpack.unpack(packed) or {}, MISSING)
+end
+
+function increment(s, name, by)
+  s[name] = math.min(s[name] + (by or 1), 65535)
 end
 
 function put_state(id, s)
