@@ -406,8 +406,8 @@ class Queue(Shards):
 
         def ask(number: int, *, buried: bool = False) -> Batch | None:
             began = time.monotonic()
-            script, now = "reserve_buried" if buried else "reserve", b"1" if early else b"0"
-            frame = self.call(script, number, worker.encode(), 1, ttr, flag, ident.encode(), now)
+            which = b"e" * early + b"b" * buried
+            frame = self.call("reserve", number, worker.encode(), 1, ttr, flag, ident.encode(), which)
             return None if frame == CLOSED_REPLY else self.batch_of(frame, number, worker, last_sent(began))
 
         batch = self.visit(ident, partial(ask, buried=buried)) or Batch()

@@ -70,7 +70,7 @@ class Shards(ShardSet):
             ttr,
             start_flag(started=started, prefer_own_ttr=prefer_own_ttr),
             b"",
-            b"0",
+            b"",
             *_serving(which, allowances),
             request=request,
         )

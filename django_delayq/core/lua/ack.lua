@@ -3,7 +3,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle)
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  succeeded
--- include keys clock begin sweep window marks body state due wake bytes payload gate event lease run acked
+-- include keys clock begin window marks body state due wake payload gate event run acked
 local seen = replay()
 if seen then
   return seen

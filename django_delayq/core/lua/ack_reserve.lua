@@ -4,7 +4,7 @@
 --         (lib/keys); 8 limits of tasks (lib/park); missing = all classes, no limits
 -- Returns {one '1' or '0' for each entry, the batch (lib/reserve)}.
 -- Events  succeeded
--- include keys clock begin sweep window marks body names state due wake bytes payload gate event lease run acked
+-- include keys clock begin window marks body names state due wake payload gate event run acked
 local function make_parking(served)
   -- include park
 end

@@ -13,9 +13,9 @@
 -- Returns the letters of schedule.lua; one letter alone stands for as many as there are entries; X = the load is
 --         closed. A chunk of which no job was accepted is not remembered, so that it can be retried.
 -- Events  bulk
--- include keys clock begin sweep window marks body tasks due wake event entry
+-- include keys clock begin window marks body tasks due wake event entry
 local function make_policies()
-  -- include state bytes payload unite gate durable known policies
+  -- include state payload unite gate known policies
 end
 -- include put
 local LEDGER, CLOSED = KEYS[#KEYS], '\0closed'

@@ -4,7 +4,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle)
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  buried, exhausted, poison, undecodable ...; cancelled
--- include keys clock begin sweep window marks body state due wake bytes payload unite gate event lease run settle grave
+-- include keys clock begin window marks body state due wake payload unite gate event run settle grave
 local seen = replay()
 if seen then
   return seen

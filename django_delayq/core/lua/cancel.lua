@@ -9,7 +9,7 @@
 --         shard) or x (too late); with 'selected' also r (it is gated behind an attempt that left payloads behind, which
 --         cannot be distinguished from those that arrived meanwhile).
 -- Events  cancelled, bulk
--- include keys clock begin sweep window marks body state due wake bytes payload unite gate event generation each remove
+-- include keys clock begin window marks body state due wake payload unite gate event generation each remove
 local seen = replay()
 if seen then
   return seen

@@ -4,7 +4,7 @@
 --         another shard (adopt.lua)
 -- Returns one letter for each: d(iscarded) or n(o such record).
 -- Events  none
--- include keys clock begin sweep window marks body bytes payload grave each
+-- include keys clock begin window marks body payload grave each
 local seen = replay()
 if seen then
   return seen

@@ -5,7 +5,7 @@
 --         that failed at or before it
 -- Returns one letter for each: d(one), r (it is reserved now) or n(o such failed job).
 -- Events  bulk
--- include keys clock begin sweep window marks body state due wake bytes payload unite gate event grave generation each remove
+-- include keys clock begin window marks body state due wake payload unite gate event grave generation each remove
 local seen = replay()
 if seen then
   return seen

@@ -4,7 +4,7 @@
 --         PAYLOAD (payload) or members of PARKED_ORDER (parked)
 -- Returns {violation, id, ...}.
 -- Events  none
--- include keys clock begin marks body state due wake bytes payload unite gate
+-- include keys clock begin marks body state due wake payload unite gate
 local repair = ARGV[3] == '1'
 local findings = {}
 

@@ -4,7 +4,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle)
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  expired; cancelled
--- include keys clock begin sweep window marks body state due wake bytes payload unite gate event lease run settle
+-- include keys clock begin window marks body state due wake payload unite gate event run settle
 local seen = replay()
 if seen then
   return seen

@@ -3,7 +3,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle); delay ms is the back-off
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  failed, timeout, crashed; cancelled
--- include keys clock begin sweep window marks body state due wake bytes payload unite gate event lease run settle
+-- include keys clock begin window marks body state due wake payload unite gate event run settle
 local seen = replay()
 if seen then
   return seen

@@ -5,7 +5,7 @@
 -- Returns one letter for each: k(icked), l(ive: a live job of the id prevents it), n(o such record), v (the shard is
 --         closed and the id not live here: it has to come back in another one) or e (the same, and no such record).
 -- Events  none
--- include keys clock begin sweep window marks body state due wake bytes payload unite gate grave durable kick each
+-- include keys clock begin window marks body state due wake payload unite gate grave kick each
 local seen = replay()
 if seen then
   return seen

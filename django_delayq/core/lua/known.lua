@@ -4,7 +4,7 @@
 -- ARGV    3 entries (lib/each) with one key, and the digest of a payload, if it is known
 -- Returns one '1' or '0' for each.
 -- Events  none
--- include keys clock begin marks bytes body payload known each
+-- include keys clock begin marks body payload known each
 return for_each(function(id, key, digest)
   return is_known(id, key, digest, redis.call('HGET', BODY, id)) and '1' or '0'
 end)

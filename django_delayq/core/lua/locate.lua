@@ -4,7 +4,7 @@
 -- Returns one letter for each: l(ive: it waits or runs), g(ated behind the attempt of another one), n (not live any more)
 --         or v (no live job of the id in a closed shard).
 -- Events  none
--- include keys clock begin sweep window marks body state bytes payload gate generation each
+-- include keys clock begin window marks body state payload gate generation each
 return for_each(function(id, keys, digest)
   local body = redis.call('HGET', BODY, id)
   if not body then

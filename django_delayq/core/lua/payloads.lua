@@ -3,7 +3,7 @@
 -- ARGV    3 id; 4 '' or the cursor that the previous piece returned; 5 maximum number (250)
 -- Returns {cursor for the next piece, '' at the end; payload records}.
 -- Events  none
--- include keys clock begin marks bytes payload
+-- include keys clock begin marks payload
 local from, behind = range_of(ARGV[3])
 if ARGV[4] ~= '' then
   from = '(' .. ARGV[4]

@@ -7,7 +7,7 @@
 --         'set' = end it; 'take' = take at most so many unused places away; 'give' = add places; 6 that number
 -- Returns the number of live jobs (clear), of places taken (take), or 1; -1 when it is refused.
 -- Events  none
--- include keys clock begin sweep window
+-- include keys clock begin window
 local act, n = ARGV[5], tonumber(ARGV[6])
 local quota, division, dividing = unpack(redis.call('HMGET', META, 'quota', 'division', 'dividing'))
 local is_right = not ended and (rules.max_length or 0) == tonumber(ARGV[3]) and (tonumber(division) or 0) == tonumber(ARGV[4])

@@ -8,7 +8,7 @@
 --         them (all scores are equal); reverse = the last ones of the range; skip = number of entries to pass over;
 --         expired = only leases that ran out (none during a reaper hold); buried_at = scores are those of the morgue.
 --         What of them: names = members and scores only; place = w or r: all jobs of the index wait or are reserved, and
---         it has their moments; most = maximum of bytes of arguments of a job (lib/cut), of a record also of the data of
+--         it has their moments; most = maximum of bytes of arguments of a job, of a record also of the data of
 --         its payloads, more are left out; counts = of payloads of a record only their number.
 -- Returns packed by cmsgpack: with `names` {more, {member, score, ...}}; else {more, number of members that were looked
 --         at (fewer than wanted when the first ones are large), now ms, tasks: code -> name, columns}. The
@@ -17,12 +17,40 @@
 --         and of the gated one; false = empty, or 0, for all jobs. A job that is not there is left out if its name was
 --         given, else its body is false.
 -- Events  none
--- include keys clock begin marks bytes payload body names cut ranks
+-- include keys clock begin marks payload body names
 local REPLY_BYTES, READ_BYTES = 1024 * 1024, 4 * 1024 * 1024
 -- Number of jobs that are read in one piece; one at a time once they turned out to be large, after the first two.
 local PIECE, LARGE = 25, 16 * 1024
 local want = cmsgpack.unpack(ARGV[3])
 local buried, most = want.buried, want.most
+
+-- Return how many entries of a sorted set, in the order of (score, member), are before this place, or up to it if it is
+-- `included`; its member may have been removed.
+local function rank_of(key, score, member, included)
+  local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
+  local high = low + redis.call('ZCOUNT', key, score, score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local member_at = redis.call('ZRANGE', key, middle, middle)[1]
+    if comes_before(member_at, member) or (included and member_at == member) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+-- Return how many entries are up to a bound, as ZCOUNT takes it (ZLEXCOUNT when it is one of members: all scores are
+-- equal); `otherwise` without one ('' or nothing).
+local function rank_of_bound(key, bound, otherwise, of_members)
+  if (bound or '') == '' then
+    return otherwise
+  elseif of_members then
+    return redis.call('ZLEXCOUNT', key, '-', bound)
+  end
+  return redis.call('ZCOUNT', key, '-inf', bound)
+end
 
 -- Return the wanted members and their scores, one after another, and true if there are more.
 local function entries_in_range()
@@ -74,6 +102,30 @@ local is_looked_up = not buried and not want.place
 local names, bodies, moments, places, states, gates, counts = {}, {}, {}, {}, {}, {}, {}
 local left_out, gated_left_out = {}, {}
 local n, size, read = 0, 0, 0
+
+-- Return where the arguments of a body begin (core/records/frames.py). In one that cannot be read they are everything
+-- behind its key.
+local function arguments_at(body)
+  local flags, first = flags_of(body), 20
+  if math.floor(flags / 32) == 1 and math.floor(flags / 16) % 2 == 1 and #body >= 21 then
+    local options = struct.unpack('<I2', body, 20)
+    first = 22 + options
+  end
+  return first <= #body + 1 and first or 20
+end
+
+-- Return the body, or the part that is not left out, and how many bytes were left out. `most` nil = none are.
+local function cut(body, most)
+  if not most or #body <= most then
+    return body, 0
+  end
+  local first = arguments_at(body)
+  local size = #body - first + 1
+  if size <= most then
+    return body, 0
+  end
+  return string.sub(body, 1, first - 1), size
+end
 
 -- Return where a live job is, and its due time or its deadline.
 local function place_of_live(id, body)

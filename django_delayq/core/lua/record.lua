@@ -3,7 +3,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle)
 -- Returns one '1' or '0' for each.
 -- Events  the outcome of each
--- include keys clock begin sweep window event lease run settle
+-- include keys clock begin window event
 local seen = replay()
 if seen then
   return seen

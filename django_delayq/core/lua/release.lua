@@ -3,7 +3,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle)
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  released or lost, where the entry asks for one; cancelled
--- include keys clock begin sweep window marks body state due wake bytes payload unite gate event lease run settle
+-- include keys clock begin window marks body state due wake payload unite gate event run settle
 -- The attempt could not begin. The time counts from the first of the releases in a row for the same reason.
 local function postpone(e, s)
   if s.postponed_for ~= e.reason then

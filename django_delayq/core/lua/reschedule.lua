@@ -5,7 +5,7 @@
 -- Returns one letter for each: m(oved), k (it is wanted now and due: it keeps its place), t(aken: a live job of another
 --         task), r (it is reserved now), n(o such job) or v (no live job of the id in a closed shard).
 -- Events  none
--- include keys clock begin sweep window marks body state due wake bytes payload gate generation each
+-- include keys clock begin window marks body state due wake payload gate generation each
 local seen = replay()
 if seen then
   return seen

@@ -5,7 +5,7 @@
 --         (begun.lua), and no call can be repeated any more; then its events stay for a day
 -- Returns '1', or '0' when it is too early.
 -- Events  none
--- include keys clock begin sweep window
+-- include keys clock begin window
 local EVENTS_STAY_SECONDS = 86400
 
 if ended then

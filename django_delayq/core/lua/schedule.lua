@@ -10,13 +10,13 @@
 --         After them, if requested, 16 bytes for each m, i and g: the key of the generation that it found.
 --         Before the reply of a chunk (4): 1 = it is the stored one of an earlier call, else 0.
 -- Events  bulk
--- include keys clock begin sweep window marks body tasks due wake event entry
+-- include keys clock begin window marks body tasks due wake event entry
 local function make_policies()
-  -- include state bytes payload unite gate durable known policies
+  -- include state payload unite gate known policies
 end
 -- include put
 local function make_rehearsal()
-  -- include state bytes payload together
+  -- include state payload together
 end
 
 local is_chunk = ARGV[4] == '1'

@@ -8,7 +8,7 @@
 -- Returns c(reated), or nothing when schedule.lua has to decide.
 -- Events  none
 local META = KEYS[6]
--- include clock sweep
+-- include clock
 local call = redis.call
 if call('HEXISTS', KEYS[4], ARGV[1]) == 1 then
   return redis.status_reply('c')
@@ -29,8 +29,8 @@ end
 local now_ms = math.floor(now_us / 1000)
 local seq = call('HINCRBY', KEYS[6], 'seq', 1)
 local due = (e.is_delay and e.ms + now_ms or e.ms) * 1000 + seq % 1000
--- One call in SWEEP_EVERY takes the long way, which also sweeps the request window.
-if tonumber(head) > due or seq % SWEEP_EVERY == 0 then
+-- One call in 64 takes the long way, which also sweeps the request window.
+if tonumber(head) > due or seq % 64 == 0 then
   return false
 end
 call('HSET', KEYS[2], e.id, string.sub(e.body, 1, 1) .. struct.pack('<I2', tonumber(number)) .. string.sub(e.body, 2))

@@ -5,7 +5,7 @@
 -- Returns the batch (lib/reserve) with the job; an empty one when it is held under another token, or its lease is not
 --         over.
 -- Events  none
--- include keys clock begin sweep window marks body names state due wake bytes payload lease reserve
+-- include keys clock begin window marks body names state due wake payload reserve
 local seen = replay()
 if seen then
   return reserve_again(tonumber(seen))

@@ -8,7 +8,7 @@
 --         quarantine or are parked), born (its name), run_id (of Redis), marks, begun, failed and morgue (numbers of
 --         entries, of the last two with the score of the newest, us), and the rules of the shard.
 -- Events  none
--- include keys clock begin sweep window marks body bytes due wake payload grave
+-- include keys clock begin window marks body due wake payload grave
 -- Each replica that takes over gets a new second part. So a loss shows even if both servers have changed their roles twice
 -- since the last look.
 local function info(section, name)
@@ -41,9 +41,6 @@ keep_clock()
 
 -- Paused work needs no check before the pause ends.
 local next_due = handed_out_at(head())
-local function is_due(score)
-  return score and math.floor(score / 1000) <= now_ms
-end
 -- A consumer that is woken by a job in quarantine does not take it, but notices that it is overdue.
 if is_due(next_due) or is_due(handed_out_at(head(QUARANTINE, QUARANTINE))) then
   wake()

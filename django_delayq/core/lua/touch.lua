@@ -4,7 +4,7 @@
 --         usual
 -- Returns for each h(eld), s(topping: cancelled, held all the same) or l(ost).
 -- Events  none
--- include keys clock begin sweep window state
+-- include keys clock begin window state
 local seen = replay()
 if seen then
   return seen

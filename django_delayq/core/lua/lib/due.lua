@@ -43,6 +43,10 @@ local function put_due(body, score, id)
   has_quarantined = has_quarantined or class == QUARANTINE
 end
 
+local function is_due(score)
+  return score and math.floor(score / 1000) <= now_ms
+end
+
 -- Return when a job that is due at `due` may be handed out, µs: nil while the queue is paused without an end.
 local function handed_out_at(due)
   if not due or not paused_out then

@@ -1,6 +1,6 @@
--- Loop of the scripts that change a list of jobs. Includes: begin sweep window marks.
--- An entry is {id, keys, digest}: keys and digest name the generation that is meant (lib/generation); '' = whichever there
--- is.
+-- Loop of the scripts that change a list of jobs. Includes: begin window marks.
+-- An entry is {id, keys, digest}: keys and digest name the generation that is meant (lib/generation); '' = whichever
+-- there is.
 -- A call ends early behind this many payloads, because other clients are waiting.
 local MOST_PAYLOADS = 1000
 

@@ -1,7 +1,7 @@
 -- Which job of an id a caller means. `keys`: of its generation and of its payload, 16 bytes each, '' = the live one;
 -- `digest` of the payload, or ''. A merged payload goes from attempt to attempt, and so from one generation to the
 -- next.
--- Includes: body bytes payload state gate.
+-- Includes: body payload state gate.
 local function is_one_of(keys, key)
   for at = 1, #keys, 16 do
     if string.sub(keys, at, at + 15) == key then

@@ -1,11 +1,23 @@
 -- Payloads of merged jobs. ORDER: id \0 sortable score (8) arrival (8) digest (16) slot (1), all score 0, so one id's
 -- payloads are adjacent and in score order. PAYLOAD: id \0 digest slot -> sortable (8) arrival (8) key (16) Bc0 score
 -- text, data. Slot '1' holds an equal payload that arrived while its twin in slot '0' was in flight; where there is
--- one, there is gated content. Includes: bytes marks.
+-- one, there is gated content. Includes: marks.
 -- `taken` (lib/state) lists the payloads that an attempt holds: 32 bytes of each payload as they are in ORDER
 -- (sortable, arrival and digest), the first one first; and one more byte when the attempt left payloads behind.
 local TAKE_MOST, TAKE_BYTES, AT_ONCE, READ_AT_ONCE = 250, 4 * 1024 * 1024, 250, 25
 local TAKEN = 32
+
+-- Byte order, as sorted sets use it: Lua's own `<` on strings follows the server's locale.
+local function comes_before(a, b)
+  local shorter = math.min(#a, #b)
+  for i = 1, shorter do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then
+      return x < y
+    end
+  end
+  return #a < #b
+end
 
 -- Handles large lists in pieces: one unpack() can take a few thousand values, and other clients are waiting.
 local function remove_all(command, key, members)

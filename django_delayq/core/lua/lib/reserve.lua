@@ -2,7 +2,7 @@
 -- next_due (us; missing = none), quarantined (when the first one that waits for quarantine is due, if this call hands out
 -- none of those), tasks (code -> name), parked (lib/park), and jobs: {id, due us, body} of one that was never reserved,
 -- else also its state without error and `taken`, and its payloads.
--- exports ttr_ms is_started prefers_own_ttr served parking job_for_holder frame_of_batch new_token lease_jobs is_due
+-- exports ttr_ms is_started prefers_own_ttr served parking job_for_holder frame_of_batch new_token lease_jobs
 -- exports reserve reserve_again
 
 -- reserve.lua replaces these for holders without a heartbeat: a lease time of their own or of the job, and the job counts
@@ -115,10 +115,6 @@ function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
     redis.call('HSET', STATE, unpack(packed))
   end
   count('lost_body', lost)
-end
-
-function is_due(score)
-  return score and math.floor(score / 1000) <= now_ms
 end
 
 local function reserve_class(class, limit, token, worker, jobs, moment_ms)

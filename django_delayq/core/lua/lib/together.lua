@@ -1,6 +1,6 @@
 -- Rehearses the entries of a call that stores all of its jobs or none: works out what schedule() (lib/put, lib/policies)
 -- would answer to each, behind those in front of it, and writes nothing. Durable jobs are not sent in such calls.
--- Includes: state bytes payload.
+-- Includes: state payload.
 -- id -> what an entry finds there: its task (or the task's code), whether it is merged, and of merged ones how many
 -- payloads wait and which digests came in this call; false = nothing.
 local met, places = {}, 0

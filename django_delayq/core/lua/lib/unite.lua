@@ -1,4 +1,4 @@
--- How payloads of one id unite, and how newer content replaces them. Includes: bytes marks payload.
+-- How payloads of one id unite, and how newer content replaces them. Includes: marks payload.
 
 local function digest_of(value)
   return digest_of_bytes(data_of(value))
@@ -99,5 +99,19 @@ local function return_payloads(id, taken, policy, gated)
       add_payload(id, digest, twin, policy, '')
       drop_payload(id, digest, '1', twin)
     end)
+  end
+end
+
+local function expect_durable_payloads()
+  if not has_durable_payloads then
+    has_durable_payloads = true
+    redis.call('HSET', META, 'durable', '1')
+  end
+end
+
+-- Marks the end of a plain job's generation that another one replaces.
+local function mark_replaced(old, new)
+  if not is_merged(old) and key_of(old) ~= key_of(new) then
+    mark_end(key_of(old), 'done')
   end
 end

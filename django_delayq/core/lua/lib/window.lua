@@ -4,6 +4,8 @@
 -- exports WINDOW_MS replay window_times sweep remember
 WINDOW_MS = 120000
 local WINDOW_LENGTH = 100000
+-- Number of calls between two sweeps of the old end.
+local SWEEP_EVERY = 64
 
 function replay()
   return redis.call('HGET', REPLY, request)
