@@ -121,4 +121,4 @@ def test_a_postponed_job_costs_its_neighbours_nothing(stage: Stage) -> None:
     jobs = {job.id: job for job in stage.take(worker="w")}
     stage.settle(release(jobs["a"], delay_ms=0, reason="x", postpone=True), release(jobs["b"], delay_ms=0))
     states = stage.broker.client.hgetall(stage.key("state"))
-    assert {ident: len(state) for ident, state in states.items()} == {b"a": 84, b"b": 11}
+    assert {ident: len(state) for ident, state in states.items()} == {b"a": 85, b"b": 12}

@@ -384,7 +384,8 @@ def test_a_counter_that_has_reached_its_largest_value_stays_there(stage: Stage, 
     stage.put("a")
     stage.failed(stage.take_one(), outcome="crashed")
     packed = stage.broker.client.hget(stage.key("state"), "a")
-    stage.broker.client.hset(stage.key("state"), "a", pack({**unpack_fields(packed), counter: 65535}))
+    not_reserved, fields = packed[:1], unpack_fields(packed[1:])
+    stage.broker.client.hset(stage.key("state"), "a", not_reserved + pack({**fields, counter: 65535}))
     if counter == "failures":
         stage.broker.client.zadd(stage.key("failures"), {"a": 65535})
     stage.failed(stage.take_one(), outcome="crashed")

@@ -14,6 +14,8 @@ from django_delayq.core import Broker, Payload, Queue
 from tests.support.core_stored import (
     DUE_KEYS,
     is_quarantined,
+    state_of,
+    unpack,
     unpack_body,
     unpack_fields,
     unpack_marks,
@@ -120,7 +122,7 @@ def _live(
 
 
 def _grave(record: bytes, tasks: dict[int, str]) -> dict[str, Any]:
-    stored, state = unpack_fields(record), unpack_state(record)
+    stored, state = unpack_fields(record), state_of(unpack(record))
     return {
         "content": _content(stored["body"], tasks),
         "due_ms": stored["due"] // 1000,

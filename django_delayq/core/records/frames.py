@@ -405,7 +405,12 @@ def names_of(tasks: dict[bytes, bytes]) -> dict[int, str]:
 
 def unpack_state(packed: bytes) -> State:
     """Return a stored state; a missing one is that of a fresh job."""
-    return state_of(unpack(packed)) if packed else NO_STATE
+    if not packed:
+        return NO_STATE
+    token, fields = unpack(b"\x92" + packed)  # two values one after another, read as a list
+    state = state_of(fields)
+    state.token = token
+    return state
 
 
 def state_of(fields: Mapping[bytes, Any]) -> State:

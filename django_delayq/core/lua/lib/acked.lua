@@ -1,9 +1,9 @@
 -- Ack, shared by ack.lua, ack_reserve.lua and ack_early.lua. Batched for speed, because every plain job passes here.
 -- Jobs without gated content are deleted at once, with one command for each list.
 -- exports ack
-local function add_leaving(leaving, id, taken, failures)
+local function add_leaving(leaving, id, taken, has_failed)
   leaving.ids[#leaving.ids + 1] = id
-  if failures > 0 then
+  if has_failed then
     leaving.failed[#leaving.failed + 1] = id
   end
   if taken ~= '' then
@@ -24,20 +24,6 @@ local function leave(leaving)
   remove_all('ZREM', FAILURES, leaving.failed)
 end
 
--- Return the state, without reading it when nothing has changed it since its job was reserved for the first time: then
--- the attempt holds no payloads, and none has failed.
-local fresh_of_token = {}
-
-local function read_quickly(packed, token)
-  local s = fresh_of_token[token]
-  if not s then
-    s = read_state()
-    s.token, s.start = token, start_of_fresh_state(token, settler)
-    fresh_of_token[token] = s
-  end
-  return packed and string.sub(packed, 1, #s.start) == s.start and s or read_state(packed)
-end
-
 -- Calls `keep`, if given, with the id and the state of each job before its deletion; such a job is counted when its
 -- attempt ends.
 function ack(packed, keep)
@@ -49,17 +35,18 @@ function ack(packed, keep)
   local states, gates = redis.call('HMGET', STATE, unpack(ids)), gates_behind(ids)
   local answers, leaving, acked, done = {}, { ids = {}, failed = {}, members = {}, fields = {} }, 0, {}
   for i, e in ipairs(entries) do
-    local id, s = e.id, keep and read_state(states[i]) or read_quickly(states[i], e.token)
-    if s.token ~= e.token or done[id] or (e.expired and not has_run_out(id)) then
+    local id, state = e.id, states[i]
+    if not has_token(state, e.token) or done[id] or (e.expired and not has_run_out(id)) then
       answers[i] = '0'
     else
       answers[i] = '1'
       done[id] = true
       acked = acked + 1
       if keep then
-        keep(id, s)
+        keep(id, read_state(state))
       end
-      local taken = s.taken
+      -- A map is searched much faster than it is read. Other text in it may contain these words, which does no harm.
+      local taken = string.find(state, 'taken', 1, true) and read_state(state).taken or ''
       if e.durable then
         mark_run(id, taken)
       end
@@ -67,7 +54,7 @@ function ack(packed, keep)
         redis.call('ZREM', LEASE, id)
         finish_run(id, taken, gates[i])
       else
-        add_leaving(leaving, id, taken, s.failures)
+        add_leaving(leaving, id, taken, string.find(state, 'failures', 1, true))
       end
       emit(e.event)
     end

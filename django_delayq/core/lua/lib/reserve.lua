@@ -62,7 +62,7 @@ local function hand_out(id, due, body, packed, token, worker)
   if is_merged(body) then
     payloads, s.taken = take_payloads(id)
   end
-  return cmsgpack.pack(s), job_for_holder(id, s, body, payloads)
+  return pack_state(s), job_for_holder(id, s, body, payloads)
 end
 
 -- Return ids of a class that were due at a moment, with their scores and bodies, as many as one reply may have.
