@@ -102,11 +102,8 @@ def _ms_of(span: timedelta | float, what: str, *, allow_far: bool) -> int:
         ms = _ms_of_span(span)
     else:
         ms = _ms_of_number(span, what, "a timedelta or a number of seconds")
-    if ms > TEN_YEARS_MS and not allow_far:
-        hint = f"; {_HINT_FAR}" if isinstance(span, timedelta) else f"; {_HINT_MS}"
-        raise InvalidJob(f"{what} is more than ten years ({_show(ms)}){hint}")
-    if ms > MAX_DUE_MS:
-        raise InvalidJob(f"{what} is longer than can be stored ({_show(ms)}); the year 2255 is the end")
+    if ms > TEN_YEARS_MS:
+        _check_far(what, ms, span, allow_far=allow_far)
     return ms
 
 
@@ -122,12 +119,19 @@ def _moment(at: object, now: float | None, allow_far: bool, what: str) -> int:
     if ms < 0:
         raise InvalidJob(f"{what}= is before 1970; give a time from now as delay=")
     now_ms = int((time.time() if now is None else now) * 1000)
-    if ms > now_ms + TEN_YEARS_MS and not allow_far:
-        hint = f"; {_HINT_FAR}" if isinstance(at, datetime) else f"; {_HINT_MS}"
-        raise InvalidJob(f"{what}= is more than ten years ahead ({_show_moment(ms)}){hint}")
-    if ms > MAX_DUE_MS:
-        raise InvalidJob(f"{what}= is later than can be stored ({_show_moment(ms)}); the year 2255 is the end")
+    if ms > now_ms + TEN_YEARS_MS:
+        _check_far(f"{what}=", ms, at, allow_far=allow_far, is_moment=True)
     return ms
+
+
+def _check_far(what: str, ms: int, given: object, *, allow_far: bool, is_moment: bool = False) -> None:
+    """Refuse a time of more than ten years; with ``allow_far`` only one that cannot be stored."""
+    shown, ahead, length = (_show_moment(ms), " ahead", "later") if is_moment else (_show(ms), "", "longer")
+    if not allow_far:
+        hint = _HINT_FAR if isinstance(given, (datetime, timedelta)) else _HINT_MS
+        raise InvalidJob(f"{what} is more than ten years{ahead} ({shown}); {hint}")
+    if ms > MAX_DUE_MS:
+        raise InvalidJob(f"{what} is {length} than can be stored ({shown}); the year 2255 is the end")
 
 
 def _aware(at: datetime, use_tz: bool, tz: tzinfo | None, what: str) -> datetime:
