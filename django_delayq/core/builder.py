@@ -64,7 +64,7 @@ class JobRules:
         Raises:
             InvalidJob: the time is implausible, or both are given.
         """
-        return due_of(delay=delay, at=at, use_tz=self.zone is None, tz=self.zone, allow_far=self.allow_far, what=what)
+        return due_of(delay=delay, at=at, zone=self.zone, allow_far=self.allow_far, what=what)
 
 
 _DEFAULTS: Final = JobRules()

@@ -33,8 +33,7 @@ def due_of(
     delay: timedelta | float | None = None,
     at: datetime | float | None = None,
     now: float | None = None,
-    use_tz: bool = True,
-    tz: tzinfo | None = None,
+    zone: tzinfo | None = None,
     allow_far: bool = False,
     what: str = "at",
 ) -> tuple[int | None, int | None]:
@@ -44,8 +43,7 @@ def due_of(
         delay: from now, by Redis's clock: a ``timedelta`` or seconds. A negative one is due at once.
         at: a moment: a ``datetime`` or Unix seconds. One in the past is due at once.
         now: Unix seconds used to check that ``at`` is not too far ahead (default: this machine's clock).
-        use_tz: True refuses naive datetimes, as Django does under ``USE_TZ``.
-        tz: the zone of naive datetimes when they are allowed (default: the system's).
+        zone: the zone of naive datetimes; None = they are refused, as Django does under ``USE_TZ``.
         allow_far: accept due times more than ten years ahead.
         what: name of ``at`` in messages.
 
@@ -57,7 +55,11 @@ def due_of(
     if delay is not None:
         raise InvalidJob("delay= and at= exclude each other; give one of them")
     if isinstance(at, datetime) and at.utcoffset() is None:
-        at = _aware(at, use_tz, tz, what)
+        if zone is None:
+            raise InvalidJob(
+                f"{what}={at.isoformat()} has no time zone; use django.utils.timezone.now() or timezone.make_aware()"
+            )
+        at = at.replace(tzinfo=zone)
     return _moment(at, now, allow_far, what), None
 
 
@@ -132,19 +134,6 @@ def _check_far(what: str, ms: int, given: object, *, allow_far: bool, is_moment:
         raise InvalidJob(f"{what} is more than ten years{ahead} ({shown}); {hint}")
     if ms > MAX_DUE_MS:
         raise InvalidJob(f"{what} is {length} than can be stored ({shown}); the year 2255 is the end")
-
-
-def _aware(at: datetime, use_tz: bool, tz: tzinfo | None, what: str) -> datetime:
-    if use_tz:
-        raise InvalidJob(
-            f"{what}={at.isoformat()} has no time zone; use django.utils.timezone.now() or timezone.make_aware()"
-        )
-    if tz is not None:
-        return at.replace(tzinfo=tz)
-    try:
-        return at.replace(tzinfo=None).astimezone()
-    except (OverflowError, OSError, ValueError):  # outside the range of the system's clock functions
-        return at.replace(tzinfo=UTC)
 
 
 def _ms_of_number(value: object, what: str, wanted: str) -> int:
