@@ -37,7 +37,7 @@ _MOST_KEYS: Final = len(SHARD_KEYS) + 1
 _OF_PRODUCERS: Final = frozenset({"schedule", "schedule_fresh", "cancel", "reschedule"})
 _SCRIPT_FLAGS_SINCE: Final = (7, 0)
 #: keys of calls that are sent in one piece: 32 MB
-_KEYS_TOGETHER: Final = 16_384 * len(SHARD_KEYS)
+_KEYS_TOGETHER: Final = 16_384 * _MOST_KEYS
 #: shortest and longest time limit of a reply, seconds: one that has arrived is read although the time is over
 _REPLY_SECONDS: Final = (0.001, 3600.0)
 _UNSENT: Final = redis_errors.ConnectionError("the call was not sent")
@@ -342,7 +342,7 @@ class SentCalls:
     """Calls that were sent together, and whose replies are read once, by :meth:`read`.
 
     From the first round trip on, a call that failed (the slot has moved, the script is not loaded, the connection
-    broke) is made alone, and the others that failed follow it.
+    broke) is made alone, one for each node, and the others that failed follow together.
     """
 
     def __init__(self, scripts: Scripts, calls: Sequence[Call], until: float, *, again: bool = False) -> None:
@@ -375,13 +375,16 @@ class SentCalls:
         with self.timing:
             self.read_once()
             failed = [call for call in self._calls if call.failed]
-            if failed and not self._again:
-                self._scripts._make(failed[0], self._until)
-                if failed[1:]:
-                    SentCalls(self._scripts, failed[1:], self._until, again=True).read()
-            else:
-                for call in failed:
-                    self._scripts._make(call, self._until)
+            if failed:
+                self._make_again(failed)
+
+    def _make_again(self, failed: list[Call]) -> None:
+        # One call for each node loads the script there; the second time, every call is made alone.
+        first = failed if self._again else [mine[0] for mine in self._scripts._by_node(failed).values()]
+        for call in first:
+            self._scripts._make(call, self._until)
+        if rest := [call for call in failed if call.failed]:
+            SentCalls(self._scripts, rest, self._until, again=True).read()
 
     def read_once(self) -> None:
         """Read the replies, each into its call, or the error in its place."""
