@@ -17,10 +17,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ..core.redis.composition import compose, script_names
 from ..core.redis.connection import Connection
 from ..core.redis.deployments import Server
 from ..core.redis.pool import PoolLimits
+from ..core.redis.scripts import compose, script_names
 from .agenda import Agenda
 from .times import Clock
 

@@ -17,8 +17,7 @@ from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
 from . import probe
-from .config import RedisConfig
-from .confirmation import Confirmation
+from .config import Confirmation, RedisConfig
 from .deployments import Deployment, deployment_of, deployment_of_client
 from .event_loops import EventLoops
 from .faults import REDIS_ERRORS, Fault, classify
@@ -278,4 +277,4 @@ def _pause_of_failover(error: Exception, until: float) -> float:
 
 def connect(config: RedisConfig) -> Connection:
     """Return the connection to the deployment of ``config``. It connects with the first command, not here."""
-    return Connection(deployment_of(config), Confirmation.of(config))
+    return Connection(deployment_of(config), config.confirmation)
