@@ -254,11 +254,12 @@ def test_t34_an_epoch_does_not_end_before_its_marks_were_taken(stage: Stage) -> 
     assert stage.taken_marks() == {KEY: "done"}
     assert stage.broker.epochs.retire("q") == [0]
     clocks(stage, 0, 1)
-    assert not [
-        key
-        for key in stage.broker.shard("q", 0).keys[:26]
-        if stage.broker.client.exists(key) and not key.endswith(b"meta")
-    ]
+    client = stage.broker.client
+    left = {
+        key.rpartition(b":")[2]: client.ttl(key) for key in stage.broker.shard("q", 0).keys[:26] if client.exists(key)
+    }
+    assert set(left) == {b"meta", b"event"}
+    assert 0 < left[b"event"] <= 86_400, "readers of events have a day"
 
 
 def test_t34_payloads_that_came_back_and_are_brought_back_once_more_stay_live(stage: Stage) -> None:
