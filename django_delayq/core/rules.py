@@ -1,4 +1,4 @@
-"""Policy of a queue: its pause and its limits.
+"""Policy of a queue: its pause and its limits. Also the pauses of recurring tasks.
 
 A change is written first into the queue's layout, which is authoritative, and then into the rules of every shard, where
 the scripts read it. If a call is interrupted in between, or Redis loses a shard, the next tick of a dispatcher restores
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack, cas
 from .errors import InvalidJob
 from .inputs import check_known
 from .records import layout as layouts
-from .records.keys import number_of
+from .records.keys import number_of, recurring_key
 from .records.layout import PAUSED_IN, PAUSED_OUT, Layout
+from .redis.scripts import clear_errors
 from .times import span_ms_of
 
 if TYPE_CHECKING:
@@ -253,3 +254,33 @@ def _flags_of(direction: str) -> int:
     if flags is None:
         raise InvalidJob(f"a queue is paused in one of {', '.join(DIRECTIONS)}, not in {direction!r}")
     return flags
+
+
+# -- pauses of recurring tasks. Redis alone keeps them: after a loss of its data the ticks fire again -----------------
+
+
+def pause_recurring(broker: Broker, task: str) -> None:
+    """Let no tick of a recurring task fire until it is resumed; jobs that are there already run."""
+    now_ms = broker.now_ms()
+    with clear_errors():
+        broker.client.hsetnx(recurring_key(broker.prefix), task, int(now_ms))
+
+
+def resume_recurring(broker: Broker, *names: str) -> None:
+    """End :func:`pause_recurring` under each of these names of a task."""
+    with clear_errors():
+        broker.client.hdel(recurring_key(broker.prefix), *names)
+
+
+def is_recurring_paused(broker: Broker, *names: str) -> bool:
+    """Return True if a recurring task is paused under one of its names, so that its ticks do not fire now."""
+    with clear_errors():
+        stored: list[bytes | None] = broker.client.hmget(recurring_key(broker.prefix), names)
+    return any(since is not None for since in stored)
+
+
+def recurring_pauses(broker: Broker) -> dict[str, int]:
+    """Return since when recurring tasks are paused, Unix ms, by task."""
+    with clear_errors():
+        stored: dict[bytes, bytes] = broker.client.hgetall(recurring_key(broker.prefix))
+    return {task.decode(): int(since) for task, since in stored.items()}
