@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any, Final, Unpack
 
 from . import depths, figures, rules
-from .errors import Misconfigured
 from .figures import Figures, Tally
 from .inspector import Inspector
 from .job import BrokenJob, pack_repeats
@@ -15,7 +14,7 @@ from .queue import Queue
 from .records.keys import MAX_SHARDS, Shard, make_shard, wake_key
 from .records.layout import Layout
 from .redis.connection import Connection
-from .redis.probe import OLDEST_SERVER, by_server, server_version
+from .redis.probe import by_server, check_version, server_version
 from .redis.scripts import Observer, Scripts, clear_errors
 from .resharding import EpochChanges
 from .sending import quotas
@@ -207,6 +206,4 @@ class Broker(WorkerRegistry):
             Misconfigured: Redis is older than 6.2.
         """
         with clear_errors():
-            version = server_version(self.client.info)
-        if version < OLDEST_SERVER:
-            raise Misconfigured(f"Redis {'.'.join(map(str, version))} is too old; django_delayq needs 6.2 or newer")
+            check_version(server_version(self.client.info), self.connection.display_url)

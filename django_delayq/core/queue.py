@@ -170,7 +170,7 @@ class Queue(Shards):
         return counts
 
     def is_confirmed(self, new: NewJob) -> bool:
-        """Return True if the call of a job has to wait for a confirmation (:mod:`..redis.confirmation`)."""
+        """Return True if the call of a job has to wait for a confirmation (:mod:`..redis.scripts`)."""
         rule = self.broker.connection.confirmation
         if rule is None:
             return False
