@@ -6,37 +6,33 @@ layouts that processes know.)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .deployment import Deployment
 from .records.keys import recurring_key
 from .redis.scripts import clear_errors
 
-if TYPE_CHECKING:
-    from .broker import Broker
 
-
-def pause(broker: Broker, task: str) -> None:
+def pause(deployment: Deployment, task: str) -> None:
     """Let no tick of a recurring task fire until it is resumed; jobs that are there already run."""
-    now_ms = broker.now_ms()
+    now_ms = deployment.now_ms()
     with clear_errors():
-        broker.client.hsetnx(recurring_key(broker.prefix), task, int(now_ms))
+        deployment.client.hsetnx(recurring_key(deployment.prefix), task, int(now_ms))
 
 
-def resume(broker: Broker, *names: str) -> None:
+def resume(deployment: Deployment, *names: str) -> None:
     """End :func:`pause` under each of these names of a task."""
     with clear_errors():
-        broker.client.hdel(recurring_key(broker.prefix), *names)
+        deployment.client.hdel(recurring_key(deployment.prefix), *names)
 
 
-def is_paused(broker: Broker, *names: str) -> bool:
+def is_paused(deployment: Deployment, *names: str) -> bool:
     """Return True if a recurring task is paused under one of its names, so that its ticks do not fire now."""
     with clear_errors():
-        stored: list[bytes | None] = broker.client.hmget(recurring_key(broker.prefix), names)
+        stored: list[bytes | None] = deployment.client.hmget(recurring_key(deployment.prefix), names)
     return any(since is not None for since in stored)
 
 
-def paused_since(broker: Broker) -> dict[str, int]:
+def paused_since(deployment: Deployment) -> dict[str, int]:
     """Return since when tasks are paused, Unix ms, by task."""
     with clear_errors():
-        stored: dict[bytes, bytes] = broker.client.hgetall(recurring_key(broker.prefix))
+        stored: dict[bytes, bytes] = deployment.client.hgetall(recurring_key(deployment.prefix))
     return {task.decode(): int(since) for task, since in stored.items()}

@@ -8,18 +8,15 @@ it covers only what its connection wrote last. Both calls reach the same server,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from redis import exceptions as redis_errors
 
 from ..errors import Misconfigured, NotConfirmed
+from .config import RedisConfig
 from .probe import by_server, version_of
-
-if TYPE_CHECKING:
-    from .config import RedisConfig
-    from .connection import Connection
 
 #: first version with WAITAOF
 _AOF_SINCE: Final = (7, 2)
@@ -89,10 +86,14 @@ class Confirmation:
 
 
 class Confirmer:
-    """Commands that confirm the writes of calls sent before them, and what their replies lack."""
+    """Commands that confirm the writes of calls sent before them, and what their replies lack.
 
-    def __init__(self, connection: Connection, rule: Confirmation) -> None:
-        self._connection = connection
+    Args:
+        info: returns the reply to ``INFO``.
+    """
+
+    def __init__(self, info: Callable[[], dict[str, Any]], rule: Confirmation) -> None:
+        self._info = info
         self._rule = rule
         self._is_fit = False
 
@@ -103,8 +104,7 @@ class Confirmer:
 
     def _servers(self) -> list[dict[str, Any]]:
         """Return ``INFO`` of each server."""
-        info: dict[str, Any] = self._connection.client.info()
-        return by_server(info)
+        return by_server(self._info())
 
     def check(self) -> None:
         """Check once that the servers can confirm writes.

@@ -129,7 +129,9 @@ class Scripts:
         #: called after every call; its exceptions are only logged
         self.observer: Observer | None = None
         #: None = the settings demand no confirmation
-        self.confirmer = Confirmer(connection, rule) if (rule := connection.confirmation) else None
+        self.confirmer = (
+            Confirmer(lambda: connection.client.info(), rule) if (rule := connection.confirmation) else None
+        )
 
     def call(
         self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None, confirm: bool = False
