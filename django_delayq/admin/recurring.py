@@ -11,7 +11,7 @@ from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
 from .. import connections
-from ..core import recurring_pauses
+from ..core import rules
 from ..core.errors import QueuePaused
 from ..core.task import registry
 from ..status import RecurringStatus
@@ -62,7 +62,7 @@ class RecurringPages(RedisPages):
                 work = work_of(registry, task)
                 name = work.task.name
                 if verb == "pause":
-                    recurring_pauses.pause(broker, name)
+                    rules.pause_recurring(broker, name)
                 elif run_now(broker, work) == "gated":
                     texts["run"] = _("A run of %s begins when the present one ends.")
             self.note(request, name, f"{verb} recurring task")

@@ -10,7 +10,7 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ..core.builder import RawJobBuilder
+from ..core.builder import RAW_TASK, RawJobBuilder
 from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.job import NewJob, random_block, random_blocks
@@ -58,7 +58,7 @@ class Reader:
         self._tasks: dict[str, _TaskJobs] = {}
         self._many = many
         next_block = random_blocks().__next__ if many else random_block
-        self._raw = RawJobBuilder(job_rules(), context_links.collect(), next_block)
+        self._raw = RawJobBuilder(RAW_TASK, job_rules(), context_links.collect(), next_block)
         self._middlewares = None if self._pull else chain()
 
     def one(self, entry: Any, send: Callable[[Prepared], object]) -> JobHandle:

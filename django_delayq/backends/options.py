@@ -14,12 +14,13 @@ from ..core.inputs import (
     check_known,
     check_mapping,
     check_queue_name,
+    check_seconds,
     check_task_name,
     short,
     suggest,
 )
 from ..core.options import TASK_OPTIONS as OWN_OPTIONS
-from ..core.options import TaskOptions, seconds_of
+from ..core.options import TaskOptions
 from ..settings.section import Section, key
 
 #: number of attempts at a task of Django's framework, unless configured
@@ -50,7 +51,7 @@ _EXAMPLE: Final = '{"max_attempts": 5}'
 
 
 def _ttl(name: str, value: object) -> float:
-    seconds = seconds_of(name, value)
+    seconds = check_seconds(name, value)
     if not 60 <= seconds <= 3650 * DAY:
         raise InvalidJob(f"{name}: results are kept for 60 seconds to ten years, not {seconds:g} s")
     return seconds

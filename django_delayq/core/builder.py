@@ -64,7 +64,7 @@ class JobRules:
         Raises:
             InvalidJob: the time is implausible, or both are given.
         """
-        return due_of(delay=delay, at=at, use_tz=self.zone is None, tz=self.zone, allow_far=self.allow_far, what=what)
+        return due_of(delay=delay, at=at, zone=self.zone, allow_far=self.allow_far, what=what)
 
 
 _DEFAULTS: Final = JobRules()
@@ -212,15 +212,7 @@ class JobBuilder:
 
 
 class RawJobBuilder(JobBuilder):
-    """Builder of jobs for queues of kind "pull": the only argument is the stored bytes."""
-
-    def __init__(
-        self,
-        rules: JobRules = _DEFAULTS,
-        context: Mapping[str, Any] = _NONE,
-        next_block: Callable[[], bytes] = random_block,
-    ) -> None:
-        super().__init__(_RAW_TASK, rules, context, next_block)
+    """Builder of jobs for queues of kind "pull", with :data:`RAW_TASK`: the only argument is the stored bytes."""
 
     def _content(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]
@@ -232,7 +224,8 @@ def _raw() -> None:
     """Do nothing: placeholder for the function of jobs with raw bytes."""
 
 
-_RAW_TASK: Final = Task(_raw, name=RAW)
+#: task of the jobs with raw bytes
+RAW_TASK: Final = Task(_raw, name=RAW)
 
 
 def _bind(task: Task, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> None:

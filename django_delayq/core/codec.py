@@ -51,30 +51,12 @@ MAX_DEPTH: Final = 32
 #: types that the C encoder writes correctly. Exact types: a subclass may print itself differently
 _SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 _TEXT: Final = frozenset((str,))
-#: types that have a built-in stored form
-_BUILT_IN: Final = frozenset(
-    (object, *_SCALARS, list, tuple, dict, datetime, date, time, timedelta, Decimal, UUID, bytes, bytearray, memoryview)
-)
+#: types that are stored without a tag
+_PLAIN_KINDS: Final = _SCALARS | {list, tuple, dict}
 _MAX_INT_BITS: Final = 14_000  # Python itself refuses to read numbers of more than 4300 digits
-_MICROSECOND: Final = timedelta(microseconds=1)
 #: first part of the path to an argument of a call
 _ARGUMENT: Final = "argument"
-#: tag -> the types, in this order, and how they are written and read. The methods are those of the base class: a
-#: subclass (pandas.Timestamp) may write digits that cannot be read back
-_TAGS: Final[dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]]] = {
-    "$dt": (datetime, datetime.isoformat, datetime.fromisoformat),
-    "$d": (date, date.isoformat, date.fromisoformat),
-    "$t": (time, time.isoformat, time.fromisoformat),
-    "$td": (timedelta, lambda span: span // _MICROSECOND, lambda microseconds: timedelta(microseconds=microseconds)),
-    "$dec": (Decimal, Decimal.__str__, Decimal),
-    "$uuid": (UUID, UUID.__str__, UUID),
-    "$b": (
-        (bytes, bytearray, memoryview),
-        lambda data: b64encode(bytes(data)).decode("ascii"),
-        lambda text: b64decode(text, validate=True),
-    ),
-}
-#: prefix of all tags of a project, so that no tag of a later release collides with one
+#: prefix of all tags of a project
 _OWN: Final = "$."
 _OWN_TAG: Final = re.compile(r"[a-z0-9_-]{1,40}")
 #: bits of a mark; the others are the number of the codec
@@ -85,7 +67,7 @@ _FIRST_OWN_NUMBER: Final = 16
 _NAMES: Final = {1: "msgpack"}
 
 
-# -- types of a project -----------------------------------------------------------------------------------------------
+# -- types that JSON lacks --------------------------------------------------------------------------------------------
 
 #: tag as stored -> type
 types_by_tag: Final[dict[str, ValueType]] = {}
@@ -116,10 +98,43 @@ class ValueType:
             raise Misconfigured(f"the tag {short(self.tag)} is not 1 to 40 of a-z, 0-9, _ and -, like 'money'")
         if not isinstance(self.kind, type):
             raise Misconfigured(f"tag {self.tag!r}: {short(self.kind)} is no type; give the class of the values")
-        if self.kind in _BUILT_IN:
+        if self.kind in _PLAIN_KINDS or self.kind is object or isinstance(types_by_kind.get(self.kind), _BuiltIn):
             raise Misconfigured(f"tag {self.tag!r}: {self.kind.__name__} has a stored form of its own, which stays")
         if not callable(self.dump) or not callable(self.load):
             raise Misconfigured(f"tag {self.tag!r}: dump and load are functions of one value")
+
+    @property
+    def key(self) -> str:
+        """Tag as stored. The prefix keeps the tags of projects apart from those of later releases."""
+        return _OWN + self.tag
+
+
+class _BuiltIn(ValueType):
+    """Stored form of a type of the standard library.
+
+    The functions are methods of the class itself, because a subclass (pandas.Timestamp) may write digits that cannot be
+    read back.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        types_by_tag[self.key] = types_by_kind[self.kind] = self
+
+    @property
+    def key(self) -> str:
+        return f"${self.tag}"
+
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+_BuiltIn("dt", datetime, datetime.isoformat, datetime.fromisoformat)
+_BuiltIn("d", date, date.isoformat, date.fromisoformat)
+_BuiltIn("t", time, time.isoformat, time.fromisoformat)
+_BuiltIn("td", timedelta, lambda span: span // _MICROSECOND, lambda number: timedelta(microseconds=number))
+_BuiltIn("uuid", UUID, UUID.__str__, UUID)
+_DECIMAL: Final = _BuiltIn("dec", Decimal, Decimal.__str__, Decimal)
+_BuiltIn("b", bytes, lambda data: b64encode(bytes(data)).decode(), lambda text: b64decode(text, validate=True))
+types_by_kind[bytearray] = types_by_kind[memoryview] = types_by_kind[bytes]
 
 
 def register(tag: str, kind: type[Any], dump: Callable[[Any], Any], load: Callable[[Any], Any]) -> ValueType:
@@ -136,20 +151,20 @@ def register(tag: str, kind: type[Any], dump: Callable[[Any], Any], load: Callab
 
 def install(made: ValueType) -> ValueType:
     """Register an existing :class:`ValueType`; see :func:`register`."""
-    for other in (types_by_tag.get(_OWN + made.tag), types_by_kind.get(made.kind)):
+    for other in (types_by_tag.get(made.key), types_by_kind.get(made.kind)):
         if other is not None and other != made:
             raise Misconfigured(
                 f"tag {made.tag!r} for {made.kind.__qualname__}: {other.tag!r} stands for {other.kind.__qualname__} "
                 f"already; a tag stands for one type and a type has one tag"
             )
-    types_by_tag[_OWN + made.tag] = types_by_kind[made.kind] = made
+    types_by_tag[made.key] = types_by_kind[made.kind] = made
     return made
 
 
 def forget(made: ValueType) -> None:
     """Remove a registration: its values can no longer be stored, and stored ones can no longer be read."""
-    if types_by_tag.get(_OWN + made.tag) == made:
-        del types_by_tag[_OWN + made.tag], types_by_kind[made.kind]
+    if types_by_tag.get(made.key) == made:
+        del types_by_tag[made.key], types_by_kind[made.kind]
 
 
 # -- codec of a project -----------------------------------------------------------------------------------------------
@@ -379,64 +394,62 @@ def _stored(value: Any, depth: int, path: tuple[Any, ...]) -> Any:
         path: name of the outermost value, then the keys that lead to this one.
     """
     kind = type(value)
-    own = None
-    if types_by_kind and kind not in _BUILT_IN:
-        own = next((types_by_kind[base] for base in kind.__mro__ if base in types_by_kind), None)
-    if own is None and (value is None or isinstance(value, (str, int, float))):
+    made = types_by_kind.get(kind)
+    if made is None and kind not in _PLAIN_KINDS:
+        made = next((types_by_kind[base] for base in kind.__mro__ if base in types_by_kind), None)
+    if made is None and (value is None or isinstance(value, (str, int, float))):
         return _scalar(value, path)
     if depth > MAX_DEPTH:
         raise _refusal(path, f"nested more than {MAX_DEPTH} levels deep")
-    if own is not None:
-        return {_OWN + own.tag: _stored(_own_form(own, value, path), depth + 1, path)}
+    if made is not None:
+        dumped = _dumped(made, value, path)
+        return {made.key: dumped if type(made) is _BuiltIn else _stored(dumped, depth + 1, path)}
     if isinstance(value, dict):
         return _escaped({_key(key, (*path, key)): _stored(one, depth + 1, (*path, key)) for key, one in value.items()})
     if isinstance(value, (list, tuple)):
         return [_stored(one, depth + 1, (*path, place)) for place, one in enumerate(value)]
-    return _tagged(value, path)
+    raise _refusal(path, _reason_against(value))
 
 
 def _scalar(value: Any, path: tuple[Any, ...]) -> Any:
     if isinstance(value, str):
-        return _text(value, path)
+        text = str.__str__(value)
+        try:
+            if not text.isascii():
+                text.encode()
+        except UnicodeEncodeError:
+            raise _refusal(path, "the text holds half of a surrogate pair, which UTF-8 cannot write") from None
+        return text
     if value is None or isinstance(value, bool):
         return value
-    if not isinstance(value, int):
+    if isinstance(value, float):
         if not math.isfinite(value):
             raise _refusal(path, f"{float.__repr__(value)} has no form in JSON; pass None or a text")
         return float.__float__(value)
     number = int.__int__(value)
-    if number.bit_length() > _MAX_INT_BITS:
-        bits = number.bit_length()
+    if (bits := number.bit_length()) > _MAX_INT_BITS:
         raise _refusal(path, f"an int of {bits} bits; at most {_MAX_INT_BITS} are stored, pass it as a text")
     return number
 
 
-def _own_form(own: ValueType, value: Any, path: tuple[Any, ...]) -> Any:
-    """Return what a project stores for a value of its own type."""
+def _dumped(made: ValueType, value: Any, path: tuple[Any, ...]) -> Any:
+    """Return what is stored behind the tag of a value."""
+    if made is _DECIMAL and not value.is_finite():
+        raise _refusal(path, f"Decimal {value} has no stored form; pass None or a text")
     try:
-        dumped = own.dump(value)
+        dumped = made.dump(value)
     except Exception as error:
-        text = f"the dump function of tag {own.tag!r} failed: {type(error).__name__}: {error}"
+        text = f"the dump function of tag {made.tag!r} failed: {type(error).__name__}: {error}"
         raise _refusal(path, text) from error
-    if type(dumped) is own.kind:
-        raise _refusal(path, f"the dump function of tag {own.tag!r} gave a {own.kind.__qualname__} back")
+    if type(dumped) is made.kind:
+        raise _refusal(path, f"the dump function of tag {made.tag!r} gave a {made.kind.__qualname__} back")
     return dumped
 
 
 def _key(key: Any, path: tuple[Any, ...]) -> str:
-    if not isinstance(key, str):
-        raise _refusal(path, "its key is not a text, and JSON has no others; use str(key)")
-    return _text(key, path)
-
-
-def _text(value: str, path: tuple[Any, ...]) -> str:
-    value = str.__str__(value)
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise _refusal(path, "the text holds half of a surrogate pair, which UTF-8 cannot write") from None
-    return value
+    if isinstance(key, str):
+        return str(_scalar(key, path))
+    raise _refusal(path, "its key is not a text, and JSON has no others; use str(key)")
 
 
 def _escaped(stored: dict[str, Any]) -> dict[str, Any]:
@@ -446,16 +459,6 @@ def _escaped(stored: dict[str, Any]) -> dict[str, Any]:
         if key[:1] == "$":
             return {f"${key}": stored[key]}
     return dict(sorted(stored.items()))
-
-
-def _tagged(value: Any, path: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a value of a type that JSON lacks behind its tag."""
-    if isinstance(value, Decimal) and not value.is_finite():
-        raise _refusal(path, f"Decimal {value} has no stored form; pass None or a text")
-    for tag, (kinds, write, _) in _TAGS.items():
-        if isinstance(value, kinds):
-            return {tag: write(value)}
-    raise _refusal(path, _reason_against(value))
 
 
 def _refusal(path: tuple[Any, ...], reason: str) -> InvalidJob:
@@ -540,7 +543,7 @@ def decode(data: bytes) -> Any:
         raise
     except RecursionError:
         raise Undecodable("nested too deep to read") from None
-    except (ValueError, ArithmeticError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError) as error:
         raise Undecodable(f"no JSON: {error}") from None
 
 
@@ -559,21 +562,20 @@ def _untag(value: dict[str, Any]) -> Any:
         return value
     if key[:2] == "$$":
         return {key[1:]: inner}
-    if key in _TAGS:
-        return _TAGS[key][2](inner)
-    own = types_by_tag.get(key)
-    if own is None:
-        text = f"the tag {_short(key)} is not known here; was it written by a newer release?"
-        if key[:2] == _OWN:
-            text = (
-                f"the tag {_short(key[2:])} of a value of the project is not known in this process; "
-                f"register it here too (codec.register, or CODEC_TYPES in the settings)"
-            )
-        raise Undecodable(text)
-    try:
-        return own.load(inner)
-    except Exception as error:
-        raise Undecodable(f"the load function of tag {own.tag!r} failed: {type(error).__name__}: {error}") from error
+    made = types_by_tag.get(key)
+    if made is not None:
+        try:
+            return made.load(inner)
+        except Exception as error:
+            raise Undecodable(
+                f"the load function of tag {made.tag!r} failed: {type(error).__name__}: {error}"
+            ) from error
+    if key[:2] == _OWN:
+        raise Undecodable(
+            f"the tag {_short(key[2:])} of a value of the project is not known in this process; "
+            f"register it here too (codec.register, or CODEC_TYPES in the settings)"
+        )
+    raise Undecodable(f"the tag {_short(key)} is not known here; was it written by a newer release?")
 
 
 def _no_constant(name: str) -> Any:

@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
@@ -167,8 +168,14 @@ def _range(low: float, high: float | None) -> str:
     return f"{low:g} or more" if high is None else f"{low:g} to {high:.10g}"
 
 
+def plain_seconds(value: object) -> Any:
+    """Return a ``timedelta`` as seconds, and every other value unchanged."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
 def check_seconds(name: str, value: object) -> float:
-    """Return ``value`` as seconds if it is a positive finite number (no bool); otherwise raise :class:`InvalidJob`."""
+    """Return a ``timedelta`` or number (no bool) above 0 as seconds; otherwise raise :class:`InvalidJob`."""
+    value = plain_seconds(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidJob(f"{name} must be seconds (int or float), not {type(value).__name__}: {short(value)}")
     if not (value > 0 and math.isfinite(value)):
@@ -276,19 +283,21 @@ def check_dotted_paths(name: str, value: object) -> tuple[str, ...]:
     return tuple(check_dotted_path(name, path) for path in check_texts(name, value))
 
 
-def check_known(names: Iterable[object], known: Iterable[str], what: str = "key") -> None:
+def check_known(
+    names: Iterable[object], known: Iterable[str], what: str = "key", error: type[Exception] = InvalidJob
+) -> None:
     """Check that every name is known.
 
     Raises:
-        InvalidJob: one is not; the message suggests the nearest one and lists all.
+        InvalidJob: one is not, or this ``error``; the message suggests the nearest one and lists all.
     """
     allowed = list(known)
     for name in names:
         if name not in allowed:
             word = str(name)
-            first = option_hint if what == "option" else suggest
+            first = option_hint if what.endswith("option") else suggest
             near = first(word, allowed) or suggest(word.upper(), allowed) or suggest(word.lower(), allowed)
-            raise InvalidJob(f"unknown {what} {short(name)}.{near} Known {what}s: {', '.join(allowed)}.")
+            raise error(f"unknown {what} {short(name)}.{near} Known {what}s: {', '.join(allowed)}.")
 
 
 def unknown_queue(name: str, known: Iterable[str]) -> InvalidJob:

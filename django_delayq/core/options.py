@@ -27,6 +27,7 @@ from .inputs import (
     check_seconds,
     check_task_name,
     exception_classes,
+    plain_seconds,
     score_text,
     short,
 )
@@ -105,26 +106,17 @@ def _stored_backoff(name: str, value: object) -> object:
             f"preset; a function goes to the task: @task({name}=…)"
         )
     backoff_of(name, value)
-    return [_plain_seconds(pause) for pause in value] if isinstance(value, (list, tuple)) else _plain_seconds(value)
-
-
-def _plain_seconds(value: object) -> object:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def seconds_of(name: str, value: object) -> float:
-    """Return a ``timedelta`` or number above 0 as seconds; otherwise raise :class:`InvalidJob`."""
-    return check_seconds(name, _plain_seconds(value))
+    return [plain_seconds(pause) for pause in value] if isinstance(value, (list, tuple)) else plain_seconds(value)
 
 
 def _timeout(name: str, value: object) -> float:
     """Return a time limit as it is stored: 3 for 3.0 seconds."""
-    seconds = seconds_of(name, value)
+    seconds = check_seconds(name, value)
     return int(seconds) if float(seconds).is_integer() else seconds
 
 
 def _room_ms(name: str, value: object) -> int:
-    return round(check_number(name, _plain_seconds(value), 0, _LONGEST_WAIT) * 1000)
+    return round(check_number(name, plain_seconds(value), 0, _LONGEST_WAIT) * 1000)
 
 
 def _context(name: str, value: object) -> dict[str, Any]:
@@ -180,7 +172,7 @@ def _function_of(what: str, *arguments: Any) -> Callable[[str, Any], Any]:
 
 
 def _every(name: str, value: object) -> float:
-    every = seconds_of(name, value)
+    every = check_seconds(name, value)
     if not _MIN_EVERY <= every <= _MAX_EVERY:
         raise InvalidJob(f"{name} must be one second to ten years, got {every:g} s")
     return every
@@ -327,7 +319,7 @@ class TaskOptions:
     #: crashes that are certainly its own (in quarantine, or alone in its process) before the morgue, reason ``poison``
     crash_limit: int = _option(3, _whole(1, 1_000_000))
     #: longest time in seconds for which the heartbeat renews one attempt's lease; None = as long as the process lives
-    max_lease: float | None = _option(None, seconds_of)
+    max_lease: float | None = _option(None, check_seconds)
     #: most jobs that run at the same time: an int over all workers, or {"total": …, "local": … in each process}
     concurrency: int | Mapping[str, int] | Concurrency | None = _option(None, check_concurrency)
     #: number of shards with which the queue is created; None = the queue's own setting
@@ -345,7 +337,7 @@ class TaskOptions:
     #: "early" = the job is done when its attempt starts, so that it never runs twice and a crash loses it
     ack: str = _option("late", _choice("late", "early"))
     #: seconds after its due time from which a job is not started any more; None = never
-    expires: float | timedelta | None = _option(None, seconds_of, kind="plain", job=_ANY)
+    expires: float | timedelta | None = _option(None, check_seconds, kind="plain", job=_ANY)
     #: True = a handler that returns False has failed; otherwise every return is a success
     retry_on_false: bool = _option(False, _FLAG)
     #: exception class → back-off of its own, or a tuple of classes: only these are retried, the others are buried

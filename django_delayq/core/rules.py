@@ -1,6 +1,6 @@
 """Policy of a queue: its pause and its limits in the layout, and the rules of its shards that follow from them.
 
-Pure functions; :mod:`.registry` stores what they return.
+These are pure functions; :mod:`.registry` stores what they return. Also the pauses of recurring tasks.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypedDict, cast
 
+from .deployment import Deployment
 from .errors import InvalidJob
 from .inputs import check_known
 from .records import layout as layouts
-from .records.keys import number_of
+from .records.keys import number_of, recurring_key
 from .records.layout import PAUSED_IN, PAUSED_OUT, Layout
+from .redis.scripts import clear_errors
 
 DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAUSED_OUT}
 
@@ -179,3 +181,33 @@ def of_shard(layout: Layout, number: int, *, producers_paused: bool) -> dict[str
 def _with(layout: Layout, word: str, value: Any) -> Layout:
     rest = {name: member for name, member in layout.items() if name != word}
     return {**rest, word: value} if value else rest
+
+
+# -- pauses of recurring tasks. Redis alone keeps them: after a loss of its data the ticks fire again -----------------
+
+
+def pause_recurring(deployment: Deployment, task: str) -> None:
+    """Let no tick of a recurring task fire until it is resumed; jobs that are there already run."""
+    now_ms = deployment.now_ms()
+    with clear_errors():
+        deployment.client.hsetnx(recurring_key(deployment.prefix), task, int(now_ms))
+
+
+def resume_recurring(deployment: Deployment, *names: str) -> None:
+    """End :func:`pause_recurring` under each of these names of a task."""
+    with clear_errors():
+        deployment.client.hdel(recurring_key(deployment.prefix), *names)
+
+
+def is_recurring_paused(deployment: Deployment, *names: str) -> bool:
+    """Return True if a recurring task is paused under one of its names, so that its ticks do not fire now."""
+    with clear_errors():
+        stored: list[bytes | None] = deployment.client.hmget(recurring_key(deployment.prefix), names)
+    return any(since is not None for since in stored)
+
+
+def recurring_pauses(deployment: Deployment) -> dict[str, int]:
+    """Return since when recurring tasks are paused, Unix ms, by task."""
+    with clear_errors():
+        stored: dict[bytes, bytes] = deployment.client.hgetall(recurring_key(deployment.prefix))
+    return {task.decode(): int(since) for task, since in stored.items()}

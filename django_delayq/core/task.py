@@ -12,7 +12,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob, Misconfigured
-from .inputs import check_task_name, option_hint, short
+from .inputs import check_known, check_task_name, short
 from .options import CALL_OPTIONS, OPTIONS, TaskOptions
 
 __all__ = ["Registry", "Task", "TaskOptions", "check_is_no_generator", "registry"]
@@ -180,15 +180,15 @@ class Registry:
     """Registry of tasks by name and by alias."""
 
     def __init__(self) -> None:
-        self._tasks: dict[str, Task] = {}
-        self._aliases: dict[str, Task] = {}
-        #: name or alias → task, of those with a limit of concurrency; replaced whenever it changes
+        #: name or alias → task
+        self._by_name: dict[str, Task] = {}
+        #: the same, of those with a limit of concurrency; replaced whenever it changes
         self.limited: Mapping[str, Task] = {}
 
     @property
     def tasks(self) -> dict[str, Task]:
-        """Copy of the mapping from registered name to task, without aliases."""
-        return dict(self._tasks)
+        """Mapping from registered name to task, without aliases."""
+        return {name: task for name, task in list(self._by_name.items()) if name == task.name}
 
     def add(self, task: Task) -> None:
         """Register ``task`` under its name and its aliases. The same function replaces itself (re-import).
@@ -197,20 +197,27 @@ class Registry:
             Misconfigured: the name or an alias belongs to another function.
         """
         for name in task.names:
-            other = self._tasks.get(name) or self._aliases.get(name)
+            other = self._by_name.get(name)
             if other is not None and not _same_function(other, task):
                 raise Misconfigured(
                     f"task name {name!r} is taken by {_where(other)}; {_where(task)} needs a name of its own "
                     f'(@task(name="…"))'
                 )
-        registered = self._tasks.get(task.name)
-        if registered is not None:
-            for alias in registered.options.aliases:
-                self._aliases.pop(alias, None)
-        self._tasks[task.name] = task
-        for alias in task.options.aliases:
-            self._aliases[alias] = task
+        replaced = self.tasks.get(task.name)
+        self._by_name.update(dict.fromkeys(task.names, task))
+        if replaced is not None and replaced is not task:
+            self._forget(replaced)
         self._note_limited()
+
+    def remove(self, task: Task) -> None:
+        """Remove ``task``, if it is registered."""
+        self._forget(task)
+        self._note_limited()
+
+    def _forget(self, task: Task) -> None:
+        for name in task.names:
+            if self._by_name.get(name) is task:
+                del self._by_name[name]
 
     def _note_limited(self) -> None:
         # Until nothing changes: another thread may register a task meanwhile.
@@ -218,34 +225,26 @@ class Registry:
             self.limited = limited
 
     def _read_limited(self) -> dict[str, Task]:
-        every = {**self._tasks, **self._aliases}
-        return {name: task for name, task in every.items() if task.options.concurrency is not None}
-
-    def remove(self, task: Task) -> None:
-        """Remove ``task``, if it is registered."""
-        if self._tasks.get(task.name) is task:
-            del self._tasks[task.name]
-            for alias in task.options.aliases:
-                self._aliases.pop(alias, None)
-            self._note_limited()
+        every = list(self._by_name.items())
+        return {name: task for name, task in every if task.options.concurrency is not None}
 
     @property
     def names(self) -> list[str]:
         """All names under which a task can be found: registered ones and aliases."""
-        return [*self._tasks, *self._aliases]
+        return list(self._by_name)
 
     def get(self, name: str) -> Task | None:
         """Return the task of that name or alias, or None."""
-        return self._tasks.get(name) or self._aliases.get(name)
+        return self._by_name.get(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tasks or name in self._aliases
+        return name in self._by_name
 
     def __iter__(self) -> Iterator[Task]:
-        return iter(list(self._tasks.values()))
+        return iter(self.tasks.values())
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self.tasks)
 
 
 def _same_function(one: Task, two: Task) -> bool:
@@ -274,10 +273,7 @@ def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> 
         TypeError: unknown option.
         InvalidJob: an option that a task of this kind does not have.
     """
-    for name in options:
-        if name not in CALL_OPTIONS:
-            hint = option_hint(name, CALL_OPTIONS)
-            raise TypeError(f"unknown schedule option {short(name)}.{hint} Known options: {', '.join(CALL_OPTIONS)}")
+    check_known(options, CALL_OPTIONS, "schedule option", TypeError)
     if task is not None:
         check_kind(task, options)
 

@@ -33,8 +33,7 @@ def due_of(
     delay: timedelta | float | None = None,
     at: datetime | float | None = None,
     now: float | None = None,
-    use_tz: bool = True,
-    tz: tzinfo | None = None,
+    zone: tzinfo | None = None,
     allow_far: bool = False,
     what: str = "at",
 ) -> tuple[int | None, int | None]:
@@ -44,8 +43,7 @@ def due_of(
         delay: from now, by Redis's clock: a ``timedelta`` or seconds. A negative one is due at once.
         at: a moment: a ``datetime`` or Unix seconds. One in the past is due at once.
         now: Unix seconds used to check that ``at`` is not too far ahead (default: this machine's clock).
-        use_tz: True refuses naive datetimes, as Django does under ``USE_TZ``.
-        tz: the zone of naive datetimes when they are allowed (default: the system's).
+        zone: the zone of naive datetimes; None = they are refused, as Django does under ``USE_TZ``.
         allow_far: accept due times more than ten years ahead.
         what: name of ``at`` in messages.
 
@@ -57,7 +55,11 @@ def due_of(
     if delay is not None:
         raise InvalidJob("delay= and at= exclude each other; give one of them")
     if isinstance(at, datetime) and at.utcoffset() is None:
-        at = _aware(at, use_tz, tz, what)
+        if zone is None:
+            raise InvalidJob(
+                f"{what}={at.isoformat()} has no time zone; use django.utils.timezone.now() or timezone.make_aware()"
+            )
+        at = at.replace(tzinfo=zone)
     return _moment(at, now, allow_far, what), None
 
 
@@ -102,11 +104,8 @@ def _ms_of(span: timedelta | float, what: str, *, allow_far: bool) -> int:
         ms = _ms_of_span(span)
     else:
         ms = _ms_of_number(span, what, "a timedelta or a number of seconds")
-    if ms > TEN_YEARS_MS and not allow_far:
-        hint = f"; {_HINT_FAR}" if isinstance(span, timedelta) else f"; {_HINT_MS}"
-        raise InvalidJob(f"{what} is more than ten years ({_show(ms)}){hint}")
-    if ms > MAX_DUE_MS:
-        raise InvalidJob(f"{what} is longer than can be stored ({_show(ms)}); the year 2255 is the end")
+    if ms > TEN_YEARS_MS:
+        _check_far(what, ms, span, allow_far=allow_far)
     return ms
 
 
@@ -122,25 +121,19 @@ def _moment(at: object, now: float | None, allow_far: bool, what: str) -> int:
     if ms < 0:
         raise InvalidJob(f"{what}= is before 1970; give a time from now as delay=")
     now_ms = int((time.time() if now is None else now) * 1000)
-    if ms > now_ms + TEN_YEARS_MS and not allow_far:
-        hint = f"; {_HINT_FAR}" if isinstance(at, datetime) else f"; {_HINT_MS}"
-        raise InvalidJob(f"{what}= is more than ten years ahead ({_show_moment(ms)}){hint}")
-    if ms > MAX_DUE_MS:
-        raise InvalidJob(f"{what}= is later than can be stored ({_show_moment(ms)}); the year 2255 is the end")
+    if ms > now_ms + TEN_YEARS_MS:
+        _check_far(f"{what}=", ms, at, allow_far=allow_far, is_moment=True)
     return ms
 
 
-def _aware(at: datetime, use_tz: bool, tz: tzinfo | None, what: str) -> datetime:
-    if use_tz:
-        raise InvalidJob(
-            f"{what}={at.isoformat()} has no time zone; use django.utils.timezone.now() or timezone.make_aware()"
-        )
-    if tz is not None:
-        return at.replace(tzinfo=tz)
-    try:
-        return at.replace(tzinfo=None).astimezone()
-    except (OverflowError, OSError, ValueError):  # outside the range of the system's clock functions
-        return at.replace(tzinfo=UTC)
+def _check_far(what: str, ms: int, given: object, *, allow_far: bool, is_moment: bool = False) -> None:
+    """Refuse a time of more than ten years; with ``allow_far`` only one that cannot be stored."""
+    shown, ahead, length = (_show_moment(ms), " ahead", "later") if is_moment else (_show(ms), "", "longer")
+    if not allow_far:
+        hint = _HINT_FAR if isinstance(given, (datetime, timedelta)) else _HINT_MS
+        raise InvalidJob(f"{what} is more than ten years{ahead} ({shown}); {hint}")
+    if ms > MAX_DUE_MS:
+        raise InvalidJob(f"{what} is {length} than can be stored ({shown}); the year 2255 is the end")
 
 
 def _ms_of_number(value: object, what: str, wanted: str) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.builder import RawJobBuilder
+from ..core.builder import RAW_TASK, RawJobBuilder
 from ..core.errors import InvalidJob, QueueUnavailable
-from ..core.inputs import short, suggest
+from ..core.inputs import check_known
 from ..core.job import NewJob
 from ..core.options import PLAIN_JOB
 from ..outbox.producer import call_briefly, call_patiently
@@ -23,11 +23,8 @@ def new_job(body: object, options: dict[str, Any]) -> NewJob:
         InvalidJob: the body is too large, or an option is wrong.
     """
     raw = _bytes_of(body)
-    for name in options:
-        if name not in PLAIN_JOB:
-            known = ", ".join(sorted(PLAIN_JOB))
-            raise TypeError(f"unknown option {short(name)}.{suggest(name, PLAIN_JOB)} Known options: {known}")
-    return RawJobBuilder(job_rules(), context_links.collect()).build((raw,), {}, options)
+    check_known(options, sorted(PLAIN_JOB), "option", TypeError)
+    return RawJobBuilder(RAW_TASK, job_rules(), context_links.collect()).build((raw,), {}, options)
 
 
 def check_kind(name: str, *, patiently: bool) -> None:

@@ -19,8 +19,8 @@ def ms_of_moment(moment: Moment) -> int:
     from django.conf import settings
     from django.utils import timezone
 
-    tz = None if settings.USE_TZ else timezone.get_default_timezone()
-    ms, _ = due_of(at=moment, use_tz=settings.USE_TZ, tz=tz, allow_far=True)
+    zone = None if settings.USE_TZ else timezone.get_default_timezone()
+    ms, _ = due_of(at=moment, zone=zone, allow_far=True)
     return ms or 0
 
 

@@ -18,8 +18,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim
 
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.inputs import check_id, short
-from ..core.options import TaskOptions, seconds_of
+from ..core.inputs import check_id, check_seconds, short
+from ..core.options import TaskOptions
 from ..core.task import Task
 
 #: a tick is in time if it fires late by at most a tenth of the time to the next tick, and by at most this
@@ -170,7 +170,7 @@ def recurrence_of(options: TaskOptions, zone: str = "UTC") -> Recurrence | None:
         InvalidJob: the expression or the time zone cannot be used.
     """
     if options.every is not None:
-        return Every(round(seconds_of("every", options.every) * 1000))
+        return Every(round(check_seconds("every", options.every) * 1000))
     if options.cron is not None:
         return Cron.parse(options.cron, options.timezone or zone)
     return None

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_delayq.core import Broker, NewJob, Queue, Registry, Task, TaskOptions
-from django_delayq.core import recurring_pauses as pauses
+from django_delayq.core import rules as pauses
 from django_delayq.core.records.keys import workers_key
 from django_delayq.core.workers import AnnouncementReply, WorkerCommand
 from django_delayq.worker.attempt import Attempt, trusted
@@ -275,12 +275,12 @@ class Tower(Stage):
 
     def pause(self, task: str) -> None:
         """Pause a recurring task."""
-        pauses.pause(self.broker, task)
+        pauses.pause_recurring(self.broker, task)
 
     def resume(self, task: str) -> None:
         """End the pause of a recurring task."""
-        pauses.resume(self.broker, task)
+        pauses.resume_recurring(self.broker, task)
 
     def paused_since(self) -> dict[str, Any]:
         """Return the paused tasks, each with the beginning of its pause."""
-        return dict(pauses.paused_since(self.broker))
+        return dict(pauses.recurring_pauses(self.broker))

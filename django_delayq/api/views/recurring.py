@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from ... import connections
 from ...access.permissions import may_use
 from ...access.problems import Problem
-from ...core import recurring_pauses
+from ...core import rules
 from ...core.errors import InvalidJob
 from ...core.task import registry
 from ...status import RecurringStatus
@@ -85,7 +85,7 @@ class PauseRecurring(_OneTask):
     def post(self, request: Request, task: str) -> Response:
         """Pause the task."""
         name = self.work.task.name
-        recurring_pauses.pause(connections.hurried_broker(), name)
+        rules.pause_recurring(connections.hurried_broker(), name)
         return self.state(name)
 
 
