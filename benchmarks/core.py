@@ -14,8 +14,8 @@ import django_delayq.core
 from benchmarks.processes import Worker
 from benchmarks.server import Server
 from django_delayq.core.broker import Broker
-from django_delayq.core.redis.composition import compose
 from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core.redis.scripts import compose
 
 PREFIX = "delayq"
 READY_SECONDS = 30.0

@@ -11,7 +11,6 @@ from . import signals
 from .core import rules
 from .core.broker import Broker
 from .core.queue import Queue
-from .core.redis.confirmation import Confirmation
 from .core.redis.connection import Connection, RedisConfig
 from .core.task import registry
 from .core.thread_lock import ThreadLock
@@ -225,7 +224,7 @@ def can_confirm() -> bool:
     if _stand_in is not None:
         return True
     named = isinstance(redis, Mapping) or (isinstance(redis, str) and "://" in redis)
-    return named and Confirmation.of(RedisConfig.parse(redis)) is not None
+    return named and RedisConfig.parse(redis).confirmation is not None
 
 
 def is_current(one: Broker) -> bool:

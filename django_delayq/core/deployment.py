@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from .errors import Misconfigured
 from .job import BrokenJob, pack_repeats
 from .records.keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key
 from .redis.connection import Connection
-from .redis.probe import OLDEST_SERVER, by_server, server_version
+from .redis.probe import by_server, check_version, server_version
 from .redis.scripts import Observer, Scripts, clear_errors
 
 DEFAULT_LEASE_MS: Final = 15_000
@@ -110,6 +109,4 @@ class Deployment:
             Misconfigured: Redis is older than 6.2.
         """
         with clear_errors():
-            version = server_version(self.client.info)
-        if version < OLDEST_SERVER:
-            raise Misconfigured(f"Redis {'.'.join(map(str, version))} is too old; django_delayq needs 6.2 or newer")
+            check_version(server_version(self.client.info), self.connection.display_url)

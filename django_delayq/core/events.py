@@ -213,7 +213,8 @@ def entries(
             pool = deployment.connection.pool(key)
             link = pool.take()
             try:
-                return [unpack_entry(raw) for raw in link.exchange(packed)]
+                link.send_packed_command([packed], False)
+                return [unpack_entry(raw) for raw in link.read_response()]
             finally:
                 pool.release(link)
         except ELSEWHERE:

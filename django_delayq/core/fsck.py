@@ -97,7 +97,7 @@ def check(
 def _check_shard(queue: Queue, number: int, report: Report, silent: set[str], *, repair: bool) -> bool:
     """Check a shard; return False if its node, which is then one of ``silent``, does not answer."""
     connection = queue.deployment.connection
-    slots = connection.slots_of(queue.shard(number).keys[0]) if connection.cluster else ""
+    slots = connection.slots_of(queue.shard(number).keys[0])
     if slots in silent:
         return False
     try:

@@ -13,10 +13,9 @@ from redis.exceptions import RedisError
 from ..connections import other_shards
 from ..core.broker import Broker
 from ..core.errors import DelayQError, QueueUnavailable
-from ..core.redis.composition import script_names
 from ..core.redis.faults import Fault, classify
 from ..core.redis.probe import OLDEST_SERVER, server_version
-from ..core.redis.scripts import raise_clear
+from ..core.redis.scripts import raise_clear, script_names
 from ..core.rules import queue_policy
 from ..core.task import registry
 from ..status import LOST_AFTER, take
@@ -65,7 +64,7 @@ def version(broker: Broker) -> Iterator[Finding]:
 
 def persistence(broker: Broker) -> Iterator[Finding]:
     """Check what a restart of Redis would lose, and if Redis can confirm writes as ``WAIT_…`` demand."""
-    for obstacle in broker.scripts.confirmer.obstacles() if broker.scripts.confirmer else ():
+    for obstacle in broker.scripts.confirmation_obstacles():
         yield Finding("ERROR", "persistence", obstacle)
     info = broker.server_info()
     if not info.get("aof_enabled"):

@@ -17,10 +17,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ..core.redis.composition import compose, script_names
-from ..core.redis.connection import Connection
-from ..core.redis.deployments import Server
+from ..core.redis.connection import Connection, RedisConfig
 from ..core.redis.pool import PoolLimits
+from ..core.redis.scripts import compose, script_names
 from .agenda import Agenda
 from .times import Clock
 
@@ -67,7 +66,8 @@ class MemoryServer(FakeServer):
     def connection(self) -> Connection:
         """Return the core's connection to the server. Its calls are not retried."""
         options = {"connection_class": _Connection, "server": self, "retry": Retry(NoBackoff(), 0)}
-        return Connection(Server({**options, "protocol": 2, "socket_timeout": None}, PoolLimits(), "in-memory"))
+        options |= {"protocol": 2, "socket_timeout": None}
+        return Connection(RedisConfig(host="in-memory"), options, PoolLimits())
 
 
 @cache

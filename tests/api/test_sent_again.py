@@ -56,7 +56,7 @@ class Sender:
 
     def lose(self, path: str, body: Any, *words: str) -> None:
         """Redis does what is asked for, but no reply to a command with the mark (and ``words``) arrives."""
-        wanted = [word.encode() for word in ("EVALSHA", MARK, *words)]
+        wanted = [word.encode() for word in (MARK, *words)]
         self._request = path, body
         self._losing, before = True, self._line.cuts_done
         self._line.cut_after_request(when=lambda sent: self._losing and all(word in sent for word in wanted), times=9)

@@ -115,7 +115,7 @@ def test_what_a_node_does_not_know_or_has_no_more_is_asked_where_it_is(
     cluster_broker.client.script_flush()
     commands.clear()
     assert counted(cluster_broker) == before
-    assert len(commands) == 1 + 3 * 4, "each node: all, one with the source (told twice), the rest"
+    assert len(commands) == 1 + 3 * 3, "each node: all, one with the source, the rest"
     # A client that was told of no move: a third of the shards lie elsewhere, as far as it knows.
     nodes: Any = cluster_broker.client.nodes_manager
     slots = dict(nodes.slots_cache)

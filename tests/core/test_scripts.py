@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from django_delayq.core import Broker, NewJob, ack, new_id
-from django_delayq.core.redis.composition import compose, script_names
+from django_delayq.core.redis.scripts import compose, script_names
 from tests.support.core_calls import keep_few_heads, source_of
 from tests.support.core_stored import DUE_KEYS, SHARD_KEYS, check_stored, make_shard, shard_key
 

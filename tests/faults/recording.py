@@ -155,7 +155,7 @@ class Record:
 
     @staticmethod
     def _including(piece: str) -> set[str]:
-        from django_delayq.core.redis.composition import script_names
+        from django_delayq.core.redis.scripts import script_names
 
         folder = ROOT / PACKAGE / "core" / "lua"
         return {

@@ -22,7 +22,7 @@ FAULT = Fault(
 PRINT_PACKAGE = """
 import sys
 import django_delayq
-from django_delayq.core.redis.composition import compose
+from django_delayq.core.redis.scripts import compose
 print(django_delayq.__file__, "LENGTH = 7" in compose("ack"))
 """
 

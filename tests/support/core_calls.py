@@ -13,9 +13,8 @@ from unittest import mock
 
 from django_delayq.core import Broker, Queue
 from django_delayq.core.deployment import Deployment
-from django_delayq.core.redis.composition import compose, script_names
 from django_delayq.core.redis.faults import Fault, classify
-from django_delayq.core.redis.scripts import Call, Scripts, SentCalls, pack_command
+from django_delayq.core.redis.scripts import Call, Scripts, SentCalls, compose, pack_command, script_names
 from django_delayq.core.wake import ChannelWaker, Waker
 
 __all__ = [

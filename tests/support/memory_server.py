@@ -6,7 +6,7 @@ import hashlib
 import time
 
 from django_delayq.core import Connection
-from django_delayq.core.redis.composition import compose, script_names
+from django_delayq.core.redis.scripts import compose, script_names
 from django_delayq.testing.server import MemoryServer
 from django_delayq.testing.times import Clock
 

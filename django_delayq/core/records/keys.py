@@ -60,7 +60,7 @@ Keys that expire, on which no job depends:
   worker that takes them)
 * ``{<prefix>}:choices:<program>`` (hash: queue -> what operators decided for the workers of a program)
 * ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``)
-* ``<stem>confirm`` (empty string), written beside each shard by confirmed calls, see :mod:`..redis.confirmation`
+* ``<stem>confirm`` (empty string), written beside each shard by confirmed calls, see :mod:`..redis.scripts`
 * ``<prefix>:answer:<hash>`` (string: reply of the HTTP API to an Idempotency-Key)
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ..errors import Misconfigured
 from ..inputs import suggest
 from ..job import RESEND_LIMIT
+from .probe import version_of
 
 logger: Final = logging.getLogger("django_delayq.core.redis_config")
 
@@ -25,6 +26,8 @@ Check: TypeAlias = Callable[[str, Any], Any]
 
 #: longest pause between two attempts of a command, seconds
 LONGEST_PAUSE: Final = 0.5
+#: first version with WAITAOF
+_AOF_SINCE: Final = (7, 2)
 EXAMPLE: Final = "'redis://localhost:6379/0'"
 
 
@@ -179,6 +182,13 @@ class RedisConfig:
         return (self.retries + 1) * self.socket_timeout + self.retries * LONGEST_PAUSE
 
     @property
+    def confirmation(self) -> Confirmation | None:
+        """Rule for what confirms a write; None = nothing has to."""
+        if not (self.wait_replicas or self.wait_aof):
+            return None
+        return Confirmation(self.wait_replicas, self.wait_aof, self.wait_timeout, self.wait_default)
+
+    @property
     def display_url(self) -> str:
         """Address without any secret, for logs and messages."""
         who = "***@" if self.username or self.password else ""
@@ -190,6 +200,58 @@ class RedisConfig:
         if self.cluster_nodes:
             return f"cluster://{who}{_join(self.cluster_nodes)}"
         return f"{'rediss' if self.ssl else 'redis'}://{who}{_join([(self.host, self.port)])}{database}"
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """Rule for what confirms a write.
+
+    Attributes:
+        replicas: number of replicas that have received it; with ``aof``, that have it on disk.
+        aof: the server itself has it on disk.
+        timeout: longest wait, in seconds.
+        by_default: all jobs are confirmed, except those with ``wait_for_confirmation=False``; otherwise only
+            those with ``wait_for_confirmation=True``, and durable ones.
+    """
+
+    replicas: int
+    aof: bool
+    timeout: float
+    by_default: bool
+
+    @property
+    def command(self) -> tuple[object, ...]:
+        """Words of the Redis command ``WAIT`` or ``WAITAOF`` for this rule."""
+        ms = max(1, round(self.timeout * 1000))  # 0 would wait for ever
+        return ("WAITAOF", 1, self.replicas, ms) if self.aof else ("WAIT", self.replicas, ms)
+
+    def missing(self, reply: Any) -> str:
+        """Return what a reply to the command lacks; "" = nothing."""
+        disks, replicas = reply if self.aof else (1, reply)
+        lacks = [] if disks else ["the disk of Redis did not confirm it"]
+        if replicas < self.replicas:
+            where = " on disk" if self.aof else ""
+            lacks.append(f"{replicas} of {self.replicas} replicas confirmed it{where}")
+        return " and ".join(lacks)
+
+    def obstacles(self, servers: list[dict[str, Any]]) -> Iterator[str]:
+        """Yield why servers with these ``INFO`` cannot confirm writes, and what to do."""
+        for info in servers if self.aof else ():
+            if version_of(info) < _AOF_SINCE:
+                release = info.get("redis_version", "")
+                yield f"WAIT_AOF needs Redis 7.2 or newer, this is {release}: upgrade it, or use WAIT_REPLICAS alone"
+            elif not info.get("aof_enabled", 1):
+                yield "WAIT_AOF needs an append-only file: set `appendonly yes` in Redis, or use WAIT_REPLICAS alone"
+
+    def absences(self, servers: list[dict[str, Any]]) -> Iterator[str]:
+        """Yield which masters have fewer replicas now than must confirm."""
+        for info in servers:
+            connected = info.get("connected_slaves", self.replicas)
+            if info.get("role") == "master" and connected < self.replicas:
+                yield (
+                    f"{connected} replicas are connected and WAIT_REPLICAS is {self.replicas}, so every confirmed call "
+                    "ends in NotConfirmed: start the others, or lower it"
+                )
 
 
 def _join(addresses: Iterable[Address]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from functools import cache, partial
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,8 +21,7 @@ from redis import exceptions as redis_errors
 from redis.asyncio import connection as aio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
-from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
+from redis.connection import Connection, SSLConnection
 
 from .pool import end_of
 
@@ -32,14 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: most connections of an event loop to one server, and most of its threads; further calls wait
 MOST_CONNECTIONS: Final = 16
-#: redis-py's classes of connections for event loops, by those for threads
-_CLASSES: Final[Mapping[Any, Any]] = {
-    Connection: aio.Connection,
-    SSLConnection: aio.SSLConnection,
-    UnixDomainSocketConnection: aio.UnixDomainSocketConnection,
-    SentinelManagedConnection: aio.Connection,
-    SentinelManagedSSLConnection: aio.SSLConnection,
-}
 
 
 class EventLoops:
@@ -50,8 +41,9 @@ class EventLoops:
     """
 
     def __init__(self, options: Mapping[str, Any], limits: PoolLimits) -> None:
-        default = SSLConnection if options.get("ssl") else Connection
-        base = _CLASSES.get(options.get("connection_class", default))
+        blocking = options.get("connection_class", SSLConnection if options.get("ssl") else Connection)
+        name = blocking.__name__.removeprefix("SentinelManaged") if blocking.__module__.startswith("redis.") else ""
+        base = getattr(aio, name, None)
         parameters = signature(aio.SSLConnection).parameters
         #: True if connections with these options exist for event loops, too
         self.can_call = base is not None and all(name in parameters for name in options if name.startswith("ssl_"))
@@ -59,8 +51,8 @@ class EventLoops:
         # The limit of an attempt is set here: redis-py's own one would cost a task for each call.
         self._options |= {"retry": Retry(NoBackoff(), 0), "retry_on_error": [], "socket_timeout": None}
         self._options.pop("connection_class", None)
-        self._make: Callable[..., Any] = partial(_aging_class(base or aio.Connection), limits.max_age)
-        self._limits = options.get("socket_timeout"), min(MOST_CONNECTIONS, limits.connections)
+        self._make: Callable[..., Any] = base or aio.Connection
+        self._limits = options.get("socket_timeout"), min(MOST_CONNECTIONS, limits.connections), limits.max_age
         self._clients: dict[asyncio.AbstractEventLoop, _LoopClient] = {}
 
     async def exchange(self, pool: BoundedPool, packed: bytes, until: float) -> Any:
@@ -145,14 +137,17 @@ class _Server:
         make: makes a connection.
         seconds: time limit of an attempt; None = that of the call.
         connections: their greatest number.
+        max_age: seconds after which a connection is replaced; None = never.
     """
 
-    def __init__(self, make: Callable[[], Any], seconds: float | None, connections: int) -> None:
+    def __init__(self, make: Callable[[], Any], seconds: float | None, connections: int, max_age: float | None) -> None:
         self._make = make
         self._seconds = math.inf if seconds is None else seconds
         self._connections = connections
+        self._max_age = max_age
         self._free = asyncio.Semaphore(connections)
-        self._idle: list[Any] = []
+        #: unused connections, each with the moment (monotonic) at which it is to be replaced
+        self._idle: list[tuple[Any, float]] = []
 
     async def exchange(self, packed: bytes, until: float) -> Any:
         """Send a packed command, once, and return the reply; see :meth:`EventLoops.exchange`."""
@@ -172,9 +167,12 @@ class _Server:
             ) from error
 
     async def _exchange(self, packed: bytes) -> Any:
-        connection = self._idle.pop() if self._idle else self._make()
+        connection, old_at = self._idle.pop() if self._idle else (self._make(), 0.0)
         try:
-            await connection.connect()
+            if not connection.is_connected or time.monotonic() >= old_at:
+                await connection.disconnect()
+                await connection.connect()
+                old_at = end_of(self._max_age)
             await connection.send_packed_command(packed, False)
             return await connection.read_response()
         except BaseException as error:
@@ -183,35 +181,11 @@ class _Server:
                 await connection.disconnect(nowait=True)
             raise
         finally:
-            self._idle.append(connection)
+            self._idle.append((connection, old_at))
 
     async def close(self) -> None:
         """Close the connections when the calls in progress have ended."""
         for _ in range(self._connections):
             await self._free.acquire()
-        for connection in self._idle:
+        for connection, _ in self._idle:
             await connection.disconnect()
-
-
-class _Aging:
-    """Mixin for redis-py's connections of event loops, which are replaced at their maximum age."""
-
-    is_connected: bool
-
-    def __init__(self, max_age: float | None, **options: Any) -> None:
-        super().__init__(**options)
-        self._max_age = max_age
-        self._old_at = math.inf
-
-    async def connect(self) -> None:
-        """Connect, unless connected."""
-        if self.is_connected and time.monotonic() < self._old_at:
-            return
-        await self.disconnect()  # type: ignore[attr-defined]
-        await super().connect()  # type: ignore[misc]
-        self._old_at = end_of(self._max_age)
-
-
-@cache
-def _aging_class(base: type) -> type:
-    return type(base.__name__, (_Aging, base), {})

@@ -32,27 +32,16 @@ class Fault(StrEnum):
 #: own
 REDIS_ERRORS: Final = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
 
+#: codes of replies, by kind
 _CODES: Final[dict[str, Fault]] = {
-    "BUSY": Fault.TRANSIENT,  # another client's script runs too long
-    "UNKILLABLE": Fault.TRANSIENT,
-    "LOADING": Fault.TRANSIENT,
-    "MISCONF": Fault.TRANSIENT,  # the disk is full; the server retries each second
-    "NOREPLICAS": Fault.TRANSIENT,
-    "READONLY": Fault.TRANSIENT,  # the end of a failover
-    "MASTERDOWN": Fault.TRANSIENT,
-    "UNBLOCKED": Fault.TRANSIENT,
-    "INPROG": Fault.TRANSIENT,
-    "NOGOODSLAVE": Fault.TRANSIENT,
-    "CLUSTERDOWN": Fault.TRANSIENT,
-    "TRYAGAIN": Fault.TRANSIENT,
-    "MOVED": Fault.TRANSIENT,
-    "ASK": Fault.TRANSIENT,
-    "NOSCRIPT": Fault.TRANSIENT,  # loaded again by the next call
-    "OOM": Fault.OVERLOAD,
-    "NOAUTH": Fault.CONFIG,
-    "WRONGPASS": Fault.CONFIG,
-    "NOPERM": Fault.CONFIG,
-    "DENIED": Fault.CONFIG,  # protected mode
+    code: fault
+    for fault, codes in {
+        Fault.TRANSIENT: "BUSY UNKILLABLE LOADING MISCONF NOREPLICAS READONLY MASTERDOWN UNBLOCKED INPROG NOGOODSLAVE "
+        "CLUSTERDOWN TRYAGAIN MOVED ASK NOSCRIPT",
+        Fault.OVERLOAD: "OOM",
+        Fault.CONFIG: "NOAUTH WRONGPASS NOPERM DENIED",
+    }.items()
+    for code in codes.split()
 }
 
 # Order matters: AuthenticationError and MaxConnectionsError are ConnectionErrors, CrossSlot is a ResponseError.
@@ -102,7 +91,7 @@ _CODE_IN_SCRIPT: Final = re.compile(r"@user_script: ?\d+: -([A-Z]{3,}) ")
 _IN_SCRIPT: Final = re.compile(r"(?:ERR )?Error running script")
 
 
-def without_permission(error: Exception) -> str:
+def without_permission(error: object) -> str:
     """Return what to do about an error of a user who may not run a command, or use a key; the error names it."""
     return f"the Redis user may not do what a queue does ({error}); extend its ACL"
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from weakref import WeakSet
@@ -166,9 +166,10 @@ class CallRetry(Retry):
         finally:
             self.until = None
 
-    def retries(self, error: BaseException) -> bool:
-        """Return True for an error after which the same command may be sent again."""
-        return isinstance(error, self._supported_errors)
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """Errors after which the same command may be sent again."""
+        return self._supported_errors
 
 
 class Link(_Base):
@@ -238,20 +239,6 @@ class Link(_Base):
             self._limited = self.retry.connecting or seconds != self.socket_timeout
         _thread.sent_at = time.monotonic()
         super().send_packed_command(command, check_health)
-
-    # --- for packed calls
-
-    def exchange(self, packed: bytes) -> Any:
-        """Send a packed command and return the reply, with retries."""
-        return self.retry.call_with_retry(partial(self._exchange, packed), self._drop)
-
-    def _exchange(self, packed: bytes) -> Any:
-        # After an error that is no reply redis-py disconnects by itself: half a reply may be left on the connection.
-        self.send_packed_command([packed], False)
-        return self.read_response()
-
-    def _drop(self, error: Exception) -> None:
-        self.disconnect()
 
     # --- for the pool
 

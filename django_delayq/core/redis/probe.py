@@ -17,8 +17,41 @@ from .faults import REDIS_ERRORS, Fault, classify, without_permission
 
 _SETTING: Final = "DELAYQ['REDIS']"
 OLDEST_SERVER: Final = (6, 2)
-_PASSWORD: Final = re.compile("username-password|Authentication required")
 _PATIENCE: Final = 2.0  # seconds for each step of a second try
+#: expressions that find an obstacle in the names of an error's classes and its text -> what to do; the first one counts
+_OBSTACLES: Final[dict[type[Misconfigured | QueueUnavailable], dict[str, str]]] = {
+    Misconfigured: {
+        "without any password configured|no password is set": (
+            "{where} has no password, but one is given; take it out of DELAYQ['REDIS']"
+        ),
+        "NOAUTH|Authentication required|HELLO must be called": (
+            "{where} wants a password; put it into the URL: 'redis://user:password@host:6379/0'"
+        ),
+        "AuthenticationError|username-password": (
+            "{where} refuses the user or the password; correct it in DELAYQ['REDIS']"
+        ),
+        "NoPermissionError": without_permission("{text}"),
+        "DB index is out of range": (
+            "{where} does not have that database number; use a smaller one, or set PREFIX instead"
+        ),
+        "Cluster mode is not enabled|cluster support disabled": (
+            "{where} is no Redis Cluster; give its URL instead of CLUSTER"
+        ),
+        "CERTIFICATE_VERIFY_FAILED|certificate verify failed": (
+            "the certificate of {where} is not trusted here ({text}); give its authority as SSL_CA_CERTS"
+        ),
+        "DENIED": "{where} is in protected mode and refuses other machines; set a password or bind it to this network",
+        "InvalidResponse": "the program at {where} is no Redis server; correct the host or port in DELAYQ['REDIS']",
+        "Permission denied": "this user may not open the socket {where}; join its group, or change unixsocketperm",
+    },
+    QueueUnavailable: {
+        "BusyLoadingError": "Redis at {where} is loading its data; it will serve when that is done",
+        "refused|No such file": "nothing listens at {where}; start Redis, or correct the address in DELAYQ['REDIS']",
+        "Name or service not known|name resolution|nodename nor servname": (
+            "the host name of {where} cannot be resolved; correct it in DELAYQ['REDIS'], or check DNS"
+        ),
+    },
+}
 
 
 def check(make_pool: Callable[[], ConnectionPool], where: str, *, cluster: bool) -> dict[str, Any]:
@@ -44,7 +77,7 @@ def check(make_pool: Callable[[], ConnectionPool], where: str, *, cluster: bool)
         if pool is not None:
             pool.disconnect()
     _check_kind(info, where, cluster)
-    _check_version(info, where)
+    check_version(version_of(info), where)
     return info
 
 
@@ -66,50 +99,24 @@ def _check_kind(info: dict[str, Any], where: str, cluster: bool) -> None:
         )
 
 
-def _check_version(info: dict[str, Any], where: str) -> None:
-    if version_of(info) < OLDEST_SERVER:
-        release, minimum = info["redis_version"], ".".join(map(str, OLDEST_SERVER))
+def check_version(version: tuple[int, ...], where: str) -> None:
+    """Refuse a server that is too old.
+
+    Raises:
+        Misconfigured: it is older than :data:`OLDEST_SERVER`.
+    """
+    if version < OLDEST_SERVER:
+        release, minimum = (".".join(map(str, one)) for one in (version, OLDEST_SERVER))
         raise Misconfigured(f"{where} is Redis {release}; django_delayq needs {minimum} or newer (or Valkey); upgrade")
 
 
 def _explain(error: BaseException, pool: ConnectionPool | None, where: str) -> Misconfigured | QueueUnavailable:
     text = str(error)
-    if "without any password configured" in text or "no password is set" in text:
-        return Misconfigured(f"{where} has no password, but one is given; take it out of {_SETTING}")
-    if isinstance(error, redis_errors.AuthenticationError) or _PASSWORD.search(text):
-        if "NOAUTH" in text or "Authentication required" in text or "HELLO must be called" in text:
-            return Misconfigured(f"{where} wants a password; put it into the URL: 'redis://user:password@host:6379/0'")
-        return Misconfigured(f"{where} refuses the user or the password; correct it in {_SETTING}")
-    if isinstance(error, redis_errors.NoPermissionError):
-        return Misconfigured(without_permission(error))
-    if "DB index is out of range" in text:
-        return Misconfigured(f"{where} does not have that database number; use a smaller one, or set PREFIX instead")
-    if "Cluster mode is not enabled" in text or "cluster support disabled" in text:
-        return Misconfigured(f"{where} is no Redis Cluster; give its URL instead of CLUSTER")
-    return _explain_connection_error(error, text, pool, where)
-
-
-def _explain_connection_error(
-    error: BaseException, text: str, pool: ConnectionPool | None, where: str
-) -> Misconfigured | QueueUnavailable:
-    if "CERTIFICATE_VERIFY_FAILED" in text or "certificate verify failed" in text:
-        return Misconfigured(
-            f"the certificate of {where} is not trusted here ({text}); give its authority as SSL_CA_CERTS"
-        )
-    if "DENIED" in text:
-        return Misconfigured(
-            f"{where} is in protected mode and refuses other machines; set a password or bind it to this network"
-        )
-    if isinstance(error, redis_errors.InvalidResponse):
-        return Misconfigured(f"the program at {where} is no Redis server; correct the host or port in {_SETTING}")
-    if "Permission denied" in text:
-        return Misconfigured(f"this user may not open the socket {where}; join its group, or change unixsocketperm")
-    if isinstance(error, redis_errors.BusyLoadingError):
-        return QueueUnavailable(f"Redis at {where} is loading its data; it will serve when that is done")
-    if "refused" in text or "No such file" in text:
-        return QueueUnavailable(f"nothing listens at {where}; start Redis, or correct the address in {_SETTING}")
-    if "Name or service not known" in text or "name resolution" in text or "nodename nor servname" in text:
-        return QueueUnavailable(f"the host name of {where} cannot be resolved; correct it in {_SETTING}, or check DNS")
+    kinds = " ".join(one.__name__ for one in type(error).__mro__)
+    for kind, messages in _OBSTACLES.items():
+        for pattern, message in messages.items():
+            if re.search(pattern, f"{kinds}: {text}"):
+                return kind(message.format(where=where, text=text))
     if pool is not None and _speaks_otherwise(pool):
         if issubclass(pool.connection_class, SSLConnection):
             return Misconfigured(f"{where} does not speak TLS; write redis:// instead of rediss://")
@@ -158,8 +165,8 @@ def by_server(info: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def version_of(info: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the ``(major, minor)`` that a server reports as compatible (Valkey reports 7.2)."""
-    return tuple(map(int, str(info["redis_version"]).split(".")[:2]))
+    """Return the ``(major, minor, patch)`` that a server reports as compatible (Valkey reports 7.2.4)."""
+    return tuple(map(int, re.findall(r"\d+", str(info["redis_version"]))[:3]))
 
 
 def server_version(info: Callable[..., Any]) -> tuple[int, ...]:

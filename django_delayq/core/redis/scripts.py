@@ -1,14 +1,29 @@
-"""Loader and caller of the Lua scripts. No other module handles their hashes."""
+"""Composition, loading and calls of the Lua scripts. No other module handles their hashes.
+
+A script begins with a header and a line ``-- include a b c``: the pieces ``lua/lib/<name>.lua`` are inserted there, in
+that order. A piece with a line ``-- exports a b`` becomes a block, whose other names end with it: Lua allows a script
+200 local names at a time. Redis 7 and later reads the flags in the first line; for 6.2 that line is removed.
+
+A confirmed call returns only when replicas, or disks, have what it wrote (``WAIT``, ``WAITAOF``). Both commands wait
+for the writes of their own connection. So the script, a small write and the wait travel over one connection, in one
+round trip. The small write is there because a script that finds its work done already (a repeated request, a conflict
+that is ignored) writes nothing, and a wait behind it would not cover the earlier write: since 7.2 it covers only what
+its connection wrote last. Both calls reach the same server, and its writes arrive in order.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, Final, NoReturn, TypeAlias, cast
 
 from redis import exceptions as redis_errors
@@ -16,12 +31,11 @@ from redis.exceptions import NoPermissionError, NoScriptError
 
 from ..errors import Misconfigured, NotConfirmed, QueueFull, QueueUnavailable
 from ..records.keys import SHARD_KEYS, Shard
-from .composition import compose
-from .confirmation import Confirmer, read_one
+from .config import Confirmation
 from .connection import ELSEWHERE, PARTIAL_SECONDS, Connection
 from .faults import REDIS_ERRORS, Fault, classify, without_permission
 from .pool import BoundedPool, deadline_of_thread, within
-from .probe import server_version
+from .probe import by_server, server_version
 
 #: ``observe(verb, seconds, failed)``: the script's name, the caller's waiting time including retries, and True if the
 #: call raised. It runs in the thread of the call, so it should be short and must not block.
@@ -37,10 +51,66 @@ _MOST_KEYS: Final = len(SHARD_KEYS) + 1
 _OF_PRODUCERS: Final = frozenset({"schedule", "schedule_fresh", "cancel", "reschedule"})
 _SCRIPT_FLAGS_SINCE: Final = (7, 0)
 #: keys of calls that are sent in one piece: 32 MB
-_KEYS_TOGETHER: Final = 16_384 * len(SHARD_KEYS)
+_KEYS_TOGETHER: Final = 16_384 * _MOST_KEYS
 #: shortest and longest time limit of a reply, seconds: one that has arrived is read although the time is over
 _REPLY_SECONDS: Final = (0.001, 3600.0)
+#: seconds that the reply to a wait for confirmation may come after the wait's own end
+_GRACE: Final = 1.0
+#: seconds after which the key of the small write expires
+_KEY_AGE: Final = b"10"
+_INCLUDE: Final = re.compile(r"^ *-- include (.+)$", re.MULTILINE)
+_EXPORTS: Final = re.compile(r"^-- exports (.+)$", re.MULTILINE)
+_UNOBSERVED: Final = nullcontext()
 _UNSENT: Final = redis_errors.ConnectionError("the call was not sent")
+
+
+# --- sources
+
+
+@cache
+def script_names() -> tuple[str, ...]:
+    """Return the names of all scripts."""
+    names = (path.name for path in _folder().iterdir())
+    return tuple(sorted(name.removesuffix(".lua") for name in names if name.endswith(".lua")))
+
+
+def _folder() -> Traversable:
+    return files("django_delayq.core") / "lua"
+
+
+@cache
+def compose(name: str, *, flags: bool = True, test_clock: bool = False) -> str:
+    """Return the source of a script with its pieces inserted.
+
+    Args:
+        flags: keep the first line, which Redis before 7 cannot read.
+        test_clock: take the time from the shard's meta instead of Redis, so that a test can move it.
+    """
+    lua = _folder()
+    source = (lua / f"{name}.lua").read_text(encoding="utf-8")
+
+    def paste(match: re.Match[str]) -> str:
+        pieces = match[1].split()
+        if test_clock:
+            pieces = ["test_clock" if piece == "clock" else piece for piece in pieces]
+        return "\n".join(_in_block((lua / "lib" / f"{piece}.lua").read_text(encoding="utf-8")) for piece in pieces)
+
+    source = _INCLUDE.sub(paste, source)
+    if not flags and source.startswith("#!"):
+        first, _, source = source.partition("\n")
+        if "allow-oom" in first:
+            # Before 7 a script may exceed the memory limit once it has written; this is a write that changes nothing.
+            source = "redis.call('PERSIST', KEYS[1])\n" + source
+    return source
+
+
+def _in_block(piece: str) -> str:
+    """Return a piece whose names, but for those that it exports, end with it."""
+    exports = " ".join(_EXPORTS.findall(piece)).split()
+    return f"local {', '.join(exports)}\ndo\n{piece}\nend" if exports else piece
+
+
+# --- errors
 
 
 @contextmanager
@@ -66,6 +136,9 @@ def raise_clear(error: Exception) -> NoReturn:
     raise QueueUnavailable(f"Redis cannot be used now ({type(error).__name__}: {error}); try again") from error
 
 
+# --- calls
+
+
 def pack_argument(value: Any) -> bytes:
     """Return a word of a command in wire format."""
     word = value if type(value) is bytes else str(value).encode()
@@ -87,7 +160,7 @@ class Call:
     """Call of a script among others. It carries a request id or changes nothing, so it may be sent again.
 
     Attributes:
-        confirm: wait until its writes are confirmed (:mod:`.confirmation`).
+        confirm: wait until its writes are confirmed (see above).
         reply: what the script returned; an error if it has to be made again.
         missing: the error if its writes were made and not confirmed in time.
     """
@@ -115,7 +188,7 @@ class Scripts:
 
     Args:
         connection: to the deployment.
-        test_clock: see :class:`.broker.Broker`.
+        test_clock: see :class:`..broker.Broker`.
         most_heads: number of shards whose commands are kept packed, times the scripts.
     """
 
@@ -128,10 +201,7 @@ class Scripts:
         self._flags: bool | None = None
         #: called after every call; its exceptions are only logged
         self.observer: Observer | None = None
-        #: None = the settings demand no confirmation
-        self.confirmer = (
-            Confirmer(lambda: connection.client.info(), rule) if (rule := connection.confirmation) else None
-        )
+        self._can_confirm = False
 
     def call(
         self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None, confirm: bool = False
@@ -141,41 +211,42 @@ class Scripts:
         Args:
             until: end (monotonic) of the call; None = ``patience`` of the connection from now, or the deadline of this
                 thread (:func:`.pool.within`).
-            confirm: wait until its writes are confirmed (:mod:`.confirmation`), beyond that time.
+            confirm: wait until its writes are confirmed (see above), beyond that time.
 
         Raises:
             QueueUnavailable, QueueFull, Misconfigured: see :func:`clear_errors`.
             NotConfirmed: the writes were made, and were not confirmed in time.
         """
-        if self.observer is None and not confirm:
-            return self._call(name, keys, *args, until=until)
         with self._timed(name):
             if confirm:
                 return self._call_confirmed(Call(name, keys, args, confirm=True))
-            return self._call(name, keys, *args, until=until)
-
-    def _call(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
-        if until is None:
-            until = self._end()
-        try:
-            sha, source = self.loaded(name)
+            until = self._end() if until is None else until
             try:
-                pool = self._connection.only_pool
-                if pool is None:
-                    pool = self._connection.pool(keys[0])
+                sha, _ = self.loaded(name)
+                pool = self._connection.only_pool or self._connection.pool(keys[0])
                 link = pool.take(until)
                 try:
-                    return link.exchange(self._command(sha, keys, args))
+                    link.send_packed_command([self._command(sha, keys, args)], False)
+                    return link.read_response()
+                except link.retry.errors:
+                    link.disconnect()  # to a server that is no master any more, for instance
+                    if time.monotonic() >= until:
+                        raise
                 finally:
                     pool.release(link)
             except NoScriptError:
                 pass  # EVAL loads and runs on the node that answers, inside one command
-            except ELSEWHERE:
-                if not self._connection.cluster:
-                    raise
-            return self._connection.run(source, keys, *args, until=until, outlasts=self._outlasts(name))
-        except REDIS_ERRORS as error:
-            raise_clear(error)
+            except REDIS_ERRORS as error:
+                if not (self._connection.cluster and isinstance(error, ELSEWHERE)):
+                    raise_clear(error)
+            return self._run(name, keys, args, until)
+
+    def _run(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
+        """Run a script by its source, wherever its keys are now."""
+        # A producer waits for the successor of a lost node, as long as it may take.
+        outlasts = self._connection.cluster and name in _OF_PRODUCERS
+        with clear_errors():
+            return self._connection.run(self.loaded(name)[1], keys, *args, until=until, outlasts=outlasts)
 
     def _call_confirmed(self, call: Call) -> Any:
         self._send_many([call]).read()
@@ -214,9 +285,6 @@ class Scripts:
         return sent
 
     def _call_many(self, calls: Sequence[Call]) -> None:
-        if len(calls) == 1 and not calls[0].confirm:
-            self._make(calls[0], self._end())
-            return
         most = max(1, _KEYS_TOGETHER // max(len(call.keys) for call in calls))  # calls for several shards have many
         for start in range(0, len(calls), most):
             self._send_many(calls[start : start + most]).read()
@@ -233,9 +301,25 @@ class Scripts:
 
     def _send_many(self, calls: Sequence[Call]) -> SentCalls:
         with clear_errors():
-            if self.confirmer is not None and any(call.confirm for call in calls):
-                self.confirmer.check()
+            if not self._can_confirm and any(call.confirm for call in calls):
+                self._check_confirmation()
             return SentCalls(self, calls, self._end())
+
+    def _check_confirmation(self) -> None:
+        for obstacle in cast(Confirmation, self._connection.confirmation).obstacles(self._servers()):
+            raise Misconfigured(obstacle)
+        self._can_confirm = True
+
+    def _servers(self) -> list[dict[str, Any]]:
+        """Return ``INFO`` of each server."""
+        info: dict[str, Any] = self._connection.client.info()
+        return by_server(info)
+
+    def confirmation_obstacles(self) -> list[str]:
+        """Return why the servers cannot confirm writes now as the settings demand, and what to do."""
+        rule = self._connection.confirmation
+        servers = [] if rule is None else self._servers()
+        return [] if rule is None else [*rule.obstacles(servers), *rule.absences(servers)]
 
     def _by_node(self, calls: Sequence[Call]) -> dict[BoundedPool | None, list[Call]]:
         """Return the calls by the pool of their node; None = no node is known that has the slot."""
@@ -252,12 +336,10 @@ class Scripts:
 
     def _make(self, call: Call, until: float) -> None:
         """Make a call alone, on the path that follows slots, loads scripts and replaces lost connections."""
-        call.reply = self._call(call.name, call.keys, *call.args, until=until)
-        while call.confirm:  # its request id makes it a repeated one, which is confirmed like the first
-            SentCalls(self, [call], until).read_once()
-            if not call.failed:
-                return
-            call.reply = self._call(call.name, call.keys, *call.args, until=until)
+        while call.failed:
+            call.reply = self._run(call.name, call.keys, call.args, until)
+            if call.confirm:  # its request id makes it a repeated one, which is confirmed like the first
+                SentCalls(self, [call], until).read_once()
 
     def _end(self) -> float:
         """Return the end (monotonic) of a call that begins now."""
@@ -284,26 +366,10 @@ class Scripts:
             except NoScriptError:
                 return await exchange(keys[0], pack_command(b"EVAL", source, len(keys), *keys, *args), until)
 
-    def _outlasts(self, name: str) -> bool:
-        """Return True for a call that waits for the successor of a lost node, as long as it may take."""
-        return self._connection.cluster and name in _OF_PRODUCERS
-
-    @contextmanager
-    def _timed(self, name: str, began_at: float | None = None) -> Iterator[None]:
-        """Tell the observer how long the block takes; with ``began_at`` (performance counter), since then."""
+    def _timed(self, name: str, began: float | None = None) -> AbstractContextManager[None]:
+        """Return a block whose end tells the observer how long it took; with ``began``, since then."""
         observer = self.observer
-        if observer is None:
-            yield
-            return
-        began, failed = time.perf_counter() if began_at is None else began_at, True
-        try:
-            yield
-            failed = False
-        finally:
-            try:
-                observer(name, time.perf_counter() - began, failed)
-            except Exception:
-                logger.exception("the observer of calls to Redis failed")
+        return _UNOBSERVED if observer is None else _observed(observer, name, began)
 
     def _command(self, sha: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> bytes:
         return self._packed(sha, keys, len(args)) + b"".join(map(pack_argument, args))
@@ -340,11 +406,24 @@ class Scripts:
         return self._flags
 
 
+@contextmanager
+def _observed(observer: Observer, name: str, began_at: float | None) -> Iterator[None]:
+    began, failed = time.perf_counter() if began_at is None else began_at, True
+    try:
+        yield
+        failed = False
+    finally:
+        try:
+            observer(name, time.perf_counter() - began, failed)
+        except Exception:
+            logger.exception("the observer of calls to Redis failed")
+
+
 class SentCalls:
     """Calls that were sent together, and whose replies are read once, by :meth:`read`.
 
     From the first round trip on, a call that failed (the slot has moved, the script is not loaded, the connection
-    broke) is made alone, and the others that failed follow it.
+    broke) is made alone, one for each node, and the others that failed follow together.
     """
 
     def __init__(self, scripts: Scripts, calls: Sequence[Call], until: float, *, again: bool = False) -> None:
@@ -355,7 +434,7 @@ class SentCalls:
         self._again = again
         self._unread: list[tuple[BoundedPool, Any, list[Call]]] = []
         #: entered while the replies are read, for observers
-        self.timing: AbstractContextManager[None] = nullcontext()
+        self.timing: AbstractContextManager[None] = _UNOBSERVED
         try:
             # All callers take connections in one order of the nodes, so they never wait for each other in a circle.
             for pool, mine in sorted(scripts._by_node(calls).items(), key=lambda part: id(part[0])):
@@ -377,13 +456,16 @@ class SentCalls:
         with self.timing:
             self.read_once()
             failed = [call for call in self._calls if call.failed]
-            if failed and not self._again:
-                self._scripts._make(failed[0], self._until)
-                if failed[1:]:
-                    SentCalls(self._scripts, failed[1:], self._until, again=True).read()
-            else:
-                for call in failed:
-                    self._scripts._make(call, self._until)
+            if failed:
+                self._make_again(failed)
+
+    def _make_again(self, failed: list[Call]) -> None:
+        # One call for each node loads the script there; the second time, every call is made alone.
+        first = failed if self._again else [mine[0] for mine in self._scripts._by_node(failed).values()]
+        for call in first:
+            self._scripts._make(call, self._until)
+        if rest := [call for call in failed if call.failed]:
+            SentCalls(self._scripts, rest, self._until, again=True).read()
 
     def read_once(self) -> None:
         """Read the replies, each into its call, or the error in its place."""
@@ -403,8 +485,8 @@ class SentCalls:
         try:
             packed = [scripts._command(scripts.loaded(call.name)[0], call.keys, call.args) for call in calls]
             if any(call.confirm for call in calls):
-                commands = cast(Confirmer, scripts.confirmer).commands(calls[0].keys[0])
-                packed += [pack_command(*words) for words in commands]
+                small_write = (b"SET", calls[0].keys[0].rpartition(b":")[0] + b":confirm", b"", b"EX", _KEY_AGE)
+                packed += [pack_command(*small_write), pack_command(*self._rule.command)]
             link = pool.take(self._until)
             self._unread.append((pool, link, calls))
             link.send_packed_command([b"".join(packed)])
@@ -420,13 +502,12 @@ class SentCalls:
         try:
             shortest, longest = _REPLY_SECONDS
             link.allow(max(shortest, min(until - time.monotonic(), link.socket_timeout or longest)))
-            replies = [read_one(link) for _ in calls]
-            confirmed = [call for call in calls if call.confirm]
-            missing = cast(Confirmer, self._scripts.confirmer).read(link, replies) if confirmed else None
+            replies = [_read_one(link) for _ in calls]
+            missing = self._read_confirmation(link) if any(call.confirm for call in calls) else None
             for call, reply in zip(calls, replies, strict=True):
                 call.reply = reply
-                call.missing = missing if call.confirm else None
-            if any(link.retry.retries(reply) for reply in replies if isinstance(reply, Exception)):
+                call.missing = missing if call.confirm and not call.failed else None
+            if any(isinstance(reply, link.retry.errors) for reply in replies):
                 link.disconnect()  # to a server that is no master any more, for instance
         except BaseException as error:
             link.disconnect()  # half a reply may be left on it
@@ -434,8 +515,33 @@ class SentCalls:
                 call.reply = error if isinstance(error, Exception) else call.reply
             raise
 
+    def _read_confirmation(self, link: Any) -> NotConfirmed | None:
+        """Read the replies behind those of the calls; return the error if the confirmation did not come in time."""
+        written = _read_one(link)
+        link.allow(self._rule.timeout + _GRACE)
+        confirmed = _read_one(link)
+        for answer in (written, confirmed):
+            if isinstance(answer, redis_errors.ResponseError):
+                self._scripts._can_confirm = False  # the server has changed: the next call checks what is missing
+                reason = f"Redis refused to confirm it ({answer})"
+                return NotConfirmed(f"Redis has the job, but {reason}: see manage.py delayq_check", reason=reason)
+        missing = self._rule.missing(confirmed)
+        return NotConfirmed.because(f"within {self._rule.timeout:g} s {missing}") if missing else None
+
+    @property
+    def _rule(self) -> Confirmation:
+        return cast(Confirmation, self._scripts._connection.confirmation)
+
     def _release_all(self) -> None:
         for pool, link, _ in self._unread:
             link.disconnect()
             pool.release(link)
         self._unread.clear()
+
+
+def _read_one(link: Any) -> Any:
+    """Return the reply that is read next from a connection, or the error that Redis replied."""
+    try:
+        return link.read_response()
+    except redis_errors.ResponseError as error:
+        return error

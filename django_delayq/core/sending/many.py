@@ -307,7 +307,7 @@ class _Unconfirmed:
 
 
 def is_confirmed(deployment: Deployment, new: NewJob) -> bool:
-    """Return True if the call of a job has to wait for a confirmation (:mod:`..redis.confirmation`)."""
+    """Return True if the call of a job has to wait for a confirmation (:mod:`..redis.scripts`)."""
     rule = deployment.connection.confirmation
     if rule is None:
         return False
