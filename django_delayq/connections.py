@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
@@ -103,6 +102,7 @@ class DjangoBroker(Broker):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.registry.new_queue = lambda name: (configured_shards(name), conf().queue(name).kind)
         self.on_unreadable = signals.notify_unreadable
         self._limited: set[str] = set()
 
@@ -111,21 +111,15 @@ class DjangoBroker(Broker):
 
         For an existing queue the values in Redis win, except for limits that the settings define.
         """
-        if self.is_open(name):
-            return self._queues[name]
-        if name in self._limited and (known := self._believed(name)) is not None:
+        if name in self._limited and (known := self.registry.believed(name)) is not None:
             return known
-        entry = conf().queue(name)
-        opened = super().queue(name, shards=shards or configured_shards(name), kind=kind or entry.kind)
+        opened = super().queue(name, shards=shards, kind=kind)
         self.limit_as_configured(name)
         return opened
 
     def is_open(self, name: str) -> bool:
         """Return True if :meth:`queue` returns the queue without a call to Redis."""
-        known = self._queues.get(name)
-        if known is None or known.deleted or name not in self._limited:
-            return False
-        return time.monotonic() < known.read_at + self.layout_seconds
+        return name in self._limited and self.registry.is_believed(name)
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
         """Return the queues that a process serves, with their limits from the settings. See :meth:`Broker.served`."""
@@ -149,7 +143,7 @@ class DjangoBroker(Broker):
 
     def existing(self, name: str) -> Queue | None:
         """Return the queue if it exists in Redis, else None."""
-        return self._believed(name) or self.known_queue(name)
+        return self.registry.believed(name) or self.known_queue(name)
 
 
 def queue(name: str) -> Queue:

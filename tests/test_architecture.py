@@ -9,6 +9,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,17 @@ def test_even_a_late_import_stays_in_its_rooms(room: str, allowed: set[str]) -> 
                 assert top in standard, f"{path.relative_to(PACKAGE)} imports {name}"
             elif rest.partition(".")[0] in rooms:
                 assert rest.partition(".")[0] in allowed, f"{path.relative_to(PACKAGE)} imports {name}"
+
+
+def test_the_modules_of_the_core_do_not_import_each_other_in_a_circle() -> None:
+    """Not even for types."""
+    files = {
+        ".".join(["django_delayq", *path.relative_to(PACKAGE).with_suffix("").parts]): path
+        for path in (PACKAGE / "core").rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    graph = {module: (imports_of(path) & files.keys()) - {module} for module, path in files.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:

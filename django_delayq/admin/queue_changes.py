@@ -58,8 +58,8 @@ class QueueChanges(RedisPages):
             title = _("Create a queue")
             return self.render(request, "queue_create", title, context, trail=[(title, "")])
         name, shards = form.cleaned_data["name"], form.cleaned_data["shards"]
-        _queue, is_new = rules.create(
-            connections.broker(), name, kind=form.cleaned_data["kind"], shards=shards, **form.limits
+        _queue, is_new = connections.broker().registry.create_with(
+            name, kind=form.cleaned_data["kind"], shards=shards, **form.limits
         )
         if is_new:
             self.note(request, name, f"create: {form.cleaned_data['kind']}, shards {shards}, {form.limits}")
@@ -79,7 +79,7 @@ class QueueChanges(RedisPages):
         if request.method != "POST" or configured or not form.is_valid():
             more = {"form": form, "configured": configured, "yes": _("Change the limits")}
             return self.confirm(request, "queue_limit", _("Change limits"), queue, **more)
-        queue.broker.limit(queue.name, **rules.limit_arguments(form.limits))
+        connections.broker().limit(queue.name, **rules.limit_arguments(form.limits))
         self.note(request, queue.name, f"limits: {form.limits}")
         messages.success(request, _("The limits were changed."))
         return self.back(self.url("change", queue.name))
@@ -94,7 +94,7 @@ class QueueChanges(RedisPages):
             return self.confirm(request, "queue_reshard", _("Change shards"), queue, **more)
         shards = form.cleaned_data["shards"]
         try:
-            queue.broker.reshard(queue.name, shards)
+            connections.broker().reshard(queue.name, shards)
         except InvalidJob as error:  # it was deleted meanwhile
             messages.error(request, str(error))
             return self.back(self.url("changelist"))
@@ -112,7 +112,7 @@ class QueueChanges(RedisPages):
         if request.method == "POST" and form.is_valid():
             force = form.cleaned_data["force"]
             try:
-                queue.broker.delete_queue(queue.name, force=force)
+                connections.broker().delete_queue(queue.name, force=force)
             except QueueNotEmpty as error:
                 form.add_error("force", str(error).replace("with --force (force=True)", _("by ticking this box")))
             else:
@@ -126,7 +126,7 @@ class QueueChanges(RedisPages):
 
     def confirm(self, request: HttpRequest, template: str, title: str, queue: Queue, **more: Any) -> HttpResponse:
         """Render a confirmation page with the current counts."""
-        item = QueueViewModel.of(queue, queue.broker.inspector.counts(queue.name))
+        item = QueueViewModel.of(queue, connections.broker().inspector.counts(queue.name))
         context = {"item": item, "back": self.url("change", queue.name), **more}
         trail = [(queue.name, context["back"]), (title, "")]
         return self.render(request, template, f"{title}: {queue.name}", context, trail=trail)

@@ -43,7 +43,7 @@ class QueueSwitches(RedisPages):
         return {
             "lengths": [("", _("until resumed")), *((name, duration(seconds)) for name, seconds in PAUSES.items())],
             "directions": [("out", _("Pause workers")), ("in", _("Pause new jobs")), ("both", _("Pause both"))],
-            "other_workers": workers_of(queue.broker, now_ms, queue.name, others=True) if is_worked else [],
+            "other_workers": workers_of(connections.broker(), now_ms, queue.name, others=True) if is_worked else [],
             **{f"{name}_url": self.url(name, queue.name) for name in ("pause", "resume", "worker")},
         }
 
@@ -55,7 +55,7 @@ class QueueSwitches(RedisPages):
             messages.error(request, _("Nothing was paused. Choose new jobs, workers or both."))
         else:
             length = PAUSES.get(request.POST.get("for", ""))
-            queue.broker.pause(queue.name, direction, seconds=length)
+            connections.broker().pause(queue.name, direction, seconds=length)
             self.note(request, queue.name, f"pause {direction}{f' for {length} s' if length else ''}")
             texts = {
                 "in": _("Paused for new jobs: schedule() is refused; jobs that are already waiting still run."),
@@ -68,7 +68,7 @@ class QueueSwitches(RedisPages):
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Resume the queue in both directions."""
         queue = queue_or_404(object_id)
-        queue.broker.resume(queue.name)
+        connections.broker().resume(queue.name)
         self.note(request, queue.name, "resume")
         messages.success(request, _("The queue is no longer paused."))
         return self.back(self.url("change", queue.name))
@@ -89,7 +89,7 @@ class QueueSwitches(RedisPages):
         worker, word = request.POST.get("worker", ""), request.POST.get("word", "")
 
         def act() -> str:
-            if word not in CHOICES or not queue.broker.tell_worker(worker, word, queue.name):
+            if word not in CHOICES or not connections.broker().tell_worker(worker, word, queue.name):
                 raise InvalidJob(_("There is no such worker any more. Nothing was changed."))
             self.note(request, queue.name, f"{word} by {worker}")
             return _("All processes of this worker follow with their next heartbeat, until the worker is restarted.")

@@ -71,7 +71,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
             "workers": self.with_commands(request, workers_of(broker, now_ms)),
             "now": moment(now_ms, now_ms),
             "jobs_url": self.url_of("livejob", "changelist"),
-            "producers_paused": broker.producers_paused,
+            "producers_paused": broker.registry.producers_paused,
             "producers_url": self.url("producers"),
             "may_pause": self.may(request, "pause"),
             "recurring_url": self.url("recurring"),
@@ -82,7 +82,8 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
     def queue_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Render one queue."""
         queue = queue_or_404(object_id)
-        broker, inspector = queue.broker, queue.broker.inspector
+        broker = connections.broker()
+        inspector = broker.inspector
         item = QueueViewModel.of(queue, inspector.counts(queue.name))
         now_ms = broker.now_ms()
         numbers = queue.numbers[-MOST_SHARDS:]

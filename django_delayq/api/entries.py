@@ -14,8 +14,8 @@ from ..core.builder import RAW_TASK, RawJobBuilder
 from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.job import NewJob, random_block, random_blocks
-from ..core.options import PLAIN_JOB, check_option_names
-from ..core.task import Task, registry
+from ..core.options import PLAIN_JOB
+from ..core.task import Task, check_option_names, registry
 from ..core.times import parse_moment
 from ..outbox import durability
 from ..scheduling.handle import COLLECTED, JobHandle

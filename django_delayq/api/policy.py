@@ -50,7 +50,7 @@ def make(broker: DjangoBroker, name: str, given: Mapping[str, Any]) -> tuple[Que
     """
     if connections.is_configured(name):
         _check_settings(name, given)
-    queue, is_new = rules.create(broker, name, **_with_settings(name, given))
+    queue, is_new = broker.registry.create_with(name, **_with_settings(name, given))
     if is_new:
         return queue, True
     _check_same(name, {"kind": queue.kind, "shards": queue.shards, **rules.limits_in_force(queue.layout)}, given)

@@ -16,6 +16,7 @@ from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload
 from ..core.job_view import JobView
 from ..core.outcomes import AttemptOutcome, Settlement, ack
 from ..core.queue import Queue
+from ..core.reading import Reader
 from ..core.task import registry
 from ..core.times import iso_of
 from ..pull import ends, permits
@@ -103,7 +104,7 @@ def settle(
     settlements_by_place = {**settlements, **lost}
     counted = dict(zip(settlements_by_place, queue.settle(list(settlements_by_place.values()), seed=seed), strict=True))
     ended = [one for place, one in settlements.items() if counted[place]]
-    queue.broker.tally.ended(queue.name, ended)
+    queue.tally.ended(queue.name, ended)
     permits.give_back(queue, [one.job for one in ended])
     return [counted.get(place, False) for place in range(len(entries))]
 
@@ -119,7 +120,7 @@ def _notify(queue: Queue, entries: Sequence[HeldEntry], settlements: Mapping[int
             continue
         job = view.job
         if job.merged:
-            job.payloads = tuple(queue.broker.inspector.payloads(queue.name, job.id))
+            job.payloads = tuple(Reader(queue.deployment).payloads(queue, job.id))
         ends.notify(queue, replace(settlement, job=job), _error_of(entry, settlement))
 
 
@@ -133,7 +134,7 @@ def _error_of(entry: HeldEntry, settlement: Settlement) -> BaseException:
 def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
     """Extend the leases of jobs and return one result for each, as ``ExtendedSerializer`` describes it."""
     existing = _known_shards(queue, entries)
-    now_ms = queue.broker.now_ms()  # read before the touch, so that no lease ends earlier than reported
+    now_ms = queue.deployment.now_ms()  # read before the touch, so that no lease ends earlier than reported
     results: list[dict[str, Any]] = [
         {"id": entry.id, "held": False, "stopping": False, "lease_ends": None} for entry in entries
     ]
@@ -176,7 +177,7 @@ def _live(queue: Queue, entries: Sequence[HeldEntry], most: int | None = 0) -> M
     members: dict[tuple[str, int], list[bytes]] = {}
     for entry in entries:
         members.setdefault((queue.name, entry.lease.shard), []).append(entry.id.encode())
-    views = (view for _, view in queue.broker.inspector.reader.jobs(members, most=most))
+    views = (view for _, view in Reader(queue.deployment).jobs(members, most=most))
     return {(view.job.shard, view.id): view for view in views}
 
 

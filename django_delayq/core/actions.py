@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import starmap
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .errors import InvalidJob
+from .job import Generation
 from .records.frames import CHUNK, encode_id, pack_deadline, pack_generation, pack_named
+from .registry import ShardSet
+from .resharding import visit
 from .times import MAX_DUE_MS
-
-if TYPE_CHECKING:
-    from .job import Generation
-    from .queue import Queue
 
 #: an id, and the key of a generation; b"" = the live one, in the morgue the one that was buried last
 Name = tuple[bytes, bytes]
@@ -70,12 +69,12 @@ class Action:
         self.arguments = arguments
         self.at_once = at_once
 
-    def call(self, queue: Queue, number: int, entries: bytes, request: bytes | None = None) -> list[str]:
+    def call(self, queue: ShardSet, number: int, entries: bytes, request: bytes | None = None) -> list[str]:
         """Apply the action to packed entries in a shard; return the outcomes of those that the call reached."""
         letters: bytes = queue.call(self.script, number, entries, *self.arguments, request=request)
         return [self.outcomes[letter] for letter in letters.decode()]
 
-    def in_shard(self, queue: Queue, number: int, names: Sequence[Name]) -> list[str]:
+    def in_shard(self, queue: ShardSet, number: int, names: Sequence[Name]) -> list[str]:
         """Apply the action to jobs in a shard; return the outcome of each."""
         outcomes: list[str] = []
         while rest := names[len(outcomes) : len(outcomes) + self.at_once]:
@@ -83,7 +82,7 @@ class Action:
         return outcomes
 
     def anywhere(
-        self, queue: Queue, ident: str, generation: Generation | None = None, *, request: bytes | None = None
+        self, queue: ShardSet, ident: str, generation: Generation | None = None, *, request: bytes | None = None
     ) -> str:
         """Apply the action to one job wherever it is; return the outcome, "" if the queue was deleted.
 
@@ -100,7 +99,7 @@ class Action:
             (outcome,) = self.call(queue, number, entry, request)
             return None if outcome == ELSEWHERE else outcome
 
-        return queue.visit(ident, ask) or ""
+        return visit(queue, ident, ask) or ""
 
 
 # -- look-ups --------------------------------------------------------------------------------------------------------
@@ -109,7 +108,7 @@ class Action:
 LOCATE: Final = Action("locate", {"l": "live", "g": "gated", "n": "", "v": ELSEWHERE})
 
 
-def live_ids(queue: Queue, number: int, idents: Sequence[bytes]) -> set[bytes]:
+def live_ids(queue: ShardSet, number: int, idents: Sequence[bytes]) -> set[bytes]:
     """Return the ids that are live in a shard."""
     places = LOCATE.in_shard(queue, number, [(ident, b"") for ident in idents])
     return {ident for ident, place in zip(idents, places, strict=True) if place == "live"}

@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
-from typing import Any, Final, Unpack
+from collections.abc import Container, Sequence
+from functools import partial
+from typing import Unpack
 
 from . import depths, figures, rules
-from .figures import Figures, Tally
+from .deployment import DEFAULT_EVENT_CAP, DEFAULT_LEASE_MS, Deployment
+from .figures import Tally
 from .inspector import Inspector
-from .job import BrokenJob, pack_repeats
 from .queue import Queue
-from .records.keys import MAX_SHARDS, Shard, make_shard, wake_key
 from .records.layout import Layout
 from .redis.connection import Connection
-from .redis.probe import by_server, check_version, server_version
-from .redis.scripts import Observer, Scripts, clear_errors
+from .redis.scripts import Observer
+from .registry import QueueRegistry
 from .resharding import EpochChanges
 from .sending import quotas
 from .wake import ChannelWaker, ListWaker, Waker
 from .workers import WorkerRegistry
 
-DEFAULT_LEASE_MS: Final = 15_000
-DEFAULT_EVENT_CAP: Final = 10_000
 
-
-class Broker(WorkerRegistry):
+class Broker(Deployment):
     """Entry point to the core. Safe to share between threads; create one per process.
 
-    Args:
-        connection: see :func:`django_delayq.core.redis.connection.connect`.
-        prefix: put before every key; deployments with different prefixes are isolated from each other.
-        lease_ms: how long a reserved job belongs to its holder without a heartbeat.
-        event_cap: events kept in each shard's event stream.
-        test_clock: take the time from each shard's meta field ``test_clock`` (µs) instead of Redis.
-        observe: called after every script call; see :meth:`observe`.
+    It is a deployment (see there for the arguments) with its parts; the methods of the registries of queues and workers
+    have their names here, too.
     """
-
-    #: class of its queues
-    queue_class: type[Queue] = Queue
-    #: longest time for which a queue that had no room is believed to be full (:mod:`.sending.quotas`)
-    full_seconds: float = 0.05
 
     def __init__(
         self,
@@ -52,57 +38,44 @@ class Broker(WorkerRegistry):
         test_clock: bool = False,
         observe: Observer | None = None,
     ) -> None:
-        super().__init__(prefix)
-        self.connection = connection
-        self.lease_ms = lease_ms
-        self.event_cap = event_cap
-        #: for how long a call of this broker may be repeated, packed for the scripts (``lua/lib/window.lua``)
-        self.repeats = pack_repeats(connection.patience)
-        self.scripts = Scripts(connection, test_clock=test_clock)
-        self.observe(observe)
-        self.inspector = Inspector(self)
-        self.epochs = EpochChanges(self)
-        #: counters of finished attempts in this process that are not in Redis yet
-        self.tally = Tally(self.note_figures)
-        #: called with reserved jobs whose bodies cannot be read, before they are buried
-        self.on_unreadable: Callable[[Sequence[BrokenJob]], None] = lambda jobs: None
-
-    def observe(self, observer: Observer | None) -> None:
-        """Call ``observer(verb, seconds, failed)`` after every script call from now on; None = no observer.
-
-        The observer runs in the thread of the call, also when the call raises. Calls already in progress are not
-        reported.
-        """
-        self.scripts.observer = observer
-
-    def _make_queue(self, name: str, layout: Layout) -> Queue:
-        return self.queue_class(self, name, layout)
-
-    def wake_key(self, queue: str) -> str:
-        """Return the key of a queue's wake list."""
-        return wake_key(self.prefix, queue)
-
-    def shard(self, queue: str, number: int) -> Shard:
-        """Return keys and constants of a shard by its number (``keys.number_of``)."""
-        epoch, place = divmod(number, MAX_SHARDS)
-        return make_shard(
-            self.prefix,
-            queue,
-            epoch,
-            place,
-            lease_ms=self.lease_ms,
-            event_cap=self.event_cap,
-            repeats=self.repeats,
-            cluster=self.connection.cluster,
+        super().__init__(
+            connection, prefix=prefix, lease_ms=lease_ms, event_cap=event_cap, test_clock=test_clock, observe=observe
         )
+        registry = self.registry = QueueRegistry(self, self.make_queue)
+        self.inspector = Inspector(registry)
+        self.epochs = EpochChanges(registry)
+        self.worker_registry = workers = WorkerRegistry(registry)
+        #: counters of finished attempts in this process that are not in Redis yet
+        self.tally = Tally(partial(figures.note, self))
 
-    def reshard(self, name: str, shards: int) -> Layout:
-        """Change a queue's number of shards while it is in use (:mod:`.resharding`); return its layout.
+        self.queues, self.queue_names = registry.queues, registry.queue_names
+        self.known_queue, self.require_queue = registry.known_queue, registry.require_queue
+        self.reachable_queues, self.opened_queues = registry.reachable_queues, registry.opened_queues
+        self.read_layout = registry.read_layout
+        self.pause, self.resume = registry.pause, registry.resume
+        self.pause_producers, self.resume_producers = registry.pause_producers, registry.resume_producers
+        self.producers_paused_since = registry.producers_paused_since
+        self.reshard = self.epochs.reshard
 
-        Raises:
-            InvalidJob: there is no such queue, or the number is not 1 … 1024.
-        """
-        return self.epochs.reshard(name, shards)
+        self.workers, self.tell_worker = workers.workers, workers.tell_worker
+        self.announce, self.forget = workers.announce, workers.forget
+        self.knows_task = workers.knows_task
+        self.keep_dump, self.dump_of = workers.keep_dump, workers.dump_of
+
+        self.figures = partial(figures.read, self)
+        self.note_figures = partial(figures.note, self)
+
+    def make_queue(self, name: str, layout: Layout) -> Queue:
+        """Return a queue with its layout, for the registry."""
+        return Queue(self.registry, name, layout, self.tally)
+
+    def queue(self, name: str, *, shards: int | None = None, kind: str | None = None) -> Queue:
+        """Return the queue of this name; create it if necessary. See :meth:`.QueueRegistry.queue`."""
+        return self.registry.queue(name, shards=shards, kind=kind)
+
+    def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
+        """Return the queues that a process serves, as currently registered. See :meth:`.QueueRegistry.served`."""
+        return self.registry.served(names, every=every, awaited=awaited)
 
     def delete_queue(self, name: str, *, force: bool = False) -> bool:
         """Delete a queue. Scheduling into it later re-creates it.
@@ -124,35 +97,6 @@ class Broker(WorkerRegistry):
             depths.drop(self, name)
         return gone
 
-    # -- policy of a queue -------------------------------------------------------------------------------------------
-
-    def pause(self, name: str, direction: str = "both", *, seconds: float | timedelta | None = None) -> None:
-        """Pause a queue. Waiting jobs stay in place; running jobs continue and are settled as usual.
-
-        Args:
-            direction: in (schedule is refused with QueuePaused), out (no job is reserved) or both.
-            seconds: its length, on Redis's clock; None = until :meth:`resume`. A second pause replaces the end.
-
-        Raises:
-            InvalidJob: there is no such queue or direction, or the time is not above 0.
-        """
-        rules.pause(self, name, direction, seconds=seconds)
-
-    def resume(self, name: str, direction: str = "both") -> None:
-        """End a pause and wake the workers; ``direction`` and errors as for :meth:`pause`."""
-        rules.resume(self, name, direction)
-
-    def pause_producers(self) -> None:
-        """Refuse new jobs in all queues of the deployment (QueuePaused), also in queues that are created later.
-
-        Stored jobs are run and settled as usual. Pauses of single queues are independent of this.
-        """
-        rules.switch_producers(self, paused=True)
-
-    def resume_producers(self) -> None:
-        """End :meth:`pause_producers`."""
-        rules.switch_producers(self, paused=False)
-
     def limit(self, name: str, **limits: Unpack[rules.QueueLimits]) -> None:
         """Set limits of a queue. None leaves a limit unchanged.
 
@@ -162,48 +106,10 @@ class Broker(WorkerRegistry):
         Raises:
             InvalidJob: there is no such queue or limit, or a limit is negative.
         """
-        if rules.limit(self, name, **limits) and limits.get("max_length"):
-            quotas.divide(self.queue(name))
-
-    # -- counters of finished attempts -------------------------------------------------------------------------------
-
-    def figures(self) -> Figures:
-        """Return the counters of finished attempts of all processes, by one command; the most recent may be missing."""
-        return figures.read(self)
-
-    def note_figures(self, deltas: Figures, request: bytes | None = None, *, replace: bool = False) -> None:
-        """Add to the counters.
-
-        Args:
-            request: of calls with the same id only the first counts.
-            replace: store these values in place of the previous ones.
-        """
-        figures.note(self, deltas, request, replace=replace)
-
-    # -- server ------------------------------------------------------------------------------------------------------
+        if self.registry.limit(name, limits) and limits.get("max_length"):
+            quotas.divide(self.registry.queue(name))
 
     def waker(self, queues: Sequence[str]) -> Waker:
         """Return a blocking wait for wake-ups of these queues, on a connection of its own. Only consumers need one."""
         kind: type[Waker] = ChannelWaker if self.connection.cluster else ListWaker
         return kind(self.connection, self.prefix, queues)
-
-    def now_ms(self) -> float:
-        """Return Redis's time, Unix ms."""
-        with clear_errors():
-            seconds, micros = self.connection.ask_any(self.client.time)
-        return float(seconds * 1000 + micros / 1000)
-
-    def server_info(self) -> dict[str, Any]:
-        """Return the reply of ``INFO``; on a cluster, of its first node."""
-        with clear_errors():
-            info: dict[str, Any] = self.connection.ask_any(self.client.info)
-        return by_server(info)[0]
-
-    def check_server(self) -> None:
-        """Refuse a server that is too old.
-
-        Raises:
-            Misconfigured: Redis is older than 6.2.
-        """
-        with clear_errors():
-            check_version(server_version(self.client.info), self.connection.display_url)

@@ -18,8 +18,8 @@ from . import codec
 from .errors import InvalidJob
 from .inputs import check_id, option_hint, score_text, short
 from .job import RAW, NewJob, Payload, id_from, random_block, stamped
-from .options import CALL_OPTIONS, DEFAULT_MAX_PAYLOADS, MERGED_JOB, OPTIONS, PLAIN_JOB, check_kind, stored_members
-from .task import Task
+from .options import CALL_OPTIONS, DEFAULT_MAX_PAYLOADS, MERGED_JOB, OPTIONS, PLAIN_JOB, stored_members
+from .task import Task, check_kind
 from .times import due_of, span_ms_of
 
 #: maximum bytes of one job's encoded options (the stored record has two bytes for their length)

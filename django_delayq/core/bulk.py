@@ -15,20 +15,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 from zlib import crc32
 
 from . import actions
 from .actions import UNCOUNTED, Action, Name
+from .counts import count_each_shard
 from .job_filter import EVERY_JOB, JobFilter
 from .job_view import split_name
 from .morgue import Discard, Kick, KickPace
-from .reading import INDEXES, Accepts, IndexEntry, PageRequest, Range, matching, pack_cursor, unpack_cursor
+from .reading import INDEXES, Accepts, IndexEntry, PageRequest, Range, Reader, matching, pack_cursor, unpack_cursor
 from .records.frames import CHUNK, encode_id
 from .records.keys import number_of
-
-if TYPE_CHECKING:
-    from .queue import Queue
+from .registry import ShardSet
 
 #: called with the number of jobs checked so far, and the number at the start
 Progress: TypeAlias = Callable[[int, int], None]
@@ -105,7 +104,7 @@ class Changed:
 
 
 def change(
-    queue: Queue,
+    queue: ShardSet,
     verb: Verb,
     where: JobFilter = EVERY_JOB,
     *,
@@ -140,9 +139,7 @@ def change(
     # The range of an order may say it all; the name of a morgue record has the key of its generation.
     by_names = request.matches_all or (accepts is None and verb.place == "morgue" and where.is_range_of(by))
     step = CHUNK * min(len(queue.numbers), _SHARDS_AT_ONCE) if by_names else request.at_once
-    walk = start.until_end(
-        queue.broker.inspector.reader.walk(queue, verb.place, bounds, after=request.after, at_once=CHUNK)
-    )
+    walk = start.until_end(Reader(queue.deployment).walk(queue, verb.place, bounds, after=request.after, at_once=CHUNK))
     changed = Changed(total=start.total)
     entries = list(islice(walk, step + 1))
     while entries:
@@ -165,10 +162,10 @@ def change(
 class _Start:
     """State of a queue at the start of an operation: what came later is left alone."""
 
-    def __init__(self, queue: Queue, verb: Verb, by: str) -> None:
-        queue.broker.read_layout(queue.name)  # finds shards that were opened meanwhile
-        inspector, numbers = queue.broker.inspector, queue.numbers
-        counts = dict(zip(numbers, inspector.count_each_shard(queue, numbers), strict=True))
+    def __init__(self, queue: ShardSet, verb: Verb, by: str) -> None:
+        queue.reload()  # finds shards that were opened meanwhile
+        numbers = queue.numbers
+        counts = dict(zip(numbers, count_each_shard(queue, numbers), strict=True))
         # Largest possible score of an entry made up to now, µs.
         moments = {number: one.now_ms * 1000 + 999 for number, one in counts.items()}
         #: the action for each shard
@@ -184,7 +181,7 @@ class _Start:
         self.low = min(one.now_ms + 1 for one in counts.values()) if verb.only_delayed and by == "due" else None
         self._until: Mapping[int, float] = {}
         if by == "due":
-            self._until = inspector.reader.last_scores(queue, verb.place, by)
+            self._until = Reader(queue.deployment).last_scores(queue, verb.place, by)
         elif by == "updated":
             self._until = moments
         self._last = max(self._until.values(), default=-math.inf if by == "due" else math.inf)
@@ -207,9 +204,9 @@ def _names(entries: Iterable[IndexEntry]) -> dict[int, list[Name]]:
     return names
 
 
-def _matching_names(queue: Queue, request: PageRequest, entries: Sequence[IndexEntry]) -> dict[int, list[Name]]:
+def _matching_names(queue: ShardSet, request: PageRequest, entries: Sequence[IndexEntry]) -> dict[int, list[Name]]:
     names: dict[int, list[Name]] = {}
-    for entry, view in matching(queue.broker.inspector.reader, queue, request, entries):
+    for entry, view in matching(Reader(queue.deployment), queue, request, entries):
         if view is not None:
             names.setdefault(entry.shard, []).append((encode_id(view.id), view.job.key))
     return names
@@ -219,7 +216,7 @@ def _matching_names(queue: Queue, request: PageRequest, entries: Sequence[IndexE
 
 
 def change_named(
-    queue: Queue, selected: Iterable[Selected], verb: Verb, *, progress: Progress | None = None
+    queue: ShardSet, selected: Iterable[Selected], verb: Verb, *, progress: Progress | None = None
 ) -> dict[str, int]:
     """Apply a verb to jobs of the morgue, wherever they are; return the number of jobs by outcome, gone included.
 
@@ -232,7 +229,7 @@ def change_named(
     Raises:
         InvalidJob: an invalid id.
     """
-    queue.broker.read_layout(queue.name)
+    queue.reload()
     action, pending, seen = verb.action, iter(selected), 0
     counts: Counter[str] = Counter()
     while names := [name_of(one) for one in islice(pending, _NAMED_AT_ONCE)]:
@@ -243,7 +240,7 @@ def change_named(
     return {outcome: n for outcome, n in counts.items() if outcome != UNCOUNTED}
 
 
-def act_in_shard(queue: Queue, number: int, selected: Sequence[Selected], action: Action) -> list[str]:
+def act_in_shard(queue: ShardSet, number: int, selected: Sequence[Selected], action: Action) -> list[str]:
     """Apply an action to jobs in the shard where they were read.
 
     Jobs that ran, were replaced or cancelled meanwhile, and new jobs under the same id, are left alone.
@@ -274,7 +271,7 @@ def retried(counts: Mapping[str, int]) -> Counter[str]:
     return Counter({"retried" if outcome == "kicked" else outcome: number for outcome, number in counts.items()})
 
 
-def _in_all_epochs(queue: Queue, action: Action, names: Sequence[Name]) -> Iterator[str]:
+def _in_all_epochs(queue: ShardSet, action: Action, names: Sequence[Name]) -> Iterator[str]:
     """Yield the outcomes, in no order. A morgue record may lie where its id belonged before a reshard."""
     if len(queue.epochs) > 1:
         # The latest generation of an id is found only by comparing all its shards.

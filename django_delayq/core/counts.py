@@ -7,15 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from .deployment import Deployment
 from .errors import InvalidJob, QueueUnavailable
 from .records.keys import joint
 from .redis.scripts import Call
-
-if TYPE_CHECKING:
-    from .broker import Broker
-    from .queue import Queue
+from .registry import ShardSet
 
 #: shards that one call counts; Redis serves others about a millisecond later
 COUNTED_TOGETHER: Final = 32
@@ -176,7 +174,11 @@ def check_horizon(horizon: Sequence[int]) -> tuple[int, ...]:
 
 
 def read_stats(
-    broker: Broker, places: Sequence[tuple[Queue, int]], offsets: tuple[int, ...] = (), *, partial: bool = False
+    deployment: Deployment,
+    places: Sequence[tuple[ShardSet, int]],
+    offsets: tuple[int, ...] = (),
+    *,
+    partial: bool = False,
 ) -> list[Any]:
     """Return the replies of ``stats.lua`` for many shards. Without a cluster, a call counts several of them.
 
@@ -184,10 +186,21 @@ def read_stats(
         partial: see :meth:`.Scripts.call_many`.
     """
     shards = [queue.shard(number) for queue, number in places]
-    together = 1 if broker.connection.cluster else COUNTED_TOGETHER
+    together = 1 if deployment.connection.cluster else COUNTED_TOGETHER
     calls = [
         Call.on_shard("stats", joint(shards[start : start + together]), *offsets)
         for start in range(0, len(shards), together)
     ]
-    answers = broker.scripts.call_many(calls, partial=partial)
+    answers = deployment.scripts.call_many(calls, partial=partial)
     return list(chain.from_iterable([one] if isinstance(one, QueueUnavailable) else one for one in answers))
+
+
+def count_shards(queue: ShardSet, numbers: Sequence[int]) -> Counts:
+    """Return the joint counts of some shards of a queue, whatever their epochs."""
+    return Counts.joint(queue.name, read_stats(queue.deployment, [(queue, number) for number in numbers]))
+
+
+def count_each_shard(queue: ShardSet, numbers: Sequence[int]) -> list[Counts]:
+    """Return the counts of each of these shards."""
+    answers = read_stats(queue.deployment, [(queue, number) for number in numbers])
+    return [Counts.joint(queue.name, [answer]) for answer in answers]

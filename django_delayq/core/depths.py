@@ -12,14 +12,12 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from .deployment import Deployment
 from .errors import DelayQError
 from .records.keys import depth_claim_key, depth_key
 from .redis.scripts import clear_errors
-
-if TYPE_CHECKING:
-    from .broker import Broker
 
 logger: Final = logging.getLogger(__name__)
 
@@ -79,13 +77,13 @@ class DepthPoint:
     p99_ms: float | None
 
 
-def claim(broker: Broker, worker: str) -> bool:
+def claim(deployment: Deployment, worker: str) -> bool:
     """Return True if this worker takes the samples of this minute, and no other one does."""
     with clear_errors():
-        return bool(broker.client.set(depth_claim_key(broker.prefix), worker, nx=True, px=_CLAIM_MS))
+        return bool(deployment.client.set(depth_claim_key(deployment.prefix), worker, nx=True, px=_CLAIM_MS))
 
 
-def record(broker: Broker, samples: Mapping[str, DepthSample], now_ms: float) -> None:
+def record(deployment: Deployment, samples: Mapping[str, DepthSample], now_ms: float) -> None:
     """Store a sample of each of these queues, by one command. Repeating it changes nothing.
 
     Args:
@@ -93,22 +91,24 @@ def record(broker: Broker, samples: Mapping[str, DepthSample], now_ms: float) ->
         now_ms: moment of the samples on Redis's clock, Unix ms.
     """
     minute = int(now_ms // _MINUTE_MS)
-    keys = tuple(depth_key(broker.prefix, queue).encode() for queue in samples)
+    keys = tuple(depth_key(deployment.prefix, queue).encode() for queue in samples)
     packed = [_pack(minute, sample) for sample in samples.values()]
-    broker.scripts.call("depth", keys, minute % MINUTES * _SAMPLE.size, MINUTES * _MINUTE_MS, *packed)
+    deployment.scripts.call("depth", keys, minute % MINUTES * _SAMPLE.size, MINUTES * _MINUTE_MS, *packed)
 
 
-def read(broker: Broker, queues: Iterable[str], until_ms: float, minutes: int = 60) -> dict[str, list[DepthPoint]]:
+def read(
+    deployment: Deployment, queues: Iterable[str], until_ms: float, minutes: int = 60
+) -> dict[str, list[DepthPoint]]:
     """Return the points of these queues in the last ``minutes`` (1 … 1440) before ``until_ms``, the oldest first.
 
     It takes one round trip. A minute without a dispatcher has no point.
     """
     names, last = list(queues), int(until_ms // _MINUTE_MS)
     first = last - min(minutes, MINUTES - 1)  # one more than requested, to which the first rates relate
-    with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
+    with clear_errors(), deployment.client.pipeline(transaction=False) as pipe:
         for name in names:
             for start, end in _ranges(first, last):
-                pipe.getrange(depth_key(broker.prefix, name), start * _SAMPLE.size, end * _SAMPLE.size - 1)
+                pipe.getrange(depth_key(deployment.prefix, name), start * _SAMPLE.size, end * _SAMPLE.size - 1)
         replies = pipe.execute()
     parts = len(replies) // len(names) if names else 0
     return {
@@ -117,19 +117,19 @@ def read(broker: Broker, queues: Iterable[str], until_ms: float, minutes: int = 
     }
 
 
-def violations(broker: Broker, queue: str) -> list[str]:
+def violations(deployment: Deployment, queue: str) -> list[str]:
     """Return what is wrong with the series of a queue. Samples repair it, so only its size is checked."""
     with clear_errors():
-        size = broker.client.strlen(depth_key(broker.prefix, queue))
+        size = deployment.client.strlen(depth_key(deployment.prefix, queue))
     whole = size % _SAMPLE.size == 0 and size <= MINUTES * _SAMPLE.size
     return [] if whole else [f"{queue}: {size} bytes of depths are not at most {MINUTES} samples"]
 
 
-def drop(broker: Broker, queue: str) -> None:
+def drop(deployment: Deployment, queue: str) -> None:
     """Delete the series of a deleted queue. An error is only logged, because the series expires anyway."""
     try:
         with clear_errors():
-            broker.client.unlink(depth_key(broker.prefix, queue))
+            deployment.client.unlink(depth_key(deployment.prefix, queue))
     except DelayQError as error:
         logger.warning("the depths of the deleted queue %r stay for a day: %s", queue, error)
 

@@ -20,16 +20,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from .broker import Broker
+from .deployment import Deployment
 from .errors import InvalidJob, Misconfigured
 from .records.frames import unpack_fields
 from .records.layout import all_numbers
 from .redis.connection import ELSEWHERE
 from .redis.scripts import clear_errors, pack_command
-
-if TYPE_CHECKING:
-    from .broker import Broker
 
 #: a queue and the number of one of its shards
 Place: TypeAlias = tuple[str, int]
@@ -192,7 +191,13 @@ def known_places(broker: Broker, queues: Sequence[str] = ()) -> list[Place]:
 
 
 def entries(
-    broker: Broker, queue: str, number: int, after: str = BEGINNING, limit: int = 500, *, until: str | None = None
+    deployment: Deployment,
+    queue: str,
+    number: int,
+    after: str = BEGINNING,
+    limit: int = 500,
+    *,
+    until: str | None = None,
 ) -> list[EventEntry]:
     """Return the first entries of one shard after a position.
 
@@ -200,12 +205,12 @@ def entries(
         limit: maximum number of entries.
         until: position of the last entry to include.
     """
-    key, low, high = broker.shard(queue, number).names["event"], f"({after}", until or "+"
+    key, low, high = deployment.shard(queue, number).names["event"], f"({after}", until or "+"
     # redis-py makes a dict of each entry, which takes longer than the rest of the read.
     packed = pack_command(b"XRANGE", key, low, high, b"COUNT", limit)
     with clear_errors():
         try:
-            pool = broker.connection.pool(key)
+            pool = deployment.connection.pool(key)
             link = pool.take()
             try:
                 link.send_packed_command([packed], False)
@@ -213,10 +218,10 @@ def entries(
             finally:
                 pool.release(link)
         except ELSEWHERE:
-            return [entry_of(*stored) for stored in broker.client.xrange(key, min=low, max=high, count=limit)]
+            return [entry_of(*stored) for stored in deployment.client.xrange(key, min=low, max=high, count=limit)]
 
 
-def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:
+def streams(deployment: Deployment, places: Iterable[Place]) -> dict[Place, Stream]:
     """Return the stream state of these shards ``(queue, number)``, including retired and deleted ones."""
 
     def command(pipe: Any, _: Place, names: Mapping[str, bytes]) -> None:
@@ -229,21 +234,23 @@ def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:
             last.decode() if last else BEGINNING,
             "ended" in unpack_fields(rules or b""),
         )
-        for place, (oldest, (last, rules)) in query(broker, places, command)
+        for place, (oldest, (last, rules)) in query(deployment, places, command)
     }
 
 
-def following(broker: Broker, positions: Mapping[Place, str]) -> dict[Place, EventEntry | None]:
+def following(deployment: Deployment, positions: Mapping[Place, str]) -> dict[Place, EventEntry | None]:
     """Return the oldest entry after each of the positions; None = there is none."""
 
     def command(pipe: Any, place: Place, names: Mapping[str, bytes]) -> None:
         pipe.xrange(names["event"], min=f"({positions[place]}", count=1)
 
-    return {place: entry_of(*oldest[0]) if oldest else None for place, (oldest,) in query(broker, positions, command)}
+    return {
+        place: entry_of(*oldest[0]) if oldest else None for place, (oldest,) in query(deployment, positions, command)
+    }
 
 
 def query(
-    broker: Broker, places: Iterable[Place], command: Callable[[Any, Place, Mapping[str, bytes]], object]
+    deployment: Deployment, places: Iterable[Place], command: Callable[[Any, Place, Mapping[str, bytes]], object]
 ) -> Iterator[tuple[Place, list[Any]]]:
     """Yield shards with their replies, in round trips of 500 shards.
 
@@ -252,9 +259,9 @@ def query(
     """
     pending = iter(places)
     while chunk := list(islice(pending, _AT_ONCE)):
-        with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
+        with clear_errors(), deployment.client.pipeline(transaction=False) as pipe:
             for place in chunk:
-                command(pipe, place, broker.shard(*place).names)
+                command(pipe, place, deployment.shard(*place).names)
             replies = pipe.execute()
         each = len(replies) // len(chunk)
         for n, place in enumerate(chunk):
@@ -323,9 +330,9 @@ def events_of(queue: str, shard: int, entry: EventEntry) -> list[Event]:
     return events
 
 
-def last(broker: Broker, queue: str, number: int) -> str:
+def last(deployment: Deployment, queue: str, number: int) -> str:
     """Return the position of the newest event that a shard ever had; ``"0-0"`` if it never had any."""
-    return streams(broker, [(queue, number)])[queue, number].last
+    return streams(deployment, [(queue, number)])[queue, number].last
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +405,6 @@ def newest(
     return sorted(events, key=lambda event: parts(event.position)[::-1], reverse=True)[:limit]
 
 
-def _read(broker: Broker, places: Sequence[Place], count: int) -> list[Event]:
-    newest_first = query(broker, places, lambda pipe, _, names: pipe.xrevrange(names["event"], count=count))
+def _read(deployment: Deployment, places: Sequence[Place], count: int) -> list[Event]:
+    newest_first = query(deployment, places, lambda pipe, _, names: pipe.xrevrange(names["event"], count=count))
     return [event for place, (reply,) in newest_first for one in reply for event in events_of(*place, entry_of(*one))]

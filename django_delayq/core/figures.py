@@ -24,17 +24,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakSet
 
+from .deployment import Deployment
 from .errors import DelayQError
 from .outcomes import Settlement
 from .records.keys import figures_keys
 from .redis.faults import Backoff, Fault, classify
 from .redis.scripts import clear_errors
-
-if TYPE_CHECKING:
-    from .broker import Broker
 
 logger: Final = logging.getLogger(__name__)
 
@@ -182,7 +180,7 @@ _RUNS: Final = frozenset({"ack", "fail", "bury", "record"})
 
 
 class Tally:
-    """In-memory counters of one broker. All methods may be called from any thread.
+    """In-memory counters of one deployment. All methods may be called from any thread.
 
     The first counter after a flush starts a timer, whose thread sends the counters to Redis and retries while that
     fails. The rest is sent when the broker is closed or the process ends.
@@ -451,23 +449,25 @@ _REMIND: Final = 60.0
 _reminded_at = -_REMIND
 
 
-def read(broker: Broker) -> Figures:
-    """Return the counters of all processes; see :meth:`Broker.figures`."""
-    key, _ = figures_keys(broker.prefix)
+def read(deployment: Deployment) -> Figures:
+    """Return the counters of finished attempts of all processes, by one command; the most recent may be missing."""
+    key, _ = figures_keys(deployment.prefix)
     with clear_errors():
-        return from_fields(broker.client.hgetall(key.decode()))
+        return from_fields(deployment.client.hgetall(key.decode()))
 
 
-def note(broker: Broker, figures: Figures, request: bytes | None, *, replace: bool) -> None:
-    """Add counters; see :meth:`Broker.note_figures`.
+def note(deployment: Deployment, figures: Figures, request: bytes | None = None, *, replace: bool = False) -> None:
+    """Add to the counters. More than 1,000 fields are sent in chunks, each with its own request id.
 
-    More than 1,000 fields are sent in chunks, each with its own request id.
+    Args:
+        request: of calls with the same id only the first counts.
+        replace: store these values in place of the previous ones.
     """
     fields, request, change = to_fields(figures), request or os.urandom(16), "HSET" if replace else "HINCRBY"
     for start in range(0, len(fields), _MOST_AT_ONCE):
         words = [word for pair in fields[start : start + _MOST_AT_ONCE] for word in pair]
         part = request + start.to_bytes(4, "big")
-        _remind(broker.scripts.call(CARRIER, figures_keys(broker.prefix), part, MOST_FIELDS, change, *words))
+        _remind(deployment.scripts.call(CARRIER, figures_keys(deployment.prefix), part, MOST_FIELDS, change, *words))
 
 
 def _remind(left_out: int) -> None:
@@ -482,16 +482,16 @@ def _remind(left_out: int) -> None:
         )
 
 
-def drop(broker: Broker, queue: str) -> None:
+def drop(deployment: Deployment, queue: str) -> None:
     """Delete the counters of a deleted queue. An attempt that ends later may bring back a few.
 
     An error is only logged, because leftover counters are no reason for the deletion to fail.
     """
-    key = figures_keys(broker.prefix)[0].decode()
+    key = figures_keys(deployment.prefix)[0].decode()
     try:
         with clear_errors():
-            fields = [name for name in broker.client.hkeys(key) if speaks_of(name, queue)]
+            fields = [name for name in deployment.client.hkeys(key) if speaks_of(name, queue)]
             for start in range(0, len(fields), _MOST_AT_ONCE):
-                broker.client.hdel(key, *fields[start : start + _MOST_AT_ONCE])
+                deployment.client.hdel(key, *fields[start : start + _MOST_AT_ONCE])
     except DelayQError as error:
         logger.warning("the figures of the deleted queue %r stay: %s", queue, error)

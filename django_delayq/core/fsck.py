@@ -13,20 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from . import depths
+from .broker import Broker
 from .bulk import Progress
 from .errors import QueueUnavailable
 from .morgue import live_in_older
+from .queue import Queue
 from .records.frames import is_mark, pack
 from .records.keys import DUE_KEYS, number_of
 from .redis.scripts import clear_errors
 from .sending import quotas
-
-if TYPE_CHECKING:
-    from .broker import Broker
-    from .queue import Queue
 
 _CHUNK: Final = 100
 #: bytes behind the request id in an entry of the request window
@@ -97,7 +95,7 @@ def check(
 
 def _check_shard(queue: Queue, number: int, report: Report, silent: set[str], *, repair: bool) -> bool:
     """Check a shard; return False if its node, which is then one of ``silent``, does not answer."""
-    connection = queue.broker.connection
+    connection = queue.deployment.connection
     slots = connection.slots_of(queue.shard(number).keys[0])
     if slots in silent:
         return False
@@ -113,9 +111,9 @@ def _check_shard(queue: Queue, number: int, report: Report, silent: set[str], *,
 
 def _check_depths(queue: Queue, report: Report) -> None:
     try:
-        report.violations += depths.violations(queue.broker, queue.name)
+        report.violations += depths.violations(queue.deployment, queue.name)
     except QueueUnavailable:
-        if not queue.broker.connection.cluster:
+        if not queue.deployment.connection.cluster:
             raise
         report.unreachable.append(f"the depths of {queue.name}")
 
@@ -126,7 +124,7 @@ def _size(queue: Queue) -> int:
         with clear_errors():
             shards = map(queue.shard, queue.numbers)
             names = (shard.names[kind] for shard in shards for kind in ("body", "payload", "grave"))
-            return sum(int(queue.broker.client.hlen(name)) for name in names)
+            return sum(int(queue.deployment.client.hlen(name)) for name in names)
     except QueueUnavailable:
         return 0
 
@@ -159,7 +157,7 @@ def _check_quotas(queue: Queue, report: Report, repair: bool) -> None:
 
 def _live(queue: Queue, number: int) -> Iterator[bytes]:
     with clear_errors():
-        for ident, _ in queue.broker.client.hscan_iter(queue.shard(number).names["body"], count=1000):
+        for ident, _ in queue.deployment.client.hscan_iter(queue.shard(number).names["body"], count=1000):
             yield ident
 
 
@@ -171,7 +169,7 @@ class _ShardCheck:
         self._shard = queue.shard(number)
         self._report = report
         self._repair = repair
-        self._client: Any = queue.broker.client
+        self._client: Any = queue.deployment.client
         *_, places = self._call("lengths")
         stored = {self._shard.keys[place - 1] for place in places}
         #: names and keys of the structures that are not empty; most are
@@ -192,7 +190,7 @@ class _ShardCheck:
         self._check_marks()
 
     def _call(self, script: str, *args: object) -> Any:
-        shard, scripts = self._shard, self._queue.broker.scripts
+        shard, scripts = self._shard, self._queue.deployment.scripts
         return scripts.call(script, shard.keys, b"", shard.constants, *args)
 
     def _members(self, *names: str) -> Iterator[bytes]:

@@ -6,22 +6,20 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from .counts import Counts, check_horizon, read_stats
+from .actions import LOCATE
+from .counts import Counts, check_horizon, count_each_shard, count_shards, read_stats
 from .errors import InvalidJob, QueueUnavailable
 from .job import Generation, Payload
-from .job_filter import JobFilter
+from .job_filter import Bound, JobFilter
 from .job_view import JobView
-from .reading import INDEXES, Accepts, Bound, Page, PageRequest, Range, Reader, pack_cursor, read_page, unpack_cursor
+from .reading import INDEXES, Accepts, Page, PageRequest, Range, Reader, pack_cursor, read_page, unpack_cursor
 from .redis.connection import PARTIAL_SECONDS
 from .redis.faults import REDIS_ERRORS
 from .redis.probe import by_server
 from .redis.scripts import clear_errors
-
-if TYPE_CHECKING:
-    from .broker import Broker
-    from .queue import Queue
+from .registry import QueueRegistry, ShardSet
 
 #: every job once
 SEARCHED: Final = ("waiting", "reserved", "morgue")
@@ -39,15 +37,16 @@ class Lease:
 class Inspector:
     """Reader of the queues of a broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.reader = Reader(broker)
+    def __init__(self, registry: QueueRegistry[ShardSet]) -> None:
+        self._registry = registry
+        self._deployment = registry.deployment
+        self.reader = Reader(registry.deployment)
 
     # -- counts ------------------------------------------------------------------------------------------------------
 
     def counts(self, queue: str) -> Counts:
         """Return the numbers of jobs of a queue by place; all zero for a queue that does not exist."""
-        existing = self._broker.known_queue(queue)
+        existing = self._registry.known_queue(queue)
         return self._count([existing])[0] if existing else Counts(queue)
 
     def all_counts(
@@ -55,7 +54,7 @@ class Inspector:
         *,
         horizon: Sequence[int] = (),
         by_shard: bool = False,
-        queues: Sequence[Queue] | None = None,
+        queues: Sequence[ShardSet] | None = None,
         partial: bool = False,
     ) -> list[Counts]:
         """Return the counts of every queue, in one round trip for each 16,384 shards (on a cluster: of each node).
@@ -72,25 +71,24 @@ class Inspector:
         """
         offsets = check_horizon(horizon)
         if queues is None:
-            queues = self._broker.reachable_queues() if partial else self._broker.queues()
+            queues = self._registry.reachable_queues() if partial else self._registry.queues()
         return self._count(queues, offsets, by_shard=by_shard, partial=partial)
 
-    def count_shards(self, queue: Queue, numbers: Sequence[int]) -> Counts:
-        """Return the joint counts of some shards of a queue, whatever their epochs."""
-        return Counts.joint(queue.name, read_stats(self._broker, [(queue, number) for number in numbers]))
-
-    def count_each_shard(self, queue: Queue, numbers: Sequence[int]) -> list[Counts]:
-        """Return the counts of each of these shards."""
-        answers = read_stats(self._broker, [(queue, number) for number in numbers])
-        return [Counts.joint(queue.name, [answer]) for answer in answers]
+    count_shards = staticmethod(count_shards)
+    count_each_shard = staticmethod(count_each_shard)
 
     def _count(
-        self, queues: Sequence[Queue], offsets: tuple[int, ...] = (), *, by_shard: bool = False, partial: bool = False
+        self,
+        queues: Sequence[ShardSet],
+        offsets: tuple[int, ...] = (),
+        *,
+        by_shard: bool = False,
+        partial: bool = False,
     ) -> list[Counts]:
         nothing = (0,) * (len(offsets) + 2)
         counts = {queue.name: Counts(queue.name, backlog=nothing) for queue in queues}
         places = [(queue, number) for queue in queues for number in queue.numbers]
-        answers = read_stats(self._broker, places, offsets, partial=partial)
+        answers = read_stats(self._deployment, places, offsets, partial=partial)
         for (queue, number), answer in zip(places, answers, strict=True):
             if isinstance(answer, QueueUnavailable):
                 counts[queue.name].unreachable.append(number)
@@ -109,13 +107,13 @@ class Inspector:
             QueueUnavailable: none answers.
         """
         with clear_errors():
-            client: Any = self._broker.client
-            if not self._broker.connection.cluster:
+            client: Any = self._deployment.client
+            if not self._deployment.connection.cluster:
                 return [client.info()]
             infos, failure = [], None
             for node in client.get_primaries():
                 try:
-                    with self._broker.connection.limited(PARTIAL_SECONDS):
+                    with self._deployment.connection.limited(PARTIAL_SECONDS):
                         infos += by_server(client.info(target_nodes=node))
                 except REDIS_ERRORS as error:
                     failure = error
@@ -123,11 +121,11 @@ class Inspector:
                 raise failure
         return infos
 
-    def last_ticks(self, ids: Sequence[tuple[Queue, str]]) -> list[int | None]:
+    def last_ticks(self, ids: Sequence[tuple[ShardSet, str]]) -> list[int | None]:
         """Return :meth:`Queue.last_tick` of many ids, in one round trip (on a cluster: of each node)."""
         if not ids:
             return []
-        pipeline = self._broker.client.pipeline(transaction=False)
+        pipeline = self._deployment.client.pipeline(transaction=False)
         owners = []
         for place, (queue, ident) in enumerate(ids):
             for number in queue.homes(ident):
@@ -144,7 +142,7 @@ class Inspector:
 
     def get(self, queue: str, ident: str, *, most_bytes: int | None = None) -> JobView | None:
         """Return the live job of an id, else the one buried last, else None; ``most_bytes`` as for :meth:`page`."""
-        existing = self._broker.known_queue(queue)
+        existing = self._registry.known_queue(queue)
         if existing is None:
             return None
         members = {(queue, number): [ident.encode()] for number in existing.homes(ident)}
@@ -157,8 +155,8 @@ class Inspector:
         view = self.get(queue, ident)
         if view is not None and view.state != "morgue":
             place = view.place_of(generation)
-            if not place and generation.digest and (existing := self._broker.known_queue(queue)) is not None:
-                place = existing.locate(ident, generation)
+            if not place and generation.digest and (existing := self._registry.known_queue(queue)) is not None:
+                place = LOCATE.anywhere(existing, ident, generation)
             if place:
                 return view.behind() if place == "gated" else view
         keys = set(generation.keys)
@@ -190,7 +188,7 @@ class Inspector:
             InvalidJob: the cursor is not valid.
         """
         after = unpack_cursor(cursor)
-        existing = self._broker.known_queue(queue)
+        existing = self._registry.known_queue(queue)
         if existing is None:
             return Page([])
         left = [entry for entry in self.reader.burials(existing, ident) if after is None or entry < after]
@@ -207,7 +205,7 @@ class Inspector:
         cursor = pack_cursor(last) if last is not None and last is not left[-1] else ""
         return Page(views, cursor, len(views))
 
-    def leases(self, jobs: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
+    def leases(self, jobs: Sequence[tuple[ShardSet, str]]) -> list[Lease | None]:
         """Return the lease of each of these jobs, or None, in one round trip (on a cluster: of each node).
 
         Args:
@@ -233,7 +231,7 @@ class Inspector:
 
         They are read in pieces, so for a job that changes meanwhile the result is not an atomic snapshot.
         """
-        existing = self._broker.known_queue(queue)
+        existing = self._registry.known_queue(queue)
         return iter(()) if existing is None else self.reader.payloads(existing, ident)
 
     def page(
@@ -292,7 +290,7 @@ class Inspector:
             seconds=seconds,
             partial=partial,
         )
-        existing = self._broker.reachable_queue(queue) if partial else self._broker.known_queue(queue)
+        existing = self._registry.reachable_queue(queue) if partial else self._registry.known_queue(queue)
         if existing is None:
             return Page([])
         return read_page(self.reader, existing, request)

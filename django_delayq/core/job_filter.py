@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 from .errors import InvalidJob
 from .inputs import short
 from .job import MAX_ID_BYTES
+from .job_view import JobView
 
-if TYPE_CHECKING:
-    from .job_view import JobView
-    from .reading import Bound
+Bound: TypeAlias = float | str | None
 
 #: maximum length of a text to find, and of a task's name, in bytes
 MOST_TEXT_BYTES: Final = 1000

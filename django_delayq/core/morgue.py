@@ -11,18 +11,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
 
 from .actions import AT_A_TIME, ELSEWHERE, Action, Name, live_ids
 from .errors import InvalidJob
+from .job import Generation
 from .job_view import record_name, split_name
+from .reading import Reader
 from .records.frames import encode_id, names_of, pack, pack_generation, pack_named, unpack, unpack_fields
 from .records.keys import MAX_SHARDS, number_of
-
-if TYPE_CHECKING:
-    from .job import Generation
-    from .queue import Queue
+from .registry import ShardSet
+from .resharding import visit
 
 #: no such record; the shard is closed and the id not live there
 _ABSENT: Final = "absent"
@@ -76,9 +76,9 @@ class KickPace:
             raise InvalidJob(f"a pace is a number of jobs per second above 0, not {per_second}")
         return cls(now_ms + delay_ms, relative=False, step=1000 / per_second)
 
-    def delay_ms(self, queue: Queue) -> int:
+    def delay_ms(self, queue: ShardSet) -> int:
         """Return the delay of the next job, counted from now."""
-        return int(self.ms if self.relative else max(0.0, self.ms - queue.broker.now_ms()))
+        return int(self.ms if self.relative else max(0.0, self.ms - queue.deployment.now_ms()))
 
 
 class Kick(Action):
@@ -94,7 +94,7 @@ class Kick(Action):
         self._pace = pace
         self._replace = b"1" if replace else b"0"
 
-    def call(self, queue: Queue, number: int, entries: bytes, request: bytes | None = None) -> list[str]:
+    def call(self, queue: ShardSet, number: int, entries: bytes, request: bytes | None = None) -> list[str]:
         """Kick packed entries of a shard (:meth:`Action.call`); the next call continues at the pace."""
         pace = self._pace
         self.arguments = (pace.ms, b"1" if pace.relative else b"0", pace.step, self._replace)
@@ -102,7 +102,7 @@ class Kick(Action):
         pace.ms += outcomes.count("kicked") * pace.step
         return outcomes
 
-    def in_shard(self, queue: Queue, number: int, names: Sequence[Name]) -> list[str]:
+    def in_shard(self, queue: ShardSet, number: int, names: Sequence[Name]) -> list[str]:
         """Kick jobs of a shard (:meth:`Action.in_shard`); a job that belongs to another shard is put there."""
         # An id that is live in an older epoch is put back there, so these are kicked one by one.
         older = live_in_older(queue, number, [ident for ident, _ in names])
@@ -114,7 +114,7 @@ class Kick(Action):
         ]
 
     def anywhere(
-        self, queue: Queue, ident: str, generation: Generation | None = None, *, request: bytes | None = None
+        self, queue: ShardSet, ident: str, generation: Generation | None = None, *, request: bytes | None = None
     ) -> str:
         """Kick one job wherever it is (:meth:`Action.anywhere`).
 
@@ -122,7 +122,7 @@ class Kick(Action):
         """
         return self._anywhere(queue, encode_id(ident), pack_generation(generation)[0], request)
 
-    def _anywhere(self, queue: Queue, ident: bytes, key: bytes, request: bytes | None = None) -> str:
+    def _anywhere(self, queue: ShardSet, ident: bytes, key: bytes, request: bytes | None = None) -> str:
         name = ident.decode()
         epochs = queue.epochs
         if len(epochs) == 1:
@@ -138,7 +138,7 @@ class Kick(Action):
             grave = _find(queue, name, key)
         return self._bring_back(queue, ident, grave)
 
-    def _bring_back(self, queue: Queue, ident: bytes, grave: _Grave) -> str:
+    def _bring_back(self, queue: ShardSet, ident: bytes, grave: _Grave) -> str:
         entry = pack_named(ident, grave.key)
 
         def ask(number: int) -> str | None:
@@ -150,9 +150,9 @@ class Kick(Action):
                     _CAME_BACK.call(queue, grave.shard, entry, grave.request)
             return None if outcome in (ELSEWHERE, _ABSENT) else outcome
 
-        return queue.visit(ident.decode(), ask) or "gone"
+        return visit(queue, ident.decode(), ask) or "gone"
 
-    def _adopt(self, queue: Queue, number: int, ident: bytes, grave: _Grave) -> str:
+    def _adopt(self, queue: ShardSet, number: int, ident: bytes, grave: _Grave) -> str:
         delay_ms = self._pace.delay_ms(queue)
         content = (grave.task, grave.record)
         reply: bytes = queue.call("adopt", number, ident, delay_ms, self._replace, *content, request=grave.request)
@@ -171,7 +171,7 @@ class Discard(Action):
         super().__init__("discard", {"d": "discarded", "n": "gone"}, *arguments)
 
     def anywhere(
-        self, queue: Queue, ident: str, generation: Generation | None = None, *, request: bytes | None = None
+        self, queue: ShardSet, ident: str, generation: Generation | None = None, *, request: bytes | None = None
     ) -> str:
         """Delete one morgue record wherever it is; see :meth:`Action.anywhere`."""
         encoded, key = encode_id(ident), pack_generation(generation)[0]
@@ -190,21 +190,21 @@ class Discard(Action):
 _CAME_BACK: Final = Discard(b"1")
 
 
-def _find(queue: Queue, ident: str, key: bytes) -> _Grave | None:
+def _find(queue: ShardSet, ident: str, key: bytes) -> _Grave | None:
     """Return the morgue record of this generation, or the latest of the id, from any epoch."""
     name = record_name(ident.encode(), key)
     names = [(number, name) for number in queue.homes(ident)] if key else _names(queue, ident)
     for number, name in names:
-        frame = queue.broker.inspector.reader.read(queue.name, number, buried=True, members=[name])
+        frame = Reader(queue.deployment).read(queue.name, number, buried=True, members=[name])
         _more, _looked_at, _now_ms, tasks, (members, records, *_) = unpack(frame)
         if members:
             return _grave_of(number, name, records[0], names_of(tasks))
     return None
 
 
-def _names(queue: Queue, ident: str) -> list[tuple[int, bytes]]:
+def _names(queue: ShardSet, ident: str) -> list[tuple[int, bytes]]:
     """Return shard and name of each record of an id, the latest first."""
-    return [(entry.shard, entry.member) for entry in queue.broker.inspector.reader.burials(queue, ident)]
+    return [(entry.shard, entry.member) for entry in Reader(queue.deployment).burials(queue, ident)]
 
 
 def _grave_of(number: int, name: bytes, packed: bytes, tasks: Mapping[int, str]) -> _Grave:
@@ -218,7 +218,7 @@ def _grave_of(number: int, name: bytes, packed: bytes, tasks: Mapping[int, str])
     return _Grave(number, split_name(name)[1], record["buried_at"], task, pack(record))
 
 
-def live_in_older(queue: Queue, number: int, idents: Sequence[bytes]) -> set[bytes]:
+def live_in_older(queue: ShardSet, number: int, idents: Sequence[bytes]) -> set[bytes]:
     """Return the ids that are live in a shard of an epoch before that of shard ``number``.
 
     The other ids cannot become live there any more, so they need to be handled in their own shard only.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from . import retry
 from .errors import InvalidJob, Misconfigured
@@ -35,9 +35,6 @@ from .job import DEFAULT_PRIORITY, MAX_ID_BYTES, PRIORITIES
 from .records.keys import MAX_SHARDS
 from .retry import Policy, default_backoff
 from .times import check_timezone, ttr_ms_of
-
-if TYPE_CHECKING:
-    from .task import Task
 
 MAX_BATCH: Final = 250
 DEFAULT_MAX_PAYLOADS: Final = 10_000
@@ -470,40 +467,3 @@ def stored_members(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is stored with a job for its options that are set, by the names of the members."""
     rows = ((OPTIONS.get(name), name, value) for name, value in options.items() if value is not None)
     return {row.member: row.job(name, value) for row, name, value in rows if row is not None and row.member and row.job}
-
-
-def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> None:
-    """Check that all names are schedule options that ``task`` supports.
-
-    Raises:
-        TypeError: unknown option.
-        InvalidJob: an option that a task of this kind does not have.
-    """
-    check_known(options, CALL_OPTIONS, "schedule option", TypeError)
-    if task is not None:
-        check_kind(task, options)
-
-
-def check_kind(task: Task, options: Mapping[str, Any]) -> None:
-    """Check that no option belongs to the other kind of tasks, plain or merged.
-
-    Raises:
-        InvalidJob: one does.
-    """
-    merge = task.options.merge
-    for name, value in options.items():
-        row = OPTIONS.get(name)
-        if row is None or row.job is None:
-            continue
-        if merge and row.kind == "plain" and value is not None:
-            raise InvalidJob(
-                f"task {task.name}: {name} is for plain tasks; the payloads of a merged job come at different times. "
-                f"Put the time into the payload and look at it in the task"
-            )
-        if not merge and row.kind == "merged":
-            raise InvalidJob(
-                f"task {task.name}: the option {name!r} is for merged tasks (@task(merge=True)). If it is an argument "
-                f"of your function, pass it as kwargs={{{name!r}: …}}"
-            )
-        if not merge:
-            row.refuse_merged_value(name, value)

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from .deployment import Deployment
 from .errors import QueueUnavailable
 from .records.keys import permits_key
 from .redis.scripts import clear_errors
 from .wake import wake
-
-if TYPE_CHECKING:
-    from .broker import Broker
 
 Place = tuple[str, int]
 
@@ -45,12 +42,14 @@ class Permits:
     places: tuple[Place, ...]
 
 
-def lasting_ms(broker: Broker) -> int:
+def lasting_ms(deployment: Deployment) -> int:
     """Return how long permits last: a little longer than the leases that are won or renewed after them."""
-    return broker.lease_ms + broker.lease_ms // 10
+    return deployment.lease_ms + deployment.lease_ms // 10
 
 
-def change(broker: Broker, limit: str, total: int, holdings: Sequence[Holding], place: Place | None = None) -> Permits:
+def change(
+    deployment: Deployment, limit: str, total: int, holdings: Sequence[Holding], place: Place | None = None
+) -> Permits:
     """Set the permits of holders, and wake the shards whose jobs waited for those that became free.
 
     Args:
@@ -61,12 +60,12 @@ def change(broker: Broker, limit: str, total: int, holdings: Sequence[Holding], 
     """
     words = [str(word) for one in holdings for word in (one.holder, one.keep, one.wanted, one.ms)]
     waiting = "" if place is None else f"{place[1]}:{place[0]}"
-    key = permits_key(broker.prefix, limit).encode()
-    reply = broker.scripts.call("permits", (key,), str(total), waiting, *words)
+    key = permits_key(deployment.prefix, limit).encode()
+    reply = deployment.scripts.call("permits", (key,), str(total), waiting, *words)
     n = len(holdings)
     places = tuple(map(_place_of, reply[n + 1 :]))
     with suppress(QueueUnavailable):  # a lost token delays work until the next safety check; the permits are changed
-        wake(broker, places, beside=key)
+        wake(deployment, places, beside=key)
     return Permits(tuple(reply[:n]), None if reply[n] < 0 else float(reply[n]), places)
 
 
@@ -75,8 +74,8 @@ def _place_of(word: bytes) -> Place:
     return queue, int(number)
 
 
-def read(broker: Broker, limit: str) -> dict[str, int]:
+def read(deployment: Deployment, limit: str) -> dict[str, int]:
     """Return the holders of permits of a limit with their numbers; some may have ended."""
     with clear_errors():
-        stored = broker.client.hgetall(permits_key(broker.prefix, limit))
+        stored = deployment.client.hgetall(permits_key(deployment.prefix, limit))
     return {holder.decode(): int(value.split()[0]) for holder, value in stored.items() if not holder.startswith(b"\0")}

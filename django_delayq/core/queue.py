@@ -1,6 +1,6 @@
 """Queue with its verbs: schedule one job or many, and one method for each verb that names a job by its id.
 
-Many jobs are sent by :mod:`.sending.many`; the verbs of holders are in :mod:`.shards`.
+Many jobs are sent by :mod:`.sending.many`; the verbs of holders stand in :mod:`.holding`.
 
 The delivery guarantee is implemented here and in the scripts: at least once under the durability of the Redis in use;
 never before the due time on Redis's clock; at most one live lease per id; a holder that lost its lease changes nothing,
@@ -11,47 +11,108 @@ the client library may repeat it after a lost reply: the repeated call gets the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from zlib import crc32
 
-from . import actions
+from . import actions, holding
 from .actions import live_ids
 from .errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
+from .figures import Tally
 from .job import Generation, NewJob, new_key, request_for
 from .morgue import Discard, Kick, KickPace
 from .outcomes import (
     CLOSED_LETTER,
     CLOSED_REPLY,
     FULL_LETTER,
+    MOST_MARKS,
     OF_LETTER,
     UNCHANGED_LETTERS,
     Batch,
+    CompletionMark,
     ScheduleOutcome,
+    Tick,
     count_outcomes,
 )
-from .records.frames import CHUNK, pack_deadline, pack_known, pack_new, start_flag
-from .records.keys import Shard, number_of
+from .records.frames import (
+    CHUNK,
+    pack_deadline,
+    pack_known,
+    pack_marks,
+    pack_new,
+    start_flag,
+    unpack_marks,
+    unpack_tick,
+)
+from .records.keys import number_of
+from .records.layout import Layout
 from .redis.faults import Fault, classify
 from .redis.pool import last_sent, within
 from .redis.scripts import clear_errors
-from .sending.epoch_walk import EpochWalk
-from .sending.many import JobSender, check_together, until_room
+from .registry import QueueRegistry, ShardSet
+from .resharding import visit
+from .sending.many import JobSender, check_together, is_confirmed, until_room
 from .sending.quotas import RoomSearch
-from .shards import Shards
-
-T = TypeVar("T")
 
 
-class Queue(Shards):
+class Queue(ShardSet):
     """Named queue of jobs. Get one from :meth:`Broker.queue`; all methods may be called from any thread.
 
     Every method raises :class:`QueueUnavailable` when Redis cannot be reached or temporarily refuses to work.
     """
 
+    def __init__(self, registry: QueueRegistry[ShardSet], name: str, layout: Layout, tally: Tally) -> None:
+        super().__init__(registry, name, layout)
+        #: counters of finished attempts in this process that are not in Redis yet
+        self.tally = tally
+
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}, shards={self.shards}>"
+
+    # -- verbs of holders, on one shard by its number (:mod:`.holding`) ------------------------------------------------
+
+    reserve = holding.reserve
+    settle_reserve = holding.settle_reserve
+    settle = holding.settle
+    touch = holding.touch
+    expired = holding.expired
+    take_over = holding.take_over
+    begun = holding.begun
+    held_by = holding.held_by
+    leases = holding.leases
+    batch_of = holding.batch_of
+
+    # -- verbs of dispatchers ------------------------------------------------------------------------------------------
+
+    def tick(self, number: int, *, hold: bool = False) -> Tick:
+        """Return the state of a shard to a dispatcher; wake a consumer if due work waits, and restore lost rules.
+
+        Args:
+            hold: arm the reaper hold: for one lease no job is taken from its holder, because holders may have been
+                unable to extend their leases (an outage, a clock that jumped).
+        """
+        tick, stored_rules = unpack_tick(self.call("tick", number, b"1" if hold else b"0"))
+        self.registry.check_rules(self, number, stored_rules, tick.now_ms)
+        return tick
+
+    def marks(
+        self, number: int, forget: Sequence[CompletionMark] = (), limit: int = MOST_MARKS
+    ) -> list[CompletionMark]:
+        """Return completion marks of a shard, and forget processed ones.
+
+        Args:
+            forget: marks that were processed; one that has changed since stays.
+            limit: maximum number of other marks returned.
+
+        Returns:
+            Marks in no order, a random choice if there are more.
+        """
+        some, rest = forget[:MOST_MARKS], forget[MOST_MARKS:]
+        while rest:
+            self.call("marks", number, pack_marks(some), 0, request=b"")
+            some, rest = rest[:MOST_MARKS], rest[MOST_MARKS:]
+        return unpack_marks(self.call("marks", number, pack_marks(some), limit, request=b""))
 
     # -- new jobs ------------------------------------------------------------------------------------------------------
 
@@ -76,7 +137,7 @@ class Queue(Shards):
             NotConfirmed: Redis has the job, and no confirmation came in time. ``error.outcomes`` is its outcome.
         """
         # A durable job may have been sent before, by a process that died before it got the reply.
-        if not_after_ms is None and self._is_plain(new) and self.broker.scripts.call(*self._fresh_call(new)):
+        if not_after_ms is None and self._is_plain(new) and self.deployment.scripts.call(*self._fresh_call(new)):
             return ScheduleOutcome.CREATED
         send = partial(self._schedule_one, new, not_after_ms=not_after_ms, request=request)
         outcome = send()
@@ -90,14 +151,14 @@ class Queue(Shards):
         It needs no thread if Redis accepts the job at once. Otherwise the same call, with the same request id, is made
         in a thread: it waits, looks elsewhere, tries again or raises the error. Both share one time limit.
         """
-        scripts, connection, request = self.broker.scripts, self.broker.connection, None
+        scripts, connection, request = self.deployment.scripts, self.deployment.connection, None
         until = time.monotonic() + connection.patience
-        if connection.loops.can_call and not (new.room_ms or self.is_confirmed(new)):
+        if connection.loops.can_call and not (new.room_ms or is_confirmed(self.deployment, new)):
             try:
                 if self._is_plain(new) and await scripts.call_on_loop(*self._fresh_call(new), until=until):
                     return ScheduleOutcome.CREATED
                 request = request_for((new,))
-                epoch, shards = self._first_epoch(fresh=_is_nowhere(new))
+                epoch, shards = self.first_epoch(fresh=_is_nowhere(new))
                 shard = self.shard(number_of(epoch, crc32(new.id.encode()) % shards))
                 args = (request, shard.constants, pack_new(new), b"0", b"", b"", b"1")
                 reply: bytes = await scripts.call_on_loop("schedule", shard.keys, *args, until=until)
@@ -169,13 +230,6 @@ class Queue(Shards):
         sender.unconfirmed.check(counts)
         return counts
 
-    def is_confirmed(self, new: NewJob) -> bool:
-        """Return True if the call of a job has to wait for a confirmation (:mod:`..redis.scripts`)."""
-        rule = self.broker.connection.confirmation
-        if rule is None:
-            return False
-        return new.durable or (rule.by_default if new.confirmed is None else new.confirmed)
-
     def accepted(self, outcome: ScheduleOutcome, new: NewJob) -> ScheduleOutcome:
         """Return the outcome of a job; raise :meth:`refusal` if Redis did not accept the job."""
         if outcome.is_refusal:
@@ -207,7 +261,7 @@ class Queue(Shards):
 
     def paused_error(self) -> QueuePaused:
         """Return the error for a new job that was refused because of a pause: of this queue, or of all producers."""
-        if self.broker.producers_paused_since() is not None:
+        if self.registry.producers_paused_since() is not None:
             return QueuePaused(
                 f"no queue of this deployment takes new jobs now, not even {self.name!r}: all producers are paused; "
                 "end it by manage.py delayq_queue resume-producers, or try again later"
@@ -216,14 +270,14 @@ class Queue(Shards):
 
     def _is_plain(self, new: NewJob) -> bool:
         """Return True for a job under an id that was just generated, and with nothing else to look at."""
-        return new.fresh and new.payload is None and not (new.durable or self.is_confirmed(new))
+        return new.fresh and new.payload is None and not (new.durable or is_confirmed(self.deployment, new))
 
     def _fresh_call(self, new: NewJob) -> tuple[Any, ...]:
         """Return script, keys and arguments of the shortest call for such a job; it replies whether it stored it."""
         # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
         new.key = new.key or new_key()
         keys = self.home(new.id).fresh_keys[new.priority]
-        return "schedule_fresh", keys, new.key, self.broker.repeats, pack_new(new)
+        return "schedule_fresh", keys, new.key, self.deployment.repeats, pack_new(new)
 
     def _schedule_one(
         self,
@@ -244,7 +298,7 @@ class Queue(Shards):
         entry, deadline = pack_new(new), pack_deadline(not_after_ms)
         if request is None and new.repeatable:
             request = request_for((new,))
-        confirmed = not tick and self.is_confirmed(new)
+        confirmed = not tick and is_confirmed(self.deployment, new)
         missing: NotConfirmed | None = None
 
         def ask(number: int) -> str | None:
@@ -260,67 +314,11 @@ class Queue(Shards):
             letter = chr(reply[0])
             return None if letter == CLOSED_LETTER else letter
 
-        letter = self.visit(new.id, ask, create=True, fresh=_is_nowhere(new)) or CLOSED_LETTER
+        letter = visit(self, new.id, ask, create=True, fresh=_is_nowhere(new)) or CLOSED_LETTER
         if missing is not None and letter not in UNCHANGED_LETTERS:
             missing.id, missing.outcomes, missing.unconfirmed = new.id, [OF_LETTER[letter]], {0}
             raise missing
         return letter
-
-    # -- shards of an id -----------------------------------------------------------------------------------------------
-
-    @property
-    def shards(self) -> int:
-        """Number of shards of the present epoch."""
-        return int(self.layout["shards"])
-
-    def home(self, ident: str) -> Shard:
-        """Return the shard for new jobs of this id."""
-        present = self.present
-        return present[crc32(ident.encode()) % len(present)]
-
-    def shard_of(self, ident: str) -> int:
-        """Return the number of the shard for new jobs of this id."""
-        return self.home(ident).number
-
-    def homes(self, ident: str) -> tuple[int, ...]:
-        """Return the numbers of the shards in which jobs of this id may lie, those of older epochs first."""
-        crc = crc32(ident.encode())
-        return tuple(number_of(epoch, crc % shards) for epoch, shards in self.epochs) or (self.shard_of(ident),)
-
-    def reload(self) -> bool:
-        """Read the layout again; return True if the set of shards has changed."""
-        before = self.epochs
-        self.broker.read_layout(self.name)
-        return self.epochs != before
-
-    def _first_epoch(self, *, fresh: bool) -> tuple[int, int]:
-        """Return number and shards of the oldest epoch in which an id may live."""
-        return (self.epochs or ((self.layout["epoch"], self.shards),))[-1 if fresh else 0]
-
-    def visit(
-        self, ident: str, ask: Callable[[int], T | None], *, create: bool = False, fresh: bool = False
-    ) -> T | None:
-        """Call the shards in which an id may live, the oldest first, until one has it (:mod:`.resharding`).
-
-        Args:
-            ask: called with the number of a shard; None means that the shard is closed and the id not live in it.
-            create: re-create a deleted queue.
-            fresh: the id was generated just now, so it is live nowhere.
-
-        Returns:
-            The result of ``ask``; None if the queue was deleted.
-        """
-        crc = crc32(ident.encode())
-        epoch, shards = self._first_epoch(fresh=fresh)
-        walk = EpochWalk(self, lambda: self.epochs, create=create)
-        while True:
-            answer = ask(number_of(epoch, crc % shards))
-            if answer is not None:
-                return answer
-            later = walk.after(epoch)
-            if later is None:
-                return None
-            epoch, shards = later
 
     # -- ticks of recurring tasks --------------------------------------------------------------------------------------
 
@@ -328,7 +326,7 @@ class Queue(Shards):
         """Return the last tick of an id that :meth:`schedule_tick` fired, Unix ms."""
         with clear_errors():
             ticks = [
-                self.broker.client.hget(self.shard(number).names["meta"], f"tick:{ident}")
+                self.deployment.client.hget(self.shard(number).names["meta"], f"tick:{ident}")
                 for number in self.homes(ident)
             ]
         return max((int(tick) for tick in ticks if tick is not None), default=None)
@@ -410,9 +408,9 @@ class Queue(Shards):
             frame = self.call("reserve", number, worker.encode(), 1, ttr, flag, ident.encode(), which)
             return None if frame == CLOSED_REPLY else self.batch_of(frame, number, worker, last_sent(began))
 
-        batch = self.visit(ident, partial(ask, buried=buried)) or Batch()
+        batch = visit(self, ident, partial(ask, buried=buried)) or Batch()
         if buried and not batch.jobs and self._kick_old(ident):
-            batch = self.visit(ident, ask) or Batch()
+            batch = visit(self, ident, ask) or Batch()
         return batch
 
     def _kick_old(self, ident: str) -> bool:

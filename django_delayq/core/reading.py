@@ -15,22 +15,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgpack
 
+from .deployment import Deployment
 from .errors import InvalidJob, QueueUnavailable
 from .inputs import short
 from .job import Payload
-from .job_filter import JobFilter
+from .job_filter import Bound, JobFilter
 from .job_view import JobView, unpack_reply
 from .records.frames import CHUNK, unpack_payload
 from .records.keys import DUE_KEYS, SHARD_KEYS
 from .redis.scripts import Call
-
-if TYPE_CHECKING:
-    from .broker import Broker
-    from .queue import Queue
+from .registry import ShardSet
 
 #: returns True for a job that belongs on the page
 Accepts = Callable[[JobView], bool]
@@ -47,8 +45,6 @@ INDEXES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 _SCORE: Final = re.compile(rb"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
 #: orders whose scores are µs of which the last three digits are a place of arrival
 _PLACED: Final = ("due", "updated")
-
-Bound: TypeAlias = float | str | None
 
 
 @dataclass(slots=True, order=True)
@@ -148,18 +144,18 @@ def unpack_cursor(cursor: str) -> IndexEntry | None:
 class Reader:
     """Reader of the jobs of a broker's queues."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
 
     def read(self, queue: str, shard: int, **wanted: Any) -> bytes:
         """Return the reply of ``read.lua`` for a shard; see there for what can be wanted."""
-        place = self._broker.shard(queue, shard)
-        reply: bytes = self._broker.scripts.call("read", place.keys, b"", place.constants, _pack(wanted))
+        place = self._deployment.shard(queue, shard)
+        reply: bytes = self._deployment.scripts.call("read", place.keys, b"", place.constants, _pack(wanted))
         return reply
 
     def walk(
         self,
-        queue: Queue,
+        queue: ShardSet,
         place: str,
         bounds: Range,
         *,
@@ -231,7 +227,7 @@ class Reader:
                     break
                 frame = self.read(queue, number, **_contents(rest, buried, most))
 
-    def last_scores(self, queue: Queue, place: str, by: str) -> dict[int, float]:
+    def last_scores(self, queue: ShardSet, place: str, by: str) -> dict[int, float]:
         """Return the largest score of an order in each shard that has jobs of the place."""
         wanted = {"names": True, "limit": 1, "reverse": True}
         requests = [
@@ -245,7 +241,7 @@ class Reader:
                 lasts[number] = max(entry.score, lasts.get(number, entry.score))
         return lasts
 
-    def burials(self, queue: Queue, ident: str) -> list[IndexEntry]:
+    def burials(self, queue: ShardSet, ident: str) -> list[IndexEntry]:
         """Return the entries of an id's records in the morgue, up to 250 of a shard, the last burial first."""
         wanted = {"index": _position("morgue_id"), "limit": CHUNK, "names": True, "buried_at": True}
         wanted |= Range("id", ident, ident).arguments()
@@ -255,7 +251,7 @@ class Reader:
             (entry for (_, number, _), frame in frames for entry in unpack_entries(frame, number)[1]), reverse=True
         )
 
-    def payloads(self, queue: Queue, ident: str) -> Iterator[Payload]:
+    def payloads(self, queue: ShardSet, ident: str) -> Iterator[Payload]:
         """Yield the payloads of a live merged job; see :meth:`Inspector.payloads`."""
         for number in queue.homes(ident):
             after, some = b"", False
@@ -272,10 +268,10 @@ class Reader:
     def _read_all(self, requests: Sequence[tuple[str, int, Mapping[str, Any]]], partial: bool = False) -> list[Any]:
         """Return the replies of many shards; see :meth:`.Scripts.call_many`."""
         calls = [
-            Call.on_shard("read", self._broker.shard(queue, number), _pack(wanted))
+            Call.on_shard("read", self._deployment.shard(queue, number), _pack(wanted))
             for queue, number, wanted in requests
         ]
-        return self._broker.scripts.call_many(calls, partial=partial)
+        return self._deployment.scripts.call_many(calls, partial=partial)
 
 
 def unpack_entries(frame: bytes, shard: int) -> tuple[bool, list[IndexEntry]]:
@@ -355,7 +351,7 @@ class StoredText:
         return any(needle in text.casefold() for text in view.texts() for needle in self._needles)
 
 
-def read_page(reader: Reader, queue: Queue, request: PageRequest) -> Page:
+def read_page(reader: Reader, queue: ShardSet, request: PageRequest) -> Page:
     """Return a page. With conditions it reads on until the page is full, or the time is over.
 
     One entry more than needed is read each time, because it shows if the index ends.
@@ -390,7 +386,7 @@ def read_page(reader: Reader, queue: Queue, request: PageRequest) -> Page:
 
 
 def matching(
-    reader: Reader, queue: Queue, request: PageRequest, entries: Sequence[IndexEntry]
+    reader: Reader, queue: ShardSet, request: PageRequest, entries: Sequence[IndexEntry]
 ) -> Iterator[tuple[IndexEntry, JobView | None]]:
     """Yield each entry with its job; None if the job does not belong on the page, or was settled since it was read."""
     members: dict[tuple[str, int], list[bytes]] = {}
@@ -404,7 +400,7 @@ def matching(
         yield entry, view if view is not None and _belongs(view, request, reader, queue) else None
 
 
-def _belongs(view: JobView, request: PageRequest, reader: Reader, queue: Queue) -> bool:
+def _belongs(view: JobView, request: PageRequest, reader: Reader, queue: ShardSet) -> bool:
     """Return True if a job belongs on the page; then it has no more bytes than requested."""
     where = request.where
     if not where.holds(view):
@@ -417,7 +413,7 @@ def _belongs(view: JobView, request: PageRequest, reader: Reader, queue: Queue) 
     return belongs
 
 
-def _has_text(view: JobView, finds: Accepts, reader: Reader, queue: Queue) -> bool:
+def _has_text(view: JobView, finds: Accepts, reader: Reader, queue: ShardSet) -> bool:
     """Return True if a text is found in a job, or in a payload of a live merged one, which are read one by one."""
     if finds(view):
         return True

@@ -1,62 +1,208 @@
-"""Registry of the queues of a deployment: a hash in Redis with the layout of each queue, and the queues opened here."""
+"""Registry of the queues of a deployment: a hash in Redis with the layout of each queue, and the queues opened here.
+
+The layout is authoritative. A process believes the one that it read last, and reads it again from time to time and
+whenever a shard turns out to be closed. Each shard has the rules that follow from the layout, where the scripts read
+them. If a change is interrupted in between, or Redis loses a shard, the next tick of a dispatcher restores the rules.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, Generic, TypeVar
+from zlib import crc32
 
-from .errors import QueueUnavailable
+from . import rules
+from .deployment import Deployment
+from .errors import InvalidJob, QueueUnavailable
 from .inputs import unknown_queue
-from .layout_registry import LayoutRegistry, log
+from .job import new_request
 from .records import layout as layouts
-from .records.keys import PRODUCERS_FIELD
-from .records.layout import Layout
+from .records.frames import pack
+from .records.keys import PRODUCERS_FIELD, Shard, number_of
+from .records.layout import Epochs, Layout
 from .redis.connection import PARTIAL_SECONDS
 from .redis.scripts import clear_errors
+from .thread_lock import ThreadLock
+from .times import span_ms_of
 
-if TYPE_CHECKING:
-    from .queue import Queue
+log = logging.getLogger("django_delayq.core.broker")
 
 #: longest time for which a call waits for the registry of a cluster, in seconds, if the layout is known
 REGISTRY_SECONDS: Final = 1.0
 
 
-class QueueRegistry(LayoutRegistry):
-    """Queues of a deployment. Base of :class:`Broker`, which has the connection."""
+class ShardSet:
+    """Shards of one queue, as its layout names them.
 
-    #: seconds for which a process that only schedules believes a layout: Redis may have lost it, and another process
-    #: may have made the queue anew. The shards that are in it take jobs all the same
-    layout_seconds: float = 15.0
-    #: seconds after which a call no longer waits for another process's change of shards but completes it
-    takeover_seconds: float = 0.5
-    #: seconds for which a call waits for a change of shards before it gives up
-    change_seconds: float = 10.0
+    Other threads replace the layout at any moment: who needs two facts about it takes both from one of its attributes.
+    """
 
-    def __init__(self, prefix: str) -> None:
-        super().__init__(prefix)
+    layout: Layout
+    kind: str
+    #: numbers of all shards that may hold jobs, those of older epochs first; none for a deleted queue
+    numbers: tuple[int, ...]
+    #: (epoch, shards) of these shards
+    epochs: Epochs
+    #: True if the queue was deleted, as far as this process has read
+    deleted: bool
+    #: shards of the present epoch, for new jobs
+    present: tuple[Shard, ...]
+
+    def __init__(self, registry: QueueRegistry[ShardSet], name: str, layout: Layout) -> None:
+        self.registry = registry
+        self.deployment = registry.deployment
+        self.name = name
+        self._shards: dict[int, Shard] = {}
+        #: number of this layout among those that the queues of the process have adopted
+        self.adopted = 0
+        #: moment (monotonic) until which no room is searched, because there was none (:mod:`.sending.quotas`)
+        self.full_until = 0.0
+        #: moment (monotonic) at which the layout was read last
+        self.read_at = 0.0
+        self.install(layout)
+
+    def install(self, layout: Layout) -> None:
+        """Adopt the layout that the registry has of the queue now."""
+        epochs = layouts.epochs_of(layout)
+        numbers = tuple(layouts.all_numbers(epochs))
+        # Shards whose numbers may still be in use stay available.
+        self._shards = {
+            **self._shards,
+            **{number: self.deployment.shard(self.name, number) for number in numbers if number not in self._shards},
+        }
+        present = tuple(map(self.shard, layouts.shard_numbers(layout["epoch"], layout["shards"])))
+        # In one step, because other threads copy or read these without a lock.
+        vars(self).update(
+            layout=layout,
+            kind=layout["kind"],
+            numbers=numbers,
+            epochs=epochs,
+            deleted=layouts.is_deleted(layout),
+            present=present,
+        )
+
+    def reload(self) -> bool:
+        """Read the layout again; return True if the set of shards has changed."""
+        before = self.epochs
+        self.registry.read_layout(self.name)
+        return self.epochs != before
+
+    @property
+    def shards(self) -> int:
+        """Number of shards of the present epoch."""
+        return int(self.layout["shards"])
+
+    def shard(self, number: int) -> Shard:
+        """Return keys and constants of a shard, whatever its epoch."""
+        shard = self._shards.get(number)
+        return shard if shard is not None else self.deployment.shard(self.name, number)
+
+    def home(self, ident: str) -> Shard:
+        """Return the shard for new jobs of this id."""
+        present = self.present
+        return present[crc32(ident.encode()) % len(present)]
+
+    def shard_of(self, ident: str) -> int:
+        """Return the number of the shard for new jobs of this id."""
+        return self.home(ident).number
+
+    def homes(self, ident: str) -> tuple[int, ...]:
+        """Return the numbers of the shards in which jobs of this id may lie, those of older epochs first."""
+        crc = crc32(ident.encode())
+        return tuple(number_of(epoch, crc % shards) for epoch, shards in self.epochs) or (self.shard_of(ident),)
+
+    def first_epoch(self, *, fresh: bool) -> tuple[int, int]:
+        """Return number and shards of the oldest epoch in which an id may live.
+
+        Args:
+            fresh: the id was generated just now, so it is live nowhere.
+        """
+        return (self.epochs or ((self.layout["epoch"], self.shards),))[-1 if fresh else 0]
+
+    def call(
+        self, script: str, number: int, *args: object, request: bytes | None = None, confirmed: bool = False
+    ) -> Any:
+        """Run a script on a shard.
+
+        Args:
+            request: the id of the call, if it repeats an earlier one.
+            confirmed: wait until its writes are confirmed.
+        """
+        shard = self.shard(number)
+        request = new_request() if request is None else request
+        return self.deployment.scripts.call(script, shard.keys, request, shard.constants, *args, confirm=confirmed)
+
+    def rule(self, number: int, policy: Mapping[str, Any], *, closing: bool = False) -> None:
+        """Replace the rules of a shard that follow from the policy of its queue (``lua/rule.lua``).
+
+        Args:
+            policy: see :func:`.records.layout.rules_of`.
+            closing: close the shard for new ids, for good.
+        """
+        self.call("rule", number, pack(policy), b"1" if closing else b"0")
+
+    def close(self, numbers: Iterable[int]) -> None:
+        """Close shards for new ids, for good."""
+        for number in numbers:
+            self.call("rule", number, b"", b"1")
+
+
+Q_co = TypeVar("Q_co", bound=ShardSet, covariant=True)
+
+
+class QueueRegistry(Generic[Q_co]):
+    """Registry of the queues of a deployment.
+
+    Args:
+        make: returns a queue by its name and layout.
+    """
+
+    def __init__(self, deployment: Deployment, make: Callable[[str, Layout], Q_co]) -> None:
+        self.deployment = deployment
+        self.key = deployment.queues_key
+        self._make = make
+        #: shards and kind of a queue that is created without them
+        self.new_queue: Callable[[str], tuple[int | None, str]] = lambda name: (None, "python")
+        #: the producers of all queues are paused, as of the last read of the registry
+        self.producers_paused = False
+        self._queues: dict[str, Q_co] = {}
+        #: number of layouts that the queues have adopted so far
+        self._adopted = 0
+        self._lock = ThreadLock()
         #: moment (monotonic) until which the registry is not read again for known queues, because it was unreachable
         self._unreadable_until = -math.inf
 
-    def queue(self, name: str, *, shards: int | None = None, kind: str = "python") -> Queue:
+    # -- queues ------------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str, *, shards: int | None = None, kind: str | None = None) -> Q_co:
         """Return the queue of this name; create it if necessary.
 
         The first call of the deployment writes the layout into Redis. From then on Redis is authoritative, and a
         different number of shards only causes a warning: see ``delayq_reshard``. A deleted queue is created again.
 
         Args:
-            shards: number of shards of a new queue; None = one.
-            kind: ``python`` or ``pull``.
+            shards: number of shards of a new queue; None = as :attr:`new_queue` says.
+            kind: ``python`` or ``pull``; None = the same.
         """
-        return self._believed(name) or self._open(name, shards, kind)
+        believed = self.believed(name)
+        return self._open(name, shards, kind) if believed is None else believed
 
-    def _believed(self, name: str) -> Queue | None:
+    def is_believed(self, name: str) -> bool:
+        """Return True if :meth:`queue` returns the queue without a call to Redis."""
+        queue = self._queues.get(name)
+        fresh_since = time.monotonic() - self.deployment.layout_seconds
+        return queue is not None and not queue.deleted and queue.read_at > fresh_since
+
+    def believed(self, name: str) -> Q_co | None:
         """Return the queue of this name if this process knows it; its layout is read again from time to time."""
         queue = self._queues.get(name)
         if queue is None or queue.deleted:
             return None
-        if time.monotonic() >= queue.read_at + self.layout_seconds:
+        if time.monotonic() >= queue.read_at + self.deployment.layout_seconds:
             before, queue.read_at = queue.read_at, time.monotonic()  # of many threads, one reads it
             try:
                 self._read_again(name)
@@ -71,69 +217,23 @@ class QueueRegistry(LayoutRegistry):
         On a cluster the registry may be unreachable while the shards of the queue are not. Then the layout is believed
         for longer: jobs are accepted under an old one too, because shards that were closed since redirect them.
         """
-        others_live, now = self.connection.cluster, time.monotonic()
-        if others_live and now < self._unreadable_until:
+        connection, now = self.deployment.connection, time.monotonic()
+        if connection.cluster and now < self._unreadable_until:
             return
         try:
-            with self.connection.limited(REGISTRY_SECONDS):
+            with connection.limited(REGISTRY_SECONDS):
                 if self.read_layout(name)[1] is None:
                     self._restore(name)
         except QueueUnavailable as error:
-            if not others_live:
+            if not connection.cluster:
                 raise
-            self._unreadable_until = now + self.layout_seconds
+            self._unreadable_until = now + self.deployment.layout_seconds
             log.warning("the registry cannot be read; queues are used as they were read last: %s", error)
 
-    def known_queue(self, name: str) -> Queue | None:
-        """Return the queue of this name if the deployment has it now; never create it."""
-        _, layout = self.read_layout(name)
-        return self._queues[name] if layout is not None and not layouts.is_deleted(layout) else None
+    def _open(self, name: str, shards: int | None, kind: str | None) -> Q_co:
+        new_shards, new_kind = self.new_queue(name)
+        shards, kind = shards or new_shards, kind or new_kind
 
-    def reachable_queue(self, name: str) -> Queue | None:
-        """Return the queue of this name if the deployment has it, as last known if the registry does not answer now.
-
-        For what people look at, on a cluster of which a part is away.
-        """
-        try:
-            with self.connection.limited(PARTIAL_SECONDS):
-                return self.known_queue(name)
-        except QueueUnavailable:
-            queue = self._queues.get(name)
-            if queue is None or not self.connection.cluster:
-                raise
-            return None if queue.deleted else queue
-
-    def reachable_queues(self) -> list[Queue]:
-        """Return all queues, sorted by name; those that this process knows if the registry does not answer now.
-
-        Raises:
-            QueueUnavailable: it does not answer, and this process knows none, or Redis is no cluster.
-        """
-        try:
-            with self.connection.limited(PARTIAL_SECONDS):
-                return self.queues()
-        except QueueUnavailable:
-            opened = self.opened_queues()
-            if not opened or not self.connection.cluster:
-                raise
-            return opened
-
-    def opened_queues(self) -> list[Queue]:
-        """Return the queues that this process knows, sorted by name, without asking Redis."""
-        return [queue for _, queue in sorted(self._queues.items()) if not queue.deleted]
-
-    def require_queue(self, name: str) -> Queue:
-        """Return the queue of this name; never create it.
-
-        Raises:
-            InvalidJob: there is no such queue; the message lists the existing ones.
-        """
-        queue = self.known_queue(name)
-        if queue is None:
-            raise unknown_queue(name, self.queue_names())
-        return queue
-
-    def _open(self, name: str, shards: int | None, kind: str) -> Queue:
         def make(tombstone: Layout | None) -> Layout:
             if tombstone is None:
                 return layouts.new_layout(shards or 1, kind)
@@ -144,7 +244,7 @@ class QueueRegistry(LayoutRegistry):
         except QueueUnavailable as error:
             raise QueueUnavailable(
                 f"queue {name!r} cannot be used: this process has not read its layout yet, and the registry "
-                f"({self.queues_key}) cannot be read now; try again ({error})"
+                f"({self.key}) cannot be read now; try again ({error})"
             ) from (error.__cause__ or error)
         if shards is not None and layout["shards"] != shards:
             log.warning(
@@ -158,32 +258,67 @@ class QueueRegistry(LayoutRegistry):
             )
         return self._queues[name]
 
-    # -- all queues -------------------------------------------------------------------------------------------------
+    def known_queue(self, name: str) -> Q_co | None:
+        """Return the queue of this name if the deployment has it now; never create it."""
+        _, layout = self.read_layout(name)
+        return self._queues[name] if layout is not None and not layouts.is_deleted(layout) else None
+
+    def require_queue(self, name: str) -> Q_co:
+        """Return the queue of this name; never create it.
+
+        Raises:
+            InvalidJob: there is no such queue; the message lists the existing ones.
+        """
+        queue = self.known_queue(name)
+        if queue is None:
+            raise unknown_queue(name, self.queue_names())
+        return queue
+
+    def reachable_queue(self, name: str) -> Q_co | None:
+        """Return the queue of this name if the deployment has it, as last known if the registry does not answer now.
+
+        For what people look at, on a cluster of which a part is away.
+        """
+        try:
+            with self.deployment.connection.limited(PARTIAL_SECONDS):
+                return self.known_queue(name)
+        except QueueUnavailable:
+            queue = self._queues.get(name)
+            if queue is None or not self.deployment.connection.cluster:
+                raise
+            return None if queue.deleted else queue
+
+    def reachable_queues(self) -> list[Q_co]:
+        """Return all queues, sorted by name; those that this process knows if the registry does not answer now.
+
+        Raises:
+            QueueUnavailable: it does not answer, and this process knows none, or Redis is no cluster.
+        """
+        try:
+            with self.deployment.connection.limited(PARTIAL_SECONDS):
+                return self.queues()
+        except QueueUnavailable:
+            opened = self.opened_queues()
+            if not opened or not self.deployment.connection.cluster:
+                raise
+            return opened
+
+    def opened_queues(self) -> list[Q_co]:
+        """Return the queues that this process knows, sorted by name, without asking Redis."""
+        return [queue for _, queue in sorted(self._queues.items()) if not queue.deleted]
 
     def queue_names(self) -> list[str]:
         """Return the names of all queues of this deployment, sorted."""
         return [queue.name for queue in self.queues()]
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[Q_co]:
         """Return all queues of this deployment, sorted by name."""
         since = self._adopted
         with clear_errors():
-            stored = self.client.hgetall(self.queues_key)
-        self._note_producers(stored.get(PRODUCERS_FIELD))
+            stored = self.deployment.client.hgetall(self.key)
         return self._opened(stored, since)
 
-    def _opened(self, stored: dict[bytes, bytes], since: int) -> list[Queue]:
-        names = [name for name in sorted(stored) if name not in (b"", PRODUCERS_FIELD)]
-        opened = [self._adopt(name.decode(), layouts.decode(stored[name]), since) for name in names]
-        return [queue for queue in opened if not queue.deleted]
-
-    def _adopt(self, name: str, layout: Layout, since: int) -> Queue:
-        """Return the queue with a layout that was read; one that may be out of date is read again."""
-        if not self._install(name, layout, since):
-            self.read_layout(name)
-        return self._queues[name]
-
-    def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
+    def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Q_co]:
         """Return the queues that a process serves, as currently registered.
 
         Missing queues are created. Queues known locally but missing from Redis (after data loss) are restored,
@@ -196,21 +331,264 @@ class QueueRegistry(LayoutRegistry):
         since = self._adopted
         with clear_errors():
             if every:
-                stored = self.client.hgetall(self.queues_key)
+                stored = self.deployment.client.hgetall(self.key)
             else:
                 fields = [*(name.encode() for name in names), PRODUCERS_FIELD]
-                values = zip(fields, self.client.hmget(self.queues_key, fields), strict=True)
+                values = zip(fields, self.deployment.client.hmget(self.key, fields), strict=True)
                 stored = {field: value for field, value in values if value is not None}
-        self._note_producers(stored.get(PRODUCERS_FIELD))
         for name in sorted({*names, *(self._queues if every else ())}):
             if name.encode() not in stored and (name in self._queues or name not in awaited):
                 stored[name.encode()] = layouts.encode(self._restore(name))
         return self._opened(stored, since)
+
+    def _opened(self, stored: dict[bytes, bytes], since: int) -> list[Q_co]:
+        """Return the queues that exist with the layouts that were read; one that may be out of date is read again."""
+        self._note_producers(stored.get(PRODUCERS_FIELD))
+        names = [field.decode() for field in sorted(stored) if field not in (b"", PRODUCERS_FIELD)]
+        for name in names:
+            if not self._install(name, layouts.decode(stored[name.encode()]), since):
+                self.read_layout(name)
+        return [queue for name in names if not (queue := self._queues[name]).deleted]
 
     def _restore(self, name: str) -> Layout:
         queue = self._queues.get(name)
         if queue is None or queue.deleted:
             return self.queue(name).layout
         layout = self.create(name, lambda _: layouts.restored(queue.layout))
-        self.epochs.close_former(name, layout)
+        self._close_former(name, layout)
         return layout
+
+    # -- layouts -----------------------------------------------------------------------------------------------------
+
+    def read_layout(self, name: str) -> tuple[bytes, Layout | None]:
+        """Return the registry's layout of a queue, as stored and decoded; a known queue adopts it.
+
+        Epochs only grow. If this process has seen a later epoch, a failover to a replica lost it, and it is written
+        back (:func:`~.records.layout.put_back`).
+        """
+        while name:  # the registry keeps its change counter under ""
+            since = self._adopted
+            with clear_errors():
+                stored: bytes | None = self.deployment.client.hget(self.key, name)
+            if stored is None:
+                return b"", None
+            layout = layouts.decode(stored)
+            queue = self._later(name, layout)
+            if queue is None:
+                if self._install(name, layout, since):
+                    return stored, layout
+            elif queue.adopted <= since:
+                later = layouts.put_back(queue.layout, layout)
+                self._close_former(name, later)
+                if self.swap_layout(name, stored, later):
+                    log.warning("the registry lost epoch %d of queue %r; it is restored", queue.layout["epoch"], name)
+        return b"", None
+
+    def _later(self, name: str, layout: Layout) -> Q_co | None:
+        """Return the queue of this name if this process has seen a later epoch of it than that of a layout."""
+        queue = self._queues.get(name)
+        return queue if queue is not None and queue.layout["epoch"] > layout["epoch"] else None
+
+    def _close_former(self, name: str, layout: Layout) -> None:
+        """Close all but the present epoch of a layout again, after Redis lost the closed shards."""
+        ShardSet(self, name, layout).close(layouts.all_numbers(layouts.epochs_of(layout)[:-1]))
+
+    def _install(self, name: str, layout: Layout, since: int) -> bool:
+        """Let the queue of this name adopt a layout that was read or stored.
+
+        Args:
+            name: the queue.
+            layout: the layout.
+            since: value of ``_adopted`` before the call to Redis.
+
+        Returns:
+            False if it is of an earlier epoch than the known one, or another thread let the queue adopt another layout
+                since then: that one may be the later of the two, so the registry has to be read again.
+        """
+        with self._lock:
+            queue = self._queues.get(name)
+            if queue is None or queue.layout != layout:
+                if queue is None:
+                    queue = self._make(name, layout)
+                elif queue.adopted > since or self._later(name, layout) is not None:
+                    return False
+                else:
+                    queue.install(layout)
+                self._adopted += 1
+                queue.adopted = self._adopted
+                self._queues[name] = queue
+            queue.read_at = time.monotonic()
+            return True
+
+    def swap_layout(self, name: str, stored: bytes, layout: Layout, *, producers_paused: bool | None = None) -> bool:
+        """Replace the registry's layout of a queue; return False if it changed since ``stored`` was read.
+
+        Args:
+            producers_paused: for a layout that publishes new shards, whether these were prepared for paused producers;
+                False is returned if that is not so (any more).
+        """
+        prepared, since = b"" if producers_paused is None else b"%d" % producers_paused, self._adopted
+        packed = layouts.encode(layout)
+        reply = self.deployment.scripts.call("layout", (self.key.encode(),), name, stored, packed, prepared)
+        if reply == b"1" and not self._install(name, layout, since):
+            self.read_layout(name)
+        return bool(reply == b"1")
+
+    def change_layout(self, name: str, change: Callable[[Layout], Layout]) -> Layout:
+        """Change a layout with ``change(present one) -> new one``, safely under concurrent changes.
+
+        Raises:
+            InvalidJob: there is no such queue.
+        """
+        while True:
+            stored, layout = self.read_layout(name)
+            if layout is None or layouts.is_deleted(layout):
+                raise unknown_queue(name, self.queue_names())
+            changed = change(layout)
+            if changed == layout or self.swap_layout(name, stored, changed):
+                return changed
+
+    def create(self, name: str, make: Callable[[Layout | None], Layout]) -> Layout:
+        """Return the layout of a queue; if there is none, store and return ``make(its tombstone, if any)``."""
+        while True:
+            stored, layout = self.read_layout(name)
+            if layout is not None and not layouts.is_deleted(layout):
+                return layout
+            if layout is not None and "old" in layout:
+                self.delete_keys(name, stored, layout)
+            elif self._publish(name, stored, fresh := make(layout)):
+                return fresh
+
+    def _publish(self, name: str, stored: bytes, layout: Layout) -> bool:
+        """Store the layout of a new queue. While producers are paused, its shards know it before anyone finds them."""
+        paused = self.producers_paused_since() is not None
+        if paused:
+            shards = ShardSet(self, name, layout)
+            for number in shards.numbers:
+                shards.rule(number, layouts.rules_of(layout, len(shards.numbers), producers_paused=True))
+        return self.swap_layout(name, stored, layout, producers_paused=paused)
+
+    def create_with(self, name: str, *, kind: str, shards: int, **limits: Any) -> tuple[Q_co, bool]:
+        """Return a queue, and True if this call created it.
+
+        The limits are written together with the queue, so it is never without them.
+
+        Args:
+            limits: as :func:`.rules.limits_in_force` returns them. An existing queue keeps its own.
+        """
+        created: list[Layout] = []
+
+        def fresh(tombstone: Layout | None) -> Layout:
+            layout = layouts.again(tombstone, shards, kind) if tombstone else layouts.new_layout(shards, kind)
+            created.append(rules.limited(layout, rules.limit_arguments(limits)))
+            return created[-1]
+
+        layout = self.create(name, fresh)
+        queue = self._queues[name]
+        is_new = bool(created) and layout is created[-1]
+        if is_new:
+            self.restore_rules(queue)
+        return queue, is_new
+
+    def delete_keys(self, name: str, stored: bytes, layout: Layout) -> Layout | None:
+        """Delete the keys of a deleted queue; return the tombstone that is stored then, None if it was changed."""
+        shards = ShardSet(self, name, layout)
+        for number in layouts.all_numbers((*layout.get("past", ()), *layout["old"])):
+            shards.call("retire", number, b"1")
+        with clear_errors():
+            self.deployment.client.delete(self.deployment.wake_key(name))
+        wiped = layouts.tombstone(layout, wiped=True)
+        return wiped if self.swap_layout(name, stored, wiped) else None
+
+    # -- pauses and limits -------------------------------------------------------------------------------------------
+
+    def producers_paused_since(self) -> int | None:
+        """Return since when the producers of all queues are paused, Unix ms; None = they are not."""
+        with clear_errors():
+            stored: bytes | None = self.deployment.client.hget(self.key, PRODUCERS_FIELD)
+        self._note_producers(stored)
+        return None if stored is None else int(stored)
+
+    def _note_producers(self, stored: bytes | None) -> None:
+        self.producers_paused = stored is not None
+
+    def pause_producers(self) -> None:
+        """Refuse new jobs in all queues of the deployment (QueuePaused), also in queues that are created later.
+
+        Stored jobs are run and settled as usual. Pauses of single queues are independent of this.
+        """
+        self._switch_producers(paused=True)
+
+    def resume_producers(self) -> None:
+        """End :meth:`pause_producers`."""
+        self._switch_producers(paused=False)
+
+    def _switch_producers(self, *, paused: bool) -> None:
+        self.deployment.scripts.call("producers", (self.key.encode(),), int(paused))
+        for queue in self.queues():
+            self.restore_rules(queue)
+
+    def pause(self, name: str, direction: str = "both", *, seconds: float | timedelta | None = None) -> None:
+        """Pause a queue. Waiting jobs stay in place; running jobs continue and are settled as usual.
+
+        Args:
+            direction: in (schedule is refused with QueuePaused), out (no job is reserved) or both.
+            seconds: its length, on Redis's clock; None = until :meth:`resume`. A second pause replaces the end.
+
+        Raises:
+            InvalidJob: there is no such queue or direction, or the time is not above 0.
+        """
+        flags, end = rules.flags_of(direction), 0
+        if seconds is not None:
+            length = span_ms_of("seconds", seconds)
+            if length <= 0:
+                raise InvalidJob(
+                    f"a pause lasts more than 0 seconds, not {seconds!r}; leave seconds out to pause for good"
+                )
+            end = int(self.deployment.now_ms()) + length
+        self._change_policy(name, lambda layout: rules.paused(layout, flags, end))
+
+    def resume(self, name: str, direction: str = "both") -> None:
+        """End a pause and wake the workers; ``direction`` and errors as for :meth:`pause`."""
+        self._change_policy(name, lambda layout: rules.resumed(layout, rules.flags_of(direction)))
+
+    def limit(self, name: str, limits: rules.QueueLimits) -> bool:
+        """Set limits of a queue, see :meth:`Broker.limit`; return True if they were others before."""
+        rules.check_limits(limits)
+        queue = self.known_queue(name)
+        is_new = queue is None or rules.limited(queue.layout, limits) != queue.layout
+        if is_new:
+            self._change_policy(name, lambda layout: rules.limited(layout, limits))
+        return is_new
+
+    def _change_policy(self, name: str, change: Callable[[Layout], Layout]) -> None:
+        self.change_layout(name, change)
+        queue = self.known_queue(name)
+        if queue is not None:
+            self.restore_rules(queue)
+
+    def check_rules(self, queue: ShardSet, number: int, found: dict[str, Any], now_ms: float) -> None:
+        """End the pauses of a queue that are over, and restore its rules if a shard has others.
+
+        Args:
+            found: the rules of shard ``number``.
+            now_ms: its time.
+        """
+        if rules.ended_pauses(queue.layout, now_ms):  # which saves the scripts their check
+            self._change_policy(queue.name, lambda layout: rules.without_ended_pauses(layout, now_ms))
+        if not rules.are_kept(queue.layout, number, found, producers_paused=self.producers_paused):
+            self.restore_rules(queue)
+
+    def restore_rules(self, queue: ShardSet) -> None:
+        """Write the rules that the registry demands into every shard of a queue, until both agree."""
+        since, (stored, layout) = self.producers_paused_since(), self.read_layout(queue.name)
+        while layout is not None and not layouts.is_deleted(layout):
+            # The layout as read: another thread may make the queue adopt one that it read earlier.
+            for number in layouts.all_numbers(layouts.epochs_of(layout)):
+                demanded = rules.of_shard(layout, number, producers_paused=since is not None)
+                queue.rule(number, demanded, closing=rules.is_old(layout, number))
+            # The policy may have changed meanwhile, or new shards may have been published.
+            before = since, stored
+            since, (stored, layout) = self.producers_paused_since(), self.read_layout(queue.name)
+            if (since, stored) == before:
+                return

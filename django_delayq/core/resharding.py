@@ -12,31 +12,30 @@ it, or by a dispatcher.
 from __future__ import annotations
 
 import logging
+import math
+import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final, TypeVar
 from zlib import crc32
 
-from .counts import Counts
+from .counts import Counts, count_shards
 from .errors import InvalidJob, QueueNotEmpty, QueueUnavailable
-from .job import new_request
 from .records import layout as layouts
 from .records.frames import pack
 from .records.keys import MAX_SHARDS, number_of
-from .records.layout import Epochs, Layout, all_numbers, shard_numbers
+from .records.layout import Epochs, Layout, shard_numbers
 from .redis.scripts import clear_errors
-
-if TYPE_CHECKING:
-    from .broker import Broker
-    from .queue import Queue
-    from .sending.epoch_walk import EpochWalk
+from .registry import QueueRegistry, ShardSet
 
 log = logging.getLogger("django_delayq.core.epochs")
 
 #: µs by which the tokens of an epoch begin above those of the epoch before, which is still in use
 HEAD_START: Final = 1 << 15
 _TICKS: Final = (b"tick:", b"sight:")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +49,19 @@ class EpochProgress:
 
 
 class EpochChanges:
-    """Changes of the layouts of a broker's queues."""
+    """Changes of the layouts of a deployment's queues."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, registry: QueueRegistry[ShardSet]) -> None:
+        self._registry = registry
 
     # -- for operators -----------------------------------------------------------------------------------------------
 
     def reshard(self, name: str, shards: int) -> Layout:
-        """Change a queue's number of shards; see :meth:`Broker.reshard`."""
+        """Change a queue's number of shards while it is in use; return its layout.
+
+        Raises:
+            InvalidJob: there is no such queue, or the number is not 1 … 1024.
+        """
         if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
             raise InvalidJob(f"a queue has 1 to {MAX_SHARDS} shards, not {shards!r}")
 
@@ -67,9 +70,10 @@ class EpochChanges:
             return now if is_done else layouts.with_next(now, shards)
 
         # Shards are closed one by one: one that does not answer would leave the others closed until it does.
-        EpochShards(self._broker, name).largest_token_and_arrival(self._broker.require_queue(name).epochs)
+        queue = self._registry.require_queue(name)
+        _largest_token_and_arrival(queue, queue.numbers)
         while True:
-            layout = self._broker.change_layout(name, with_shards)
+            layout = self._registry.change_layout(name, with_shards)
             if not layouts.is_pending(layout):
                 return layout
             try:
@@ -84,28 +88,28 @@ class EpochChanges:
         """Delete a queue; see :meth:`Broker.delete_queue`."""
         while True:
             self.finish(name)
-            queue = self._broker.known_queue(name)
+            queue = self._registry.known_queue(name)
             if queue is None:
                 return False
             if not force:
-                refuse_if_full(self._broker, queue)
-            epoch = self._broker.change_layout(name, lambda now: layouts.with_leaving(now, force=force))["epoch"]
+                _refuse_if_full(queue)
+            epoch = self._registry.change_layout(name, lambda now: layouts.with_leaving(now, force=force))["epoch"]
             self.finish(name)
-            present = self._broker.known_queue(name)
+            present = self._registry.known_queue(name)
             if present is None or all(other != epoch for other, _ in present.epochs):
                 return True
             # A job was scheduled between the check and the closing, so the queue continued in a new epoch.
 
     def progress(self, name: str) -> list[EpochProgress]:
         """Return the state of every epoch of a queue, the oldest first; an empty list if there is no such queue."""
-        queue = self._broker.known_queue(name)
+        queue = self._registry.known_queue(name)
         if queue is None:
             return []
-        layout, count = queue.layout, self._broker.inspector.count_shards
+        layout = queue.layout
         present = layout["epoch"]
         rows = [
             EpochProgress(
-                epoch, shards, "open" if epoch == present else "old", count(queue, shard_numbers(epoch, shards))
+                epoch, shards, "open" if epoch == present else "old", count_shards(queue, shard_numbers(epoch, shards))
             )
             for epoch, shards in layouts.epochs_of(layout)
         ]
@@ -116,7 +120,7 @@ class EpochChanges:
 
     # -- for callers -------------------------------------------------------------------------------------------------
 
-    def refresh(self, queue: Queue, epoch: int, walk: EpochWalk, *, create: bool) -> bool:
+    def refresh(self, queue: ShardSet, epoch: int, walk: EpochWalk, *, create: bool) -> bool:
         """Read the layout again, because a shard of ``epoch``, the caller's present epoch, is closed.
 
         Args:
@@ -125,11 +129,13 @@ class EpochChanges:
         Returns:
             True if the caller should try again; False if the queue was deleted.
         """
-        _, layout = self._broker.read_layout(queue.name)
+        _, layout = self._registry.read_layout(queue.name)
         if layout is None or layouts.is_deleted(layout):
             if create:
                 last = queue.layout
-                self._broker.create(queue.name, lambda stone: layouts.again(stone) if stone else layouts.revived(last))
+                self._registry.create(
+                    queue.name, lambda stone: layouts.again(stone) if stone else layouts.revived(last)
+                )
             return create
         if layout["epoch"] == epoch:
             if not layouts.is_pending(layout):
@@ -150,7 +156,7 @@ class EpochChanges:
             is_done = layouts.is_pending(now) or now["epoch"] != epoch
             return now if is_done else layouts.with_next(now, now["shards"])
 
-        self._broker.change_layout(name, with_another)
+        self._registry.change_layout(name, with_another)
         self.finish(name)
 
     # -- the steps ---------------------------------------------------------------------------------------------------
@@ -161,12 +167,13 @@ class EpochChanges:
             stored, changes, layout = self._read(name)
             if layout is None:
                 return
+            shards = ShardSet(self._registry, name, layout)
             if "leaving" in layout:
-                done = self._leave(name, stored, layout)
+                done = self._leave(shards, stored)
             elif "next" in layout:
-                done = self._advance(name, stored, layout, changes)
+                done = self._advance(shards, stored, changes)
             elif layouts.is_deleted(layout) and "old" in layout:
-                done = self._delete_keys(name, stored, layout)
+                done = self._registry.delete_keys(name, stored, layout)
             else:
                 return
             if done:
@@ -175,59 +182,39 @@ class EpochChanges:
     def _read(self, name: str) -> tuple[bytes, bytes, Layout | None]:
         """Return the stored layout, the registry's number of changes at that moment, and the decoded layout."""
         with clear_errors():
-            stored, changes = self._broker.client.hmget(self._broker.queues_key, [name, ""])
+            stored, changes = self._registry.deployment.client.hmget(self._registry.key, [name, ""])
         return stored or b"", changes or b"0", None if stored is None else layouts.decode(stored)
 
-    def _advance(self, name: str, stored: bytes, layout: Layout, changes: bytes) -> Layout | None:
+    def _advance(self, former: ShardSet, stored: bytes, changes: bytes) -> Layout | None:
         """Close the present epoch, open the next one, and publish it."""
-        shards_of, former = EpochShards(self._broker, name), layouts.epochs_of(layout)
+        layout = former.layout
         epoch, shards = layout["next"]
-        shards_of.close(former)
-        token, arrival = shards_of.largest_token_and_arrival(former)
+        former.close(former.numbers)
+        token, arrival = _largest_token_and_arrival(former, former.numbers)
         time.sleep(HEAD_START / 1e6)  # the first tokens of the new shards must be in the past when these are published
-        paused = self._broker.producers_paused_since() is not None
+        paused = self._registry.producers_paused_since() is not None
         rules = pack(layouts.rules_of(layout, shards, producers_paused=paused))
         for number in shard_numbers(epoch, shards):
-            if shards_of.call("open", number, changes, token + HEAD_START, arrival, rules, shards) == b"u":
+            if former.call("open", number, changes, token + HEAD_START, arrival, rules, shards) == b"u":
                 # Another process has published it, so the swap fails; or the registry lost this epoch.
-                return self._swapped(name, stored, layouts.with_lost(layout, self._size_of(name, epoch)))
-        shards_of.copy_ticks(all_numbers(former), epoch, shards)
-        return self._swapped(name, stored, layouts.published(layout), producers_paused=paused)
+                return self._swapped(former, stored, layouts.with_lost(layout, _size_of(former, epoch)))
+        _copy_ticks(former, former.numbers, epoch, shards)
+        return self._swapped(former, stored, layouts.published(layout), producers_paused=paused)
 
-    def _size_of(self, name: str, epoch: int) -> int:
-        """Return the number of shards of an epoch that is in no layout, by the keys that exist."""
-        shards_of, size = EpochShards(self._broker, name), 0
-        for number in shard_numbers(epoch, MAX_SHARDS):
-            if shards_of.meta(number):
-                size = number % MAX_SHARDS + 1
-        return size
-
-    def _leave(self, name: str, stored: bytes, layout: Layout) -> Layout | None:
+    def _leave(self, shards: ShardSet, stored: bytes) -> Layout | None:
         """Close a queue that is being deleted; leave a tombstone if it may go."""
-        shards_of, epochs = EpochShards(self._broker, name), layouts.epochs_of(layout)
-        shards_of.close(epochs)
-        if layout["leaving"] == "empty" and not shards_of.are_empty(epochs):
+        layout = shards.layout
+        shards.close(shards.numbers)
+        if layout["leaving"] == "empty" and not count_shards(shards, shards.numbers).is_empty:
             # Closed shards are never opened again, so the queue continues in a new epoch.
-            return self._swapped(name, stored, layouts.with_next(layout, layout["shards"]))
-        return self._swapped(name, stored, layouts.tombstone(layout, wiped=False))
-
-    def _delete_keys(self, name: str, stored: bytes, layout: Layout) -> Layout | None:
-        """Delete the keys of a deleted queue."""
-        for epoch, shards in (*layout.get("past", ()), *layout["old"]):
-            EpochShards(self._broker, name).retire(shard_numbers(epoch, shards), force=True)
-        with clear_errors():
-            self._broker.client.delete(self._broker.wake_key(name))
-        return self._swapped(name, stored, layouts.tombstone(layout, wiped=True))
+            return self._swapped(shards, stored, layouts.with_next(layout, layout["shards"]))
+        return self._swapped(shards, stored, layouts.tombstone(layout, wiped=False))
 
     def _swapped(
-        self, name: str, stored: bytes, layout: Layout, *, producers_paused: bool | None = None
+        self, shards: ShardSet, stored: bytes, layout: Layout, *, producers_paused: bool | None = None
     ) -> Layout | None:
-        is_stored = self._broker.swap_layout(name, stored, layout, producers_paused=producers_paused)
+        is_stored = self._registry.swap_layout(shards.name, stored, layout, producers_paused=producers_paused)
         return layout if is_stored else None
-
-    def close_former(self, name: str, layout: Layout) -> None:
-        """Close all but the present epoch of a layout again, after Redis lost the closed shards."""
-        EpochShards(self._broker, name).close(layouts.epochs_of(layout)[:-1])
 
     def retire(self, name: str) -> list[int]:
         """Remove the old epochs that hold nothing any more; return their numbers.
@@ -238,36 +225,25 @@ class EpochChanges:
         """
         retired: list[int] = []
         while True:
-            stored, layout = self._broker.read_layout(name)
+            stored, layout = self._registry.read_layout(name)
             if layout is None or layouts.is_deleted(layout) or layouts.is_pending(layout):
                 return retired
-            old = layout.get("old", ())
-            epoch = next((epoch for epoch, shards in old if self._end(name, layout, epoch, shards)), None)
+            shards = ShardSet(self._registry, name, layout)
+            epoch = next((epoch for epoch, size in layout.get("old", ()) if _end(shards, epoch, size)), None)
             if epoch is None:
                 return retired
-            if self._swapped(name, stored, layouts.without_epoch(layout, epoch)):
+            if self._swapped(shards, stored, layouts.without_epoch(layout, epoch)):
                 log.info("queue %r: epoch %d is retired", name, epoch)
                 retired.append(epoch)
 
-    def _end(self, name: str, layout: Layout, epoch: int, shards: int) -> bool:
-        """End the shards of an old epoch if they are empty; return True if they are tombstones now."""
-        shards_of = EpochShards(self._broker, name)
-        if not shards_of.are_empty(((epoch, shards),)):
-            return False
-        numbers = shard_numbers(epoch, shards)
-        shards_of.copy_ticks(numbers, layout["epoch"], layout["shards"])
-        if not shards_of.retire(numbers, force=False):
-            return False
-        return shards_of.copy_counters(epoch, numbers, number_of(layout["epoch"], 0))
 
-
-def refuse_if_full(broker: Broker, queue: Queue) -> None:
+def _refuse_if_full(queue: ShardSet) -> None:
     """Check that a queue may be deleted without ``force``.
 
     Raises:
         QueueNotEmpty: it may not; the message says what it holds.
     """
-    counts = broker.inspector.counts(queue.name)
+    counts = count_shards(queue, queue.numbers)
     if counts.live or counts.morgue:
         raise QueueNotEmpty(
             f"queue {queue.name!r} holds {counts.live} jobs and {counts.morgue} morgue records; empty it first, or "
@@ -288,92 +264,51 @@ def refuse_if_full(broker: Broker, queue: Queue) -> None:
 # -- the shards of an epoch ------------------------------------------------------------------------------------------
 
 
-class EpochShards:
-    """Shards of a queue, addressed by their numbers, also those that the present layout no longer names."""
+def _meta(shards: ShardSet, number: int) -> dict[bytes, bytes]:
+    """Return the fields of a shard's key ``meta``."""
+    with clear_errors():
+        meta: dict[bytes, bytes] = shards.deployment.client.hgetall(shards.shard(number).names["meta"])
+    return meta
 
-    def __init__(self, broker: Broker, queue: str) -> None:
-        self._broker = broker
-        self._queue = queue
 
-    def call(self, script: str, number: int, *args: object) -> Any:
-        """Run a script on a shard."""
-        shard = self._broker.shard(self._queue, number)
-        return self._broker.scripts.call(script, shard.keys, new_request(), shard.constants, *args)
+def _size_of(shards: ShardSet, epoch: int) -> int:
+    """Return the number of shards of an epoch that is in no layout, by the keys that exist."""
+    return max((n % MAX_SHARDS + 1 for n in shard_numbers(epoch, MAX_SHARDS) if _meta(shards, n)), default=0)
 
-    def meta(self, number: int) -> dict[bytes, bytes]:
-        """Return the fields of a shard's key ``meta``."""
-        with clear_errors():
-            meta: dict[bytes, bytes] = self._broker.client.hgetall(self._key(number, "meta"))
-        return meta
 
-    def close(self, epochs: Epochs) -> None:
-        """Close the shards for new ids."""
-        for number in all_numbers(epochs):
-            self.call("rule", number, b"", b"1")
+def _largest_token_and_arrival(shards: ShardSet, numbers: Iterable[int]) -> tuple[int, int]:
+    """Return the largest fencing token (or closing moment) and the largest arrival number of closed shards."""
+    token = arrival = 0
+    for number in numbers:
+        meta = _meta(shards, number)
+        token = max(token, int(meta.get(b"token", 0)), int(meta.get(b"closed", 0)))
+        arrival = max(arrival, int(meta.get(b"seq", 0)))
+    return token, arrival
 
-    def largest_token_and_arrival(self, epochs: Epochs) -> tuple[int, int]:
-        """Return the largest fencing token (or closing moment) and the largest arrival number of closed shards."""
-        token = arrival = 0
-        for number in all_numbers(epochs):
-            meta = self.meta(number)
-            token = max(token, int(meta.get(b"token", 0)), int(meta.get(b"closed", 0)))
-            arrival = max(arrival, int(meta.get(b"seq", 0)))
-        return token, arrival
 
-    def copy_ticks(self, numbers: Iterable[int], epoch: int, shards: int) -> None:
-        """Copy the ticks that were fired in some shards to the shards of an epoch."""
-        ticks: dict[bytes, bytes] = {}
-        for number in numbers:
-            ticks |= _later_ticks(ticks, self.meta(number))
-        fields: dict[int, list[bytes]] = {}
-        for field, value in ticks.items():
-            ident = field.partition(b":")[2]
-            fields.setdefault(number_of(epoch, crc32(ident) % shards), []).extend((field, value))
-        for number, pairs in fields.items():
-            self.call("carry", number, b"", *pairs)
+def _end(shards: ShardSet, epoch: int, size: int) -> bool:
+    """End the shards of an old epoch if they are empty; return True if they are tombstones now."""
+    numbers = shard_numbers(epoch, size)
+    if not count_shards(shards, numbers).is_empty:
+        return False
+    _copy_ticks(shards, numbers, shards.layout["epoch"], shards.shards)
+    replies = [shards.call("retire", number, b"0") for number in numbers]  # their events stay for a day
+    if any(reply != b"1" for reply in replies):
+        return False
+    return _copy_counters(shards, epoch, numbers, number_of(shards.layout["epoch"], 0))
 
-    def copy_counters(self, epoch: int, numbers: Iterable[int], target: int) -> bool:
-        """Add the counters of tombstones, which no longer change, to those of shard ``target``, and delete them.
 
-        They are added once, also if one process stops in between and another one repeats the step.
-
-        Returns:
-            False if the target is a tombstone itself.
-        """
-        keys = [self._key(number, "count") for number in numbers]
-        total: dict[bytes, int] = {}
-        for key in keys:
-            with clear_errors():
-                counters = self._broker.client.hgetall(key)
-            for counter, n in counters.items():
-                total[counter] = total.get(counter, 0) + int(n)
-        pairs = [item for counter, n in total.items() for item in (b"count:" + counter, n)]
-        if pairs and self.call("carry", target, epoch, *pairs) != b"1":
-            return False
-        for key in keys:
-            with clear_errors():
-                self._broker.client.unlink(key)
-        return True
-
-    def are_empty(self, epochs: Epochs) -> bool:
-        """Return True if no job, morgue record, completion mark or open attempt is left in the shards."""
-        queue = self._broker.known_queue(self._queue)
-        if queue is None:
-            return True
-        counts = self._broker.inspector.count_shards(queue, all_numbers(epochs))
-        return counts.is_empty
-
-    def retire(self, numbers: Iterable[int], *, force: bool) -> bool:
-        """Turn shards into tombstones; return True if all of them are.
-
-        Args:
-            force: also shards that hold jobs, and their events. Otherwise events stay for a day.
-        """
-        replies = [self.call("retire", number, b"1" if force else b"0") for number in numbers]
-        return all(reply == b"1" for reply in replies)
-
-    def _key(self, number: int, name: str) -> bytes:
-        return self._broker.shard(self._queue, number).names[name]
+def _copy_ticks(shards: ShardSet, numbers: Iterable[int], epoch: int, size: int) -> None:
+    """Copy the ticks that were fired in some shards to the shards of an epoch."""
+    ticks: dict[bytes, bytes] = {}
+    for number in numbers:
+        ticks |= _later_ticks(ticks, _meta(shards, number))
+    fields: dict[int, list[bytes]] = {}
+    for field, value in ticks.items():
+        ident = field.partition(b":")[2]
+        fields.setdefault(number_of(epoch, crc32(ident) % size), []).extend((field, value))
+    for number, pairs in fields.items():
+        shards.call("carry", number, b"", *pairs)
 
 
 def _later_ticks(earlier: dict[bytes, bytes], meta: dict[bytes, bytes]) -> dict[bytes, bytes]:
@@ -384,3 +319,118 @@ def _later_ticks(earlier: dict[bytes, bytes], meta: dict[bytes, bytes]) -> dict[
         for field, value in ticks.items()
         if field not in earlier or (field.startswith(b"tick:") and int(value) > int(earlier[field]))
     }
+
+
+def _copy_counters(shards: ShardSet, epoch: int, numbers: Iterable[int], target: int) -> bool:
+    """Add the counters of tombstones, which no longer change, to those of shard ``target``, and delete them.
+
+    They are added once, also if one process stops in between and another one repeats the step.
+
+    Returns:
+        False if the target is a tombstone itself.
+    """
+    keys = [shards.shard(number).names["count"] for number in numbers]
+    total: dict[bytes, int] = {}
+    for key in keys:
+        with clear_errors():
+            counters = shards.deployment.client.hgetall(key)
+        for counter, n in counters.items():
+            total[counter] = total.get(counter, 0) + int(n)
+    pairs = [item for counter, n in total.items() for item in (b"count:" + counter, n)]
+    if pairs and shards.call("carry", target, epoch, *pairs) != b"1":
+        return False
+    for key in keys:
+        with clear_errors():
+            shards.deployment.client.unlink(key)
+    return True
+
+
+# -- the way of a call through the epochs ----------------------------------------------------------------------------
+
+
+class EpochWalk:
+    """Walk of one call through the epochs of a queue, the oldest first.
+
+    A closed shard refuses an id that is not live in it, and the call goes on to the next epoch.
+
+    Args:
+        queue: the queue.
+        epochs: returns the epochs that are known now.
+        create: re-create a deleted queue.
+    """
+
+    __slots__ = ("_create", "_epochs", "_give_up_at", "_pause", "_queue", "_takeover_at")
+
+    def __init__(self, queue: ShardSet, epochs: Callable[[], Epochs], *, create: bool) -> None:
+        self._queue = queue
+        self._epochs = epochs
+        self._create = create
+        self._takeover_at = self._give_up_at = math.inf
+        self._pause = 0.002
+
+    def after(self, epoch: int) -> tuple[int, int] | None:
+        """Return number and shards of the epoch after one whose shard is closed; wait until there is one.
+
+        Returns:
+            None if the queue was deleted.
+
+        Raises:
+            QueueUnavailable: no epoch was opened in time.
+        """
+        deployment, changes = self._queue.deployment, EpochChanges(self._queue.registry)
+        while True:
+            later = next((pair for pair in self._epochs() if pair[0] > epoch), None)
+            if later is not None:
+                return later
+            if self._give_up_at == math.inf:
+                now = time.monotonic()
+                self._takeover_at = now + deployment.takeover_seconds * random.uniform(0.8, 1.2)
+                self._give_up_at = now + deployment.change_seconds
+            if not changes.refresh(self._queue, epoch, self, create=self._create):
+                return None
+
+    def is_takeover_due(self) -> bool:
+        """Return True if the call should complete the unfinished change of another process itself."""
+        return time.monotonic() >= self._takeover_at
+
+    def sleep(self) -> None:
+        """Sleep for a moment.
+
+        Raises:
+            QueueUnavailable: the wait took too long.
+        """
+        if time.monotonic() >= self._give_up_at:
+            raise QueueUnavailable(
+                f"queue {self._queue.name!r} is being changed, and the change does not complete; try again, and check "
+                f"manage.py delayq_reshard {self._queue.name} --status"
+            )
+        time.sleep(self._pause * random.uniform(0.5, 1.0))
+        self._pause = min(0.05, self._pause * 1.5)
+
+
+def visit(
+    queue: ShardSet, ident: str, ask: Callable[[int], T | None], *, create: bool = False, fresh: bool = False
+) -> T | None:
+    """Call the shards in which an id may live, the oldest first, until one has it.
+
+    Args:
+        queue: the queue.
+        ident: the id.
+        ask: called with the number of a shard; None means that the shard is closed and the id not live in it.
+        create: re-create a deleted queue.
+        fresh: the id was generated just now, so it is live nowhere.
+
+    Returns:
+        The result of ``ask``; None if the queue was deleted.
+    """
+    crc = crc32(ident.encode())
+    epoch, shards = queue.first_epoch(fresh=fresh)
+    walk = EpochWalk(queue, lambda: queue.epochs, create=create)
+    while True:
+        answer = ask(number_of(epoch, crc % shards))
+        if answer is not None:
+            return answer
+        later = walk.after(epoch)
+        if later is None:
+            return None
+        epoch, shards = later

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from .deployment import Deployment
+from .job import Job
 from .redis.scripts import clear_errors
-
-if TYPE_CHECKING:
-    from .broker import Broker
-    from .job import Job
 
 READY: Final = "READY"
 RUNNING: Final = "RUNNING"
@@ -67,17 +65,17 @@ class LostErrors:
 class Results:
     """Result records of one deployment. Every method raises :class:`QueueUnavailable` when Redis cannot be reached."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
 
     def key(self, ident: str) -> bytes:
         """Return the Redis key under which the result of a job id is stored."""
-        return f"{self._broker.prefix}:result:{ident}".encode()
+        return f"{self._deployment.prefix}:result:{ident}".encode()
 
     def read(self, ident: str) -> ResultRecord | None:
         """Return the result of a job id; None if there is none."""
         with clear_errors():
-            stored = self._broker.client.hgetall(self.key(ident))
+            stored = self._deployment.client.hgetall(self.key(ident))
         return _record(stored) if stored else None
 
     def create(self, ident: str, head: bytes, ttl_ms: int) -> None:
@@ -151,7 +149,7 @@ class Results:
         values = [value for pair in fields.items() for value in pair]
         counters = (job.token, job.failures, job.crashes) if job is not None else (0, 0, 0)
         args = (verb, counters[0], max(1, ttl_ms), *counters[1:], worker, error, lost.crashed, lost.overran, *values)
-        reply = self._broker.scripts.call("result", (self.key(ident),), *args)
+        reply = self._deployment.scripts.call("result", (self.key(ident),), *args)
         return None if reply == b"0" else _record(dict(zip(reply[::2], reply[1::2], strict=True)))
 
 

@@ -1,29 +1,21 @@
-"""Policy of a queue: its pause and its limits. Also the pauses of recurring tasks.
+"""Policy of a queue: its pause and its limits in the layout, and the rules of its shards that follow from them.
 
-A change is written first into the queue's layout, which is authoritative, and then into the rules of every shard, where
-the scripts read it. If a call is interrupted in between, or Redis loses a shard, the next tick of a dispatcher restores
-the rules (:meth:`Queue.tick`).
+These are pure functions; :mod:`.registry` stores what they return. Also the pauses of recurring tasks.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack, cast
+from typing import Any, Final, NamedTuple, TypedDict, cast
 
+from .deployment import Deployment
 from .errors import InvalidJob
 from .inputs import check_known
 from .records import layout as layouts
 from .records.keys import number_of, recurring_key
 from .records.layout import PAUSED_IN, PAUSED_OUT, Layout
 from .redis.scripts import clear_errors
-from .times import span_ms_of
-
-if TYPE_CHECKING:
-    from .broker import Broker
-    from .queue import Queue
-    from .shard_set import ShardSet
 
 DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAUSED_OUT}
 
@@ -74,43 +66,38 @@ LIMITS: Final = tuple(_TABLE)
 _STORED: Final = tuple(limit.stored for limit in _TABLE.values())
 
 
-def pause(broker: Broker, name: str, direction: str = "both", *, seconds: float | timedelta | None = None) -> None:
-    """Pause a queue; see :meth:`Broker.pause`."""
-    flags, end = _flags_of(direction), 0
-    if seconds is not None:
-        length = span_ms_of("seconds", seconds)
-        if length <= 0:
-            raise InvalidJob(f"a pause lasts more than 0 seconds, not {seconds!r}; leave seconds out to pause for good")
-        end = int(broker.now_ms()) + length
+def flags_of(direction: str) -> int:
+    """Return the flags of a direction.
 
-    def change(layout: Layout) -> Layout:
-        paused = _with(layout, "paused", int(layout.get("paused", 0)) | flags)
-        return _with(paused, "until", _ends(layout, flags, end))
-
-    _change_policy(broker, name, change)
+    Raises:
+        InvalidJob: there is no such direction.
+    """
+    flags = DIRECTIONS.get(direction)
+    if flags is None:
+        raise InvalidJob(f"a queue is paused in one of {', '.join(DIRECTIONS)}, not in {direction!r}")
+    return flags
 
 
-def resume(broker: Broker, name: str, direction: str = "both") -> None:
-    """End a pause; see :meth:`Broker.resume`."""
-    _change_policy(broker, name, lambda layout: _resumed(layout, _flags_of(direction)))
+def paused(layout: Layout, flags: int, end: int) -> Layout:
+    """Return the layout with a pause in the directions of ``flags``, which ends by itself at ``end``; 0 = never."""
+    return _with(_with(layout, "paused", int(layout.get("paused", 0)) | flags), "until", _ends(layout, flags, end))
 
 
-def end_pauses(queue: ShardSet, now_ms: float) -> None:
-    """Remove the pauses of a queue that have ended by themselves, which saves the scripts their check."""
-    over = _over(queue.layout, now_ms)
-    if over:
-        _change_policy(queue.broker, queue.name, lambda layout: _resumed(layout, _over(layout, now_ms)))
-
-
-def _over(layout: Layout, now_ms: float) -> int:
+def ended_pauses(layout: Layout, now_ms: float) -> int:
     """Return the flags of the pauses that have ended by themselves."""
     ends = layout.get("until") or {}
     return sum(DIRECTIONS[word] for word, end in ends.items() if end <= now_ms)
 
 
-def _resumed(layout: Layout, flags: int) -> Layout:
-    resumed = _with(layout, "paused", int(layout.get("paused", 0)) & ~flags)
-    return _with(resumed, "until", _ends(layout, flags, 0))
+def without_ended_pauses(layout: Layout, now_ms: float) -> Layout:
+    """Return the layout without the pauses that have ended by themselves."""
+    return resumed(layout, ended_pauses(layout, now_ms))
+
+
+def resumed(layout: Layout, flags: int) -> Layout:
+    """Return the layout without the pauses in the directions of ``flags``."""
+    changed = _with(layout, "paused", int(layout.get("paused", 0)) & ~flags)
+    return _with(changed, "until", _ends(layout, flags, 0))
 
 
 def _ends(layout: Layout, flags: int, end: int) -> dict[str, int]:
@@ -119,23 +106,23 @@ def _ends(layout: Layout, flags: int, end: int) -> dict[str, int]:
     return {word: ends[word] for word in ("in", "out") if ends.get(word)}
 
 
-def limit(broker: Broker, name: str, **limits: Unpack[QueueLimits]) -> bool:
-    """Set limits of a queue, see :meth:`Broker.limit`; return True if they were others before."""
+def check_limits(limits: QueueLimits) -> None:
+    """Check limits that were requested.
+
+    Raises:
+        InvalidJob: there is no such limit, or one is negative.
+    """
     check_known(limits, _STORED, "limit")
-    given: dict[str, Any] = {word: value for word, value in limits.items() if value is not None}
-    for word, value in given.items():
-        if value < 0:
+    for word, value in limits.items():
+        if value is not None and cast(int, value) < 0:
             raise InvalidJob(f"{word} is 0 (no limit) or more, not {value}")
 
-    def change(layout: Layout) -> Layout:
-        limits = {**layout.get("limits", {}), **given}
-        return _with(layout, "limits", {word: value for word, value in limits.items() if value})
 
-    queue = broker.known_queue(name)
-    is_new = queue is None or change(queue.layout) != queue.layout
-    if is_new:
-        _change_policy(broker, name, change)
-    return is_new
+def limited(layout: Layout, limits: QueueLimits) -> Layout:
+    """Return the layout with other limits; None leaves a limit unchanged."""
+    given = {word: value for word, value in limits.items() if value is not None}
+    merged = {**layout.get("limits", {}), **given}
+    return _with(layout, "limits", {word: value for word, value in merged.items() if value})
 
 
 def queue_policy(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
@@ -147,7 +134,7 @@ def queue_policy(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
     Args:
         now_ms: time on Redis's clock; None = that of this machine.
     """
-    layout = _resumed(layout, _over(layout, time.time() * 1000 if now_ms is None else now_ms))
+    layout = without_ended_pauses(layout, time.time() * 1000 if now_ms is None else now_ms)
     paused = int(layout.get("paused", 0)) & (PAUSED_IN | PAUSED_OUT)
     limits = layout.get("limits") or {}
     return {
@@ -169,37 +156,13 @@ def limit_arguments(given: Mapping[str, Any]) -> QueueLimits:
     return cast(QueueLimits, limits)
 
 
-def create(broker: Broker, name: str, *, kind: str, shards: int, **limits: Any) -> tuple[Queue, bool]:
-    """Return a queue, and True if this call created it.
-
-    The limits are written together with the queue, so it is never without them.
-
-    Args:
-        limits: as :func:`limits_in_force` returns them. An existing queue keeps its own.
-    """
-    created: list[Layout] = []
-
-    def fresh(tombstone: Layout | None) -> Layout:
-        layout = layouts.again(tombstone, shards, kind) if tombstone else layouts.new_layout(shards, kind)
-        in_force = {word: value for word, value in limit_arguments(limits).items() if value}
-        created.append({**layout, "limits": in_force} if in_force else layout)
-        return created[-1]
-
-    layout = broker.create(name, fresh)
-    queue = broker.queue(name)
-    is_new = bool(created) and layout is created[-1]
-    if is_new:
-        restore(queue)
-    return queue, is_new
-
-
-def are_kept(queue: ShardSet, number: int, found: dict[str, Any]) -> bool:
-    """Return True if a shard's rules match the layout that this process has."""
+def are_kept(layout: Layout, number: int, found: dict[str, Any], *, producers_paused: bool) -> bool:
+    """Return True if the rules of a shard match a layout."""
     if "ended" in found:
         return True  # a tombstone
-    if "closing" not in found and is_old(queue.layout, number):
+    if "closing" not in found and is_old(layout, number):
         return False
-    demanded = _rules_of(queue.layout, number, producers_paused=queue.broker.producers_paused)
+    demanded = of_shard(layout, number, producers_paused=producers_paused)
     return {name: rule for name, rule in found.items() if name != "closing"} == demanded
 
 
@@ -208,33 +171,11 @@ def is_old(layout: Layout, number: int) -> bool:
     return number < number_of(layout["epoch"], 0)
 
 
-def restore(queue: ShardSet) -> None:
-    """Write the rules that the registry demands into every shard, until both agree."""
-    broker = queue.broker
-    since, (stored, layout) = broker.producers_paused_since(), broker.read_layout(queue.name)
-    while layout is not None and not layouts.is_deleted(layout):
-        # The layout as read: another thread may make the queue adopt one that it read earlier.
-        for number in layouts.all_numbers(layouts.epochs_of(layout)):
-            demanded = _rules_of(layout, number, producers_paused=since is not None)
-            queue.rule(number, demanded, closing=is_old(layout, number))
-        # The policy may have changed meanwhile, or new shards may have been published.
-        before = since, stored
-        since, (stored, layout) = broker.producers_paused_since(), broker.read_layout(queue.name)
-        if (since, stored) == before:
-            return
-
-
-def _rules_of(layout: Layout, number: int, *, producers_paused: bool) -> dict[str, Any]:
+def of_shard(layout: Layout, number: int, *, producers_paused: bool) -> dict[str, Any]:
+    """Return the rules that a layout demands of one of its shards."""
     epochs = layouts.epochs_of(layout)
     shards = next((shards for epoch, shards in epochs if 0 <= number - number_of(epoch, 0) < shards), 1)
     return layouts.rules_of(layout, shards, producers_paused=producers_paused)
-
-
-def switch_producers(broker: Broker, *, paused: bool) -> None:
-    """Pause or resume the producers of all queues; see :meth:`Broker.pause_producers`."""
-    broker.scripts.call("producers", (broker.queues_key.encode(),), int(paused))
-    for queue in broker.queues():
-        restore(queue)
 
 
 def _with(layout: Layout, word: str, value: Any) -> Layout:
@@ -242,45 +183,31 @@ def _with(layout: Layout, word: str, value: Any) -> Layout:
     return {**rest, word: value} if value else rest
 
 
-def _change_policy(broker: Broker, name: str, change: Callable[[Layout], Layout]) -> None:
-    broker.change_layout(name, change)
-    queue = broker.known_queue(name)
-    if queue is not None:
-        restore(queue)
-
-
-def _flags_of(direction: str) -> int:
-    flags = DIRECTIONS.get(direction)
-    if flags is None:
-        raise InvalidJob(f"a queue is paused in one of {', '.join(DIRECTIONS)}, not in {direction!r}")
-    return flags
-
-
 # -- pauses of recurring tasks. Redis alone keeps them: after a loss of its data the ticks fire again -----------------
 
 
-def pause_recurring(broker: Broker, task: str) -> None:
+def pause_recurring(deployment: Deployment, task: str) -> None:
     """Let no tick of a recurring task fire until it is resumed; jobs that are there already run."""
-    now_ms = broker.now_ms()
+    now_ms = deployment.now_ms()
     with clear_errors():
-        broker.client.hsetnx(recurring_key(broker.prefix), task, int(now_ms))
+        deployment.client.hsetnx(recurring_key(deployment.prefix), task, int(now_ms))
 
 
-def resume_recurring(broker: Broker, *names: str) -> None:
+def resume_recurring(deployment: Deployment, *names: str) -> None:
     """End :func:`pause_recurring` under each of these names of a task."""
     with clear_errors():
-        broker.client.hdel(recurring_key(broker.prefix), *names)
+        deployment.client.hdel(recurring_key(deployment.prefix), *names)
 
 
-def is_recurring_paused(broker: Broker, *names: str) -> bool:
+def is_recurring_paused(deployment: Deployment, *names: str) -> bool:
     """Return True if a recurring task is paused under one of its names, so that its ticks do not fire now."""
     with clear_errors():
-        stored: list[bytes | None] = broker.client.hmget(recurring_key(broker.prefix), names)
+        stored: list[bytes | None] = deployment.client.hmget(recurring_key(deployment.prefix), names)
     return any(since is not None for since in stored)
 
 
-def recurring_pauses(broker: Broker) -> dict[str, int]:
+def recurring_pauses(deployment: Deployment) -> dict[str, int]:
     """Return since when recurring tasks are paused, Unix ms, by task."""
     with clear_errors():
-        stored: dict[bytes, bytes] = broker.client.hgetall(recurring_key(broker.prefix))
+        stored: dict[bytes, bytes] = deployment.client.hgetall(recurring_key(deployment.prefix))
     return {task.decode(): int(since) for task, since in stored.items()}

@@ -11,20 +11,18 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgpack
 
+from .deployment import Deployment
 from .errors import InvalidJob
 from .job import MAX_ID_BYTES, PRIORITIES
 from .job_view import FARTHEST, JobView, Reply, split_name, unpack_reply
-from .reading import Range
+from .reading import Range, Reader
 from .records.frames import CHUNK
 from .records.keys import DUE_KEYS, SHARD_KEYS
 from .redis.scripts import clear_errors
-
-if TYPE_CHECKING:
-    from .broker import Broker
 
 #: places of a job, in the usual order of its life
 PLACES: Final = ("waiting", "reserved", "gated", "morgue")
@@ -161,7 +159,7 @@ COLUMNS: Final[Mapping[str, Callable[[JobView], Any]]] = {
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_entries(broker: Broker, part: Part, *, page: int = PAGE) -> Iterator[Entries]:
+def read_entries(deployment: Deployment, part: Part, *, page: int = PAGE) -> Iterator[Entries]:
     """Yield the entries of a place from its index (:data:`INDEXED`), in pages; selecting single ids is not supported.
 
     Raises:
@@ -170,19 +168,19 @@ def read_entries(broker: Broker, part: Part, *, page: int = PAGE) -> Iterator[En
     if part.place not in PLACES or not INDEXED[part.place] or part.idents is not None:
         raise InvalidJob(f"no index has these jobs of {part.place!r} alone; use read_jobs()")
     if part.place == "reserved":
-        yield from (Entries(part, None, list(ends), list(ends.values())) for ends in _scan(broker, part))
+        yield from (Entries(part, None, list(ends), list(ends.values())) for ends in _scan(deployment, part))
         return
     for index, priority in _indexes(part.place):
-        for members, texts in _index_pages(broker, part, index, page):
+        for members, texts in _index_pages(deployment, part, index, page):
             scores = list(map(float, texts))
             if part.place == "waiting" and priority is None:
-                yield from _entries_by_priority(broker, part, members, scores)
+                yield from _entries_by_priority(deployment, part, members, scores)
             else:
                 ids = [split_name(member)[0] for member in members] if part.place == "morgue" else members
                 yield Entries(part, priority, ids, scores)
 
 
-def read_jobs(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[list[JobView]]:
+def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterator[list[JobView]]:
     """Yield the jobs of a place, up to ``fetch`` in one Redis call (fewer when they are large).
 
     Raises:
@@ -191,7 +189,7 @@ def read_jobs(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[list[
     if part.place not in PLACES:
         raise InvalidJob(f"{part.place!r} is no place of a job; use some of {', '.join(PLACES)}")
     bounded = part.low is not None or part.high is not None
-    for reply in _replies(broker, part, fetch):
+    for reply in _replies(deployment, part, fetch):
         views: Iterable[JobView] = reply.views
         if part.place == "gated":
             views = (view.behind() for view in views if view.gated is not None)
@@ -207,62 +205,62 @@ def _place_of(view: JobView) -> str:
     return view.state if view.state in ("reserved", "morgue") else "waiting" if view.state else ""
 
 
-def _replies(broker: Broker, part: Part, fetch: int) -> Iterator[Reply]:
+def _replies(deployment: Deployment, part: Part, fetch: int) -> Iterator[Reply]:
     """Yield the replies that have the jobs of a part, and maybe others."""
     if part.place == "morgue":
         if part.idents is None:
-            yield from _pages(broker, part, fetch, index="morgue")
+            yield from _pages(deployment, part, fetch, index="morgue")
         else:
             for name in _names(part.idents):
                 bounds = Range("id", name.decode(), name.decode()).arguments()
-                yield from _pages(broker, part, fetch, index="morgue_id", **bounds)
+                yield from _pages(deployment, part, fetch, index="morgue_id", **bounds)
     elif part.idents is not None:
-        yield from _looked_up(broker, part, _names(part.idents), fetch)
+        yield from _looked_up(deployment, part, _names(part.idents), fetch)
     elif part.place == "waiting":
         for index, _ in _indexes(part.place):
-            yield from _pages(broker, part, fetch, index=index, place="w", **part.bounds())
+            yield from _pages(deployment, part, fetch, index=index, place="w", **part.bounds())
     else:
-        yield from _looked_up(broker, part, (member for page in _scan(broker, part) for member in page), fetch)
+        yield from _looked_up(deployment, part, (member for page in _scan(deployment, part) for member in page), fetch)
 
 
-def _pages(broker: Broker, part: Part, limit: int, *, index: str, **wanted: Any) -> Iterator[Reply]:
+def _pages(deployment: Deployment, part: Part, limit: int, *, index: str, **wanted: Any) -> Iterator[Reply]:
     """Yield the jobs of an index, page by page."""
     wanted |= {"index": SHARD_KEYS.index(index) + 1, "limit": limit}
     reply = None
     while reply is None or (reply.more and reply.members):
         if reply is not None:
             wanted["after"] = (reply.moments[-1], reply.members[-1])
-        reply = _read(broker, part, wanted)
+        reply = _read(deployment, part, wanted)
         yield reply
 
 
-def _looked_up(broker: Broker, part: Part, members: Iterable[bytes], fetch: int) -> Iterator[Reply]:
+def _looked_up(deployment: Deployment, part: Part, members: Iterable[bytes], fetch: int) -> Iterator[Reply]:
     """Yield live jobs by their ids, in chunks."""
     source, chunk = iter(members), list[bytes]()
     while True:
         chunk += islice(source, fetch - len(chunk))
         if not chunk:
             return
-        reply = _read(broker, part, {"members": chunk})
+        reply = _read(deployment, part, {"members": chunk})
         yield reply
         del chunk[: reply.looked_at]
 
 
-def _read(broker: Broker, part: Part, wanted: Mapping[str, Any]) -> Reply:
+def _read(deployment: Deployment, part: Part, wanted: Mapping[str, Any]) -> Reply:
     buried = part.place == "morgue"
     most = None if part.args else UNWANTED_BYTES
-    frame = broker.inspector.reader.read(part.queue, part.shard, buried=buried, counts=buried, most=most, **wanted)
+    frame = Reader(deployment).read(part.queue, part.shard, buried=buried, counts=buried, most=most, **wanted)
     return unpack_reply(part.queue, part.shard, frame, buried=buried, place=wanted.get("place", ""))
 
 
 def _index_pages(
-    broker: Broker, part: Part, index: str, limit: int
+    deployment: Deployment, part: Part, index: str, limit: int
 ) -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
     """Yield members and scores of an index, page by page."""
     wanted: dict[str, Any] = {"index": SHARD_KEYS.index(index) + 1, "limit": limit, "names": True, **part.bounds()}
     more = True
     while more:
-        more, found = msgpack.unpackb(broker.inspector.reader.read(part.queue, part.shard, **wanted), raw=True)
+        more, found = msgpack.unpackb(Reader(deployment).read(part.queue, part.shard, **wanted), raw=True)
         if found:
             yield found[::2], found[1::2]
             wanted["after"] = (found[-1], found[-2])
@@ -283,14 +281,14 @@ def _names(idents: Iterable[str]) -> Iterator[bytes]:
             yield name
 
 
-def _scan(broker: Broker, part: Part) -> Iterator[dict[bytes, float]]:
+def _scan(deployment: Deployment, part: Part) -> Iterator[dict[bytes, float]]:
     """Yield the leases of a shard: id -> end. A job that stays reserved throughout is returned exactly once."""
-    key = broker.shard(part.queue, part.shard).names["lease"]
+    key = deployment.shard(part.queue, part.shard).names["lease"]
     seen: set[bytes] = set()
     cursor = 0
     while True:
         with clear_errors():
-            cursor, page = broker.client.zscan(key, cursor, count=CHUNK)
+            cursor, page = deployment.client.zscan(key, cursor, count=CHUNK)
         fresh = {member: end for member, end in page if member not in seen}
         seen.update(fresh)
         if fresh:
@@ -300,11 +298,11 @@ def _scan(broker: Broker, part: Part) -> Iterator[dict[bytes, float]]:
 
 
 def _entries_by_priority(
-    broker: Broker, part: Part, ids: Sequence[bytes], scores: Sequence[float]
+    deployment: Deployment, part: Part, ids: Sequence[bytes], scores: Sequence[float]
 ) -> Iterator[Entries]:
     """Yield entries of an index without priorities, which are read from the bodies; jobs that just left are skipped."""
     with clear_errors():
-        bodies = broker.client.hmget(broker.shard(part.queue, part.shard).names["body"], list(ids))
+        bodies = deployment.client.hmget(deployment.shard(part.queue, part.shard).names["body"], list(ids))
     by_priority: dict[int, list[tuple[bytes, float]]] = {}
     for ident, score, body in zip(ids, scores, bodies, strict=True):
         if body:

@@ -12,8 +12,8 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob, Misconfigured
-from .inputs import check_task_name, short
-from .options import TaskOptions
+from .inputs import check_known, check_task_name, short
+from .options import CALL_OPTIONS, OPTIONS, TaskOptions
 
 __all__ = ["Registry", "Task", "TaskOptions", "check_is_no_generator", "registry"]
 
@@ -261,3 +261,43 @@ def _where(task: Task) -> str:
 
 #: registry of the process: ``@task`` adds to it, workers look jobs up in it
 registry: Final = Registry()
+
+
+# -- options of a schedule call, for a task -------------------------------------------------------------------------
+
+
+def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> None:
+    """Check that all names are schedule options that ``task`` supports.
+
+    Raises:
+        TypeError: unknown option.
+        InvalidJob: an option that a task of this kind does not have.
+    """
+    check_known(options, CALL_OPTIONS, "schedule option", TypeError)
+    if task is not None:
+        check_kind(task, options)
+
+
+def check_kind(task: Task, options: Mapping[str, Any]) -> None:
+    """Check that no option belongs to the other kind of tasks, plain or merged.
+
+    Raises:
+        InvalidJob: one does.
+    """
+    merge = task.options.merge
+    for name, value in options.items():
+        row = OPTIONS.get(name)
+        if row is None or row.job is None:
+            continue
+        if merge and row.kind == "plain" and value is not None:
+            raise InvalidJob(
+                f"task {task.name}: {name} is for plain tasks; the payloads of a merged job come at different times. "
+                f"Put the time into the payload and look at it in the task"
+            )
+        if not merge and row.kind == "merged":
+            raise InvalidJob(
+                f"task {task.name}: the option {name!r} is for merged tasks (@task(merge=True)). If it is an argument "
+                f"of your function, pass it as kwargs={{{name!r}: …}}"
+            )
+        if not merge:
+            row.refuse_merged_value(name, value)

@@ -9,17 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from redis import exceptions as redis_errors
 
+from .deployment import Deployment
 from .records.keys import wake_key
 from .redis.connection import Connection
 from .redis.pool import end_of
 from .redis.scripts import clear_errors
-
-if TYPE_CHECKING:
-    from .broker import Broker
 
 Hints = list[tuple[str, int]]
 
@@ -31,22 +29,22 @@ _SILENT_SECONDS: Final = 5.0
 _PING_SECONDS: Final = 1.0
 
 
-def wake(broker: Broker, places: Sequence[tuple[str, int]], beside: bytes = b"") -> None:
+def wake(deployment: Deployment, places: Sequence[tuple[str, int]], beside: bytes = b"") -> None:
     """Wake consumers of these shards, as the scripts do: a list has at most one token of a shard.
 
     Args:
-        broker: where they wait.
+        deployment: where they wait.
         places: queue and number of each shard.
         beside: key on that node of a cluster which publishes the tokens. Any node can; one that has just answered does.
     """
     with clear_errors():
         for queue, number in places:
-            key = broker.wake_key(queue)
-            if broker.connection.cluster:
-                client: Any = broker.client
+            key = deployment.wake_key(queue)
+            if deployment.connection.cluster:
+                client: Any = deployment.client
                 client.publish(key, number, target_nodes=client.get_node_from_key(beside or key))
             else:
-                pipeline = broker.client.pipeline()
+                pipeline = deployment.client.pipeline()
                 pipeline.lrem(key, 0, str(number))
                 pipeline.rpush(key, number)
                 pipeline.execute()

@@ -11,16 +11,14 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from .deployment import Deployment
 from .errors import InvalidJob
 from .inputs import check_queue_name
 from .records.keys import choices_key, commands_key, dump_key, tasks_key, workers_key
 from .redis.scripts import clear_errors
-from .registry import QueueRegistry
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .registry import QueueRegistry, ShardSet
 
 #: words of the commands
 COMMANDS: Final = ("stop", "drain", "dump")
@@ -63,11 +61,14 @@ class AnnouncementReply:
     choices: Mapping[str, str] = field(default_factory=dict)
 
 
-class WorkerRegistry(QueueRegistry):
-    """Workers of a deployment. Base of :class:`Broker`."""
+class WorkerRegistry:
+    """Workers of a deployment."""
 
-    #: change counter of the registry of queues, as of the last announcement
-    changes: str = ""
+    def __init__(self, queues: QueueRegistry[ShardSet]) -> None:
+        self._queues = queues
+        self._deployment = queues.deployment
+        #: change counter of the registry of queues, as of the last announcement
+        self.changes = ""
 
     def announce(
         self, name: str, info: dict[str, Any], *, done: Sequence[str] | None = (), tasks: Iterable[str] | None = None
@@ -82,13 +83,13 @@ class WorkerRegistry(QueueRegistry):
                 meant for an earlier worker of its name and are dropped.
             tasks: names of the tasks that it can run; None = as announced before.
         """
-        prefix = self.prefix
-        names = (workers_key(prefix), self.queues_key, commands_key(prefix), tasks_key(prefix))
+        prefix = self._deployment.prefix
+        names = (workers_key(prefix), self._queues.key, commands_key(prefix), tasks_key(prefix))
         keys = tuple(key.encode() for key in (*names, choices_key(prefix, _program_of(info, name))))
         description = json.dumps(info, separators=(",", ":"))
         confirmed = "*" if done is None else " ".join(done)
         packed = b"" if tasks is None else pack_tasks(tasks)
-        reply: bytes = self.scripts.call("announce", keys, name, description, confirmed, packed)
+        reply: bytes = self._deployment.scripts.call("announce", keys, name, description, confirmed, packed)
         now_ms, self.changes, *words = reply.decode().split(" ")
         pairs = [one.split(":") for one in words]
         commands = tuple([WorkerCommand(word, ident) for word, ident in pairs if word in COMMANDS])
@@ -98,9 +99,11 @@ class WorkerRegistry(QueueRegistry):
     def forget(self, name: str) -> None:
         """Remove a worker and its pending commands: first from the registry, so that it gets no further command."""
         with clear_errors():
-            self.client.hdel(workers_key(self.prefix), name)
-            self.client.hdel(commands_key(self.prefix), *(f"{word}:{name}" for word in COMMANDS))
-            self.client.hdel(tasks_key(self.prefix), name)
+            self._deployment.client.hdel(workers_key(self._deployment.prefix), name)
+            self._deployment.client.hdel(
+                commands_key(self._deployment.prefix), *(f"{word}:{name}" for word in COMMANDS)
+            )
+            self._deployment.client.hdel(tasks_key(self._deployment.prefix), name)
 
     def workers(self) -> list[dict[str, Any]]:
         """Return the last announced state of each worker, with ``name`` and ``seen_ms`` (Redis time).
@@ -109,7 +112,7 @@ class WorkerRegistry(QueueRegistry):
         (Unix ms) and ``ids`` (number of jobs that this attempt handles together).
         """
         with clear_errors():
-            stored = self.client.hgetall(workers_key(self.prefix))
+            stored = self._deployment.client.hgetall(workers_key(self._deployment.prefix))
         workers = []
         for name, announcement in sorted(stored.items()):
             seen_ms, _, description = announcement.partition(b":")
@@ -126,7 +129,10 @@ class WorkerRegistry(QueueRegistry):
         with clear_errors():
             for start in range(0, len(names), _READ_TOGETHER):
                 chunk = names[start : start + _READ_TOGETHER]
-                if any(is_among(task, packed) for packed in self.client.hmget(tasks_key(self.prefix), chunk)):
+                if any(
+                    is_among(task, packed)
+                    for packed in self._deployment.client.hmget(tasks_key(self._deployment.prefix), chunk)
+                ):
                     return True
         return False
 
@@ -153,14 +159,14 @@ class WorkerRegistry(QueueRegistry):
             raise InvalidJob(f"{word!r} is no command of a worker; use one of {', '.join((*COMMANDS, *CHOICES))}")
         if queue:
             raise InvalidJob(f"the command {word!r} concerns the whole worker; leave out the queue")
-        keys = (workers_key(self.prefix).encode(), commands_key(self.prefix).encode())
-        return bool(self.scripts.call("command", keys, name, word, secrets.token_hex(8)))
+        keys = (workers_key(self._deployment.prefix).encode(), commands_key(self._deployment.prefix).encode())
+        return bool(self._deployment.scripts.call("command", keys, name, word, secrets.token_hex(8)))
 
     def _choose(self, name: str, word: str, queue: str) -> bool:
         """Store which queue the program of a worker is to serve from now on, or no longer."""
         if not queue:
             raise InvalidJob(f"the command {word!r} needs the name of a queue: tell_worker(name, {word!r}, queue)")
-        registered = self.require_queue(check_queue_name(queue))
+        registered = self._queues.require_queue(check_queue_name(queue))
         if word == WATCH and registered.kind != "python":
             raise InvalidJob(
                 f"queue {queue!r} is of kind {registered.kind!r}, which workers leave to others; use "
@@ -169,21 +175,23 @@ class WorkerRegistry(QueueRegistry):
         worker = next((worker for worker in self.workers() if worker["name"] == name), None)
         if worker is None:
             return False
-        key = choices_key(self.prefix, _program_of(worker, name))
+        key = choices_key(self._deployment.prefix, _program_of(worker, name))
         with clear_errors():
-            self.client.hset(key, queue, word)
-            self.client.expire(key, CHOICES_KEPT)
+            self._deployment.client.hset(key, queue, word)
+            self._deployment.client.expire(key, CHOICES_KEPT)
         return True
 
     def keep_dump(self, name: str, text: str, now_ms: float) -> None:
         """Store a worker's stacks, taken at ``now_ms``, for 10 minutes; text beyond 64 KiB is cut off."""
         with clear_errors():
-            self.client.set(dump_key(self.prefix, name), b"%d:%b" % (int(now_ms), cut(text)), ex=DUMP_KEPT)
+            self._deployment.client.set(
+                dump_key(self._deployment.prefix, name), b"%d:%b" % (int(now_ms), cut(text)), ex=DUMP_KEPT
+            )
 
     def dump_of(self, name: str) -> tuple[float, str] | None:
         """Return the time (Unix ms) and the stacks of a worker's last "dump" command; None after 10 minutes."""
         with clear_errors():
-            stored = self.client.get(dump_key(self.prefix, name))
+            stored = self._deployment.client.get(dump_key(self._deployment.prefix, name))
         if stored is None:
             return None
         at, _, text = stored.partition(b":")
@@ -195,10 +203,10 @@ def _program_of(worker: Mapping[str, Any], name: str) -> str:
     return str(worker.get("program") or name)
 
 
-def choices_of(broker: Broker, program: str) -> dict[str, str]:
+def choices_of(deployment: Deployment, program: str) -> dict[str, str]:
     """Return the queues that operators added to a program ("watch") or took from it ("ignore")."""
     with clear_errors():
-        stored: dict[bytes, bytes] = broker.client.hgetall(choices_key(broker.prefix, program))
+        stored: dict[bytes, bytes] = deployment.client.hgetall(choices_key(deployment.prefix, program))
     return {queue.decode(): word.decode() for queue, word in stored.items()}
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..core.errors import InvalidJob
 from ..core.inputs import short
-from ..core.inspector import SEARCHED
+from ..core.inspector import SEARCHED, Inspector
 from ..core.job import Job
 from ..core.job_filter import JobFilter
 from ..core.job_view import JobView
@@ -63,7 +63,7 @@ class Search:
         seen: set[tuple[str, bytes]] = set()
         for place, position in self._rest():
             while len(seen) < limit:
-                page = self._queue.broker.inspector.page(
+                page = Inspector(self._queue.registry).page(
                     self._queue.name, place, cursor=position, limit=min(_PAGE, limit - len(seen)), where=self._where
                 )
                 for view in page.jobs:

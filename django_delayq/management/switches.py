@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
+from .. import connections
 from ..core import rules
 from ..core.broker import Broker
 from ..core.queue import Queue
@@ -71,7 +72,7 @@ def add_workers(parser: ArgumentParser) -> None:
 
 def pause_or_resume(command: DelayQCommand, queue: Queue, action: str, options: Mapping[str, Any]) -> None:
     """Pause or resume a queue."""
-    broker, direction = queue.broker, options["direction"]
+    broker, direction = connections.broker(), options["direction"]
     if action == "pause":
         broker.pause(queue.name, direction, seconds=options["seconds"])
     else:
@@ -106,7 +107,7 @@ def choose(command: DelayQCommand, queue: Queue, word: str, options: Mapping[str
     """Let workers watch or ignore a queue."""
     workers: list[str] = options["workers"]
     for worker in workers:
-        if not queue.broker.tell_worker(worker, word, queue.name):
+        if not connections.broker().tell_worker(worker, word, queue.name):
             raise CommandError(f"no worker {printable(worker)} is registered; delayq_status lists the workers")
     if options["json"]:
         command.print_json({"queue": queue.name, "command": word, "workers": workers})

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.job_view import JobView
-from ..core.reading import unpack_entries
+from ..core.reading import Reader, unpack_entries
 from ..core.records.frames import CHUNK
 from ..core.records.keys import SHARD_KEYS
 from ..core.redis.scripts import clear_errors
@@ -31,7 +31,7 @@ class Index:
 
     @property
     def _client(self) -> Any:
-        return self.queue.broker.client
+        return self.queue.deployment.client
 
     def count(self, low: int, high: int) -> int:
         """Return the number of entries with scores from ``low`` to ``high``, both included."""
@@ -42,7 +42,7 @@ class Index:
         """Return up to 250 ``(member, score)`` pairs after the given one, or from the beginning if it is empty."""
         wanted = {"index": self._position, "limit": CHUNK, "names": True, "after": (score, member) if score else None}
         _more, entries = unpack_entries(
-            self.queue.broker.inspector.reader.read(self.queue.name, self.number, **wanted), self.number
+            Reader(self.queue.deployment).read(self.queue.name, self.number, **wanted), self.number
         )
         return [(entry.member, entry.text.encode()) for entry in entries]
 
@@ -93,7 +93,7 @@ class Index:
 
     def jobs(self, members: Sequence[bytes]) -> Iterator[tuple[bytes, JobView]]:
         """Yield the jobs of members of the index, as far as they still exist."""
-        reader = self.queue.broker.inspector.reader
+        reader = Reader(self.queue.deployment)
         return reader.jobs({(self.queue.name, self.number): members}, buried=self.place is MORGUE)
 
     def _row(self, view: JobView, entry: Entry) -> Row | None:

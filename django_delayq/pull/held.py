@@ -249,7 +249,7 @@ class HeldJob(ReservedJob):
                 ends.notify(self._core_queue, settlement, error)
             (counted,) = permits.settle(self._core_queue, [settlement])
             self._ended, self.lost = True, not counted
-        self._core_queue.broker.tally.ended(self._core_queue.name, [settlement])
+        self._core_queue.tally.ended(self._core_queue.name, [settlement])
         return counted
 
 

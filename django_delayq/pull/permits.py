@@ -66,7 +66,7 @@ def _change_all(queue: Queue, jobs: Iterable[Job], n: int, ms: int) -> None:
         for limit in _limits_of(queue.name, job.task):
             by_limit.setdefault(limit, []).append(Holding(_holder(job), n, n, ms))
     for (name, total), holdings in by_limit.items():
-        change(queue.broker, name, total, holdings)
+        change(queue.deployment, name, total, holdings)
 
 
 def are_needed(queue: str) -> bool:
@@ -123,7 +123,7 @@ class _Call:
         self._taken[name] = total
         place = self._queue.name, self._shard
         reply = change(
-            self._queue.broker,
+            self._queue.deployment,
             name,
             total,
             [Holding(self._holder, 0, n, _lasting(self._ttr_ms or USUAL_TTR_MS))],
@@ -138,14 +138,14 @@ class _Call:
 
     def hand_over(self, jobs: Sequence[Job]) -> None:
         """Give the permits to the jobs, and return the others."""
-        broker = self._queue.broker
+        deployment = self._queue.deployment
         for name, total in self._taken.items():
             mine = [job for job in jobs if name in dict(_limits_of(self._queue.name, job.task))]
             holdings = [
                 Holding(self._holder, 0, 0, 0),
                 *(Holding(_holder(job), 1, 1, self._ms_of(job)) for job in mine),
             ]
-            change(broker, name, total, holdings)
+            change(deployment, name, total, holdings)
 
 
 def reserve(queue: Queue, shard: int, room: int, ttr_ms: int | None, send: Send) -> Batch:
@@ -183,7 +183,7 @@ def _reserve(call: _Call, tasks: dict[str, tuple[int, tuple[str, ...]]], room: i
 def admit(queue: Queue, job: Job, ttr_ms: int) -> bool:
     """Return True if a job that was reserved by its id gets the permits that it needs."""
     for name, total in _limits_of(queue.name, job.task):
-        reply = change(queue.broker, name, total, [Holding(_holder(job), 0, 1, _lasting(ttr_ms))])
+        reply = change(queue.deployment, name, total, [Holding(_holder(job), 0, 1, _lasting(ttr_ms))])
         if not reply.granted[0]:
             give_back(queue, [job])
             return False

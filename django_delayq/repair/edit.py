@@ -168,7 +168,7 @@ def _new_job(
 
 def _kept_options(job: Job, queue: Queue) -> bytes:
     """Return the options of the old generation, without an expiry that has passed, so that the job can run."""
-    if not job.has_expired(queue.broker.now_ms()):
+    if not job.has_expired(queue.deployment.now_ms()):
         return job.options_json
     options = {name: value for name, value in job.options.items() if not name.startswith("expires")}
     return json.dumps(options, sort_keys=True, separators=(",", ":")).encode() if options else b""
@@ -199,7 +199,7 @@ def _replace_failed(edit: _Edit) -> str:
     is_paused = bool(int(queue.layout.get("paused", 0)) & layouts.PAUSED_OUT)
     if is_paused and job.merged:
         raise InvalidJob(f"queue {queue.name!r} is paused, so the old payloads cannot be replaced; resume it first")
-    if is_paused or job.has_expired(queue.broker.now_ms()):
+    if is_paused or job.has_expired(queue.deployment.now_ms()):
         _store(edit)
         return "retried"
     worker = f"edit:{os.getpid()}"

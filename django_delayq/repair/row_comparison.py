@@ -167,7 +167,7 @@ class RowComparison:
         """Return those ids whose jobs are in the morgue, or are refused or buried in the outbox."""
         buried = {ident for ident, state in self._outbox_states(idents) if state in DEAD}
         for queue, number, place in self._parts(("morgue",) if idents else ()):
-            for entries in read_entries(queue.broker, Part(queue.name, number, place)):
+            for entries in read_entries(queue.deployment, Part(queue.name, number, place)):
                 buried |= idents.intersection(entries.idents())
         return buried
 
@@ -188,7 +188,7 @@ class RowComparison:
     def _live_jobs(self) -> Iterator[Orphan]:
         """Yield the live jobs of the task whose ids match the template."""
         for queue, number, place in self._parts(LIVE):
-            for views in read_jobs(queue.broker, Part(queue.name, number, place, args=False)):
+            for views in read_jobs(queue.deployment, Part(queue.name, number, place, args=False)):
                 for view in views:
                     if view.job.task == self._jobs.task.name and self._is_ours(view.id):
                         yield Orphan(number, view.id, view.job.key.hex())

@@ -52,7 +52,7 @@ class Task(core.Task, Generic[P, R]):
             TypeError: unknown option.
             InvalidJob: an option that plain tasks do not have.
         """
-        from ..core.options import check_option_names
+        from ..core.task import check_option_names
 
         check_option_names(options, self)
         return Using(self, options)
@@ -86,7 +86,7 @@ class MergedTask(core.Task, Generic[R]):
             TypeError: unknown option.
             InvalidJob: an option that merged tasks do not have.
         """
-        from ..core.options import check_option_names
+        from ..core.task import check_option_names
 
         check_option_names(options, self)
         return MergedUsing(self, options)

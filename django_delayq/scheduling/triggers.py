@@ -15,8 +15,7 @@ from django.dispatch import Signal
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short
-from ..core.options import check_option_names
-from ..core.task import Task
+from ..core.task import Task, check_option_names
 from .targets import find_task
 from .verbs import cancel, schedule_call
 

@@ -79,7 +79,7 @@ def _read_registry(broker: Broker) -> _Registry:
     try:
         with broker.connection.limited(PARTIAL_SECONDS):
             queues = broker.queues()
-            paused_ms = broker.producers_paused_since() if broker.producers_paused else None
+            paused_ms = broker.producers_paused_since() if broker.registry.producers_paused else None
             return _Registry(queues, broker.workers(), broker.figures(), paused_ms)
     except QueueUnavailable:
         if not broker.connection.cluster:

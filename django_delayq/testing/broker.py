@@ -11,6 +11,7 @@ from ..core import rules
 from ..core.job import NewJob
 from ..core.outcomes import ScheduleOutcome
 from ..core.queue import Queue
+from ..core.records.layout import Layout
 from ..settings.conf import Conf, conf
 from .faults import reachable
 from .server import MemoryServer
@@ -23,7 +24,9 @@ _WAITING: Final = (ScheduleOutcome.CREATED, ScheduleOutcome.MERGED, ScheduleOutc
 class MemoryQueue(Queue):
     """Queue that runs new jobs at once while the test has requested that."""
 
-    broker: MemoryBroker
+    def __init__(self, broker: MemoryBroker, name: str, layout: Layout) -> None:
+        super().__init__(broker.registry, name, layout, broker.tally)
+        self.broker = broker
 
     def schedule(
         self, new: NewJob, *, not_after_ms: float | None = None, request: bytes | None = None
@@ -65,7 +68,6 @@ class MemoryQueue(Queue):
 class MemoryBroker(DjangoBroker):
     """Broker with a server of its own in this process, and a clock that moves only on request."""
 
-    queue_class = MemoryQueue
     #: a test uses room at once
     full_seconds = 0.0
 
@@ -79,6 +81,10 @@ class MemoryBroker(DjangoBroker):
         self.on_scheduled: Callable[[Queue, Sequence[str]], None] | None = None
         self._settings: Conf | None = None
         self.clock.on_set_back = self._forget_time
+
+    def make_queue(self, name: str, layout: Layout) -> MemoryQueue:
+        """See :meth:`Broker.make_queue`."""
+        return MemoryQueue(self, name, layout)
 
     def _forget_time(self) -> None:
         """Let the shards accept an earlier time. After a small step back their time would stand still instead."""

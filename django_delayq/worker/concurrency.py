@@ -24,7 +24,7 @@ from .shard_selector import ShardSelector, Source
 from .unreachable import CALL_SECONDS
 
 if TYPE_CHECKING:
-    from ..core.broker import Broker
+    from ..core.deployment import Deployment
     from ..core.job import Job
     from ..core.outcomes import Batch
 
@@ -84,7 +84,7 @@ class ConcurrencyLimits:
         self._sources = selector.sources
         #: when :meth:`reminders` has something to return next
         self.remind_at = NEVER
-        self._broker: Broker | None = None
+        self._deployment: Deployment | None = None
         self._lock = threading.Lock()
         #: moment (monotonic) until which permits are not asked for, because their node was unreachable
         self._unreachable_until = 0.0
@@ -246,7 +246,7 @@ class ConcurrencyLimits:
 
     def _take(self, limit: Limit, source: Source, n: int, now: float) -> None:
         """Take permits for ``n`` more jobs, as far as there are any; without one, the shard waits."""
-        self._broker = source.queue.broker
+        self._deployment = source.queue.deployment
         reply = self._change(limit, limit.held + n, (source.queue.name, source.shard))
         if not limit.room:
             retry = _RETRY_SECONDS if reply.retry_ms is None else reply.retry_ms / 1000 + 0.05
@@ -254,26 +254,26 @@ class ConcurrencyLimits:
 
     def _change(self, limit: Limit, wanted: int | None, place: Place | None = None) -> Permits:
         """Set the permits of a limit; None = renew those that this process has."""
-        broker = self._broker
-        if broker is None or limit.total is None:
+        deployment = self._deployment
+        if deployment is None or limit.total is None:
             return Permits((), None, ())
         with self._lock:
             keep, wanted = (limit.permits, limit.permits) if wanted is None else (limit.held, wanted)
-            holding = Holding(self._holder, keep, wanted, permits.lasting_ms(broker))
-            reply = self._ask(broker, limit, holding, place)
+            holding = Holding(self._holder, keep, wanted, permits.lasting_ms(deployment))
+            reply = self._ask(deployment, limit, holding, place)
             (limit.permits,) = reply.granted
         return reply
 
-    def _ask(self, broker: Broker, limit: Limit, holding: Holding, place: Place | None) -> Permits:
+    def _ask(self, deployment: Deployment, limit: Limit, holding: Holding, place: Place | None) -> Permits:
         """Change permits in Redis. If their node of a cluster is gone, they stay as they are for a while."""
         assert limit.total is not None  # noqa: S101 - the caller has checked it
-        if not broker.connection.cluster:
-            return permits.change(broker, limit.name, limit.total, [holding], place)
+        if not deployment.connection.cluster:
+            return permits.change(deployment, limit.name, limit.total, [holding], place)
         now = time.monotonic()
         if now >= self._unreachable_until:
             try:
-                with broker.connection.limited(CALL_SECONDS):
-                    return permits.change(broker, limit.name, limit.total, [holding], place)
+                with deployment.connection.limited(CALL_SECONDS):
+                    return permits.change(deployment, limit.name, limit.total, [holding], place)
             except QueueUnavailable as error:
                 self._unreachable_until = now + _RETRY_SECONDS
                 logger.warning("permits of %s cannot be changed now; jobs without a limit go on: %s", limit.name, error)

@@ -131,7 +131,7 @@ class CurrentJob(ReservedJob):
         held = [part for part in self._parts or (self._attempt,) if not part.acked]
         queue, sent_at = self._attempt.queue, time.monotonic()
         answers = queue.touch([part.job for part in held], {(part.job.id, part.job.token) for part in held})
-        until = sent_at + trusted(queue.broker.lease_ms / 1000)
+        until = sent_at + trusted(queue.deployment.lease_ms / 1000)
         for part, answer in zip(held, answers, strict=True):
             part.renewed(answer, until)
         return not self.lost

@@ -168,7 +168,7 @@ def arguments_of(job: Job) -> tuple[list[Any], dict[str, Any]]:
 def _attempt_elsewhere(queue: Queue, task: Task | None, job: Job) -> Attempt:
     """Return an attempt that represents one that took place elsewhere."""
     now = time.monotonic()
-    deadline = now + trusted(queue.broker.lease_ms / 1000)
+    deadline = now + trusted(queue.deployment.lease_ms / 1000)
     attempt = Attempt(job, Source(queue, job.shard, Pace()), now, deadline, time.time() * 1000 - now * 1000)
     attempt.task, attempt.policy = task, policy_of(task, job)
     try:

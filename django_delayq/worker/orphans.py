@@ -115,7 +115,7 @@ class Orphans:
         """Notify of an end. Listeners that hang are given up: otherwise each process that settles it would hang."""
         job = settlement.job
         limit = policy_of(self.registry.get(job.task), job).timeout or NEVER
-        seconds = min(limit, trusted(queue.broker.lease_ms / 1000))
+        seconds = min(limit, trusted(queue.deployment.lease_ms / 1000))
         try:
             return listeners.call(lambda: copy_context().run(self._notify, queue, settlement), seconds)
         except HangingCall as error:
@@ -145,10 +145,10 @@ class Orphans:
     def settle_begun(self, queue: Queue, number: int, worker: str, why: str) -> None:
         """Record as crashed what a dead worker had begun in a shard after an early ack."""
         while jobs := queue.begun(number, worker):
-            settlements = [crashed_early(job, why, queue.broker.now_ms()) for job in jobs]
+            settlements = [crashed_early(job, why, queue.deployment.now_ms()) for job in jobs]
             if not sum(self.settle(queue, settlements)):
                 break
-            queue.broker.tally.ended(queue.name, settlements)
+            queue.tally.ended(queue.name, settlements)
 
 
 def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.job import STARTED
 from ..core.outcomes import Settlement, release
-from ..core.workers import is_alive
+from ..core.workers import WorkerRegistry, is_alive
 from . import crash
 from .attempt import NEVER
 from .orphans import crashed_early
@@ -83,7 +83,7 @@ class LeaseReaper:
         if now - self._checked_at.get((queue.name, shard), -EARLY_CHECK_SECONDS) < EARLY_CHECK_SECONDS:
             return
         self._checked_at[queue.name, shard] = now
-        workers = queue.broker.workers()
+        workers = WorkerRegistry(queue.registry).workers()
         alive = {worker["name"] for worker in workers if is_alive(worker, now_ms, least_ms=SILENT_MS)}
         lost = queue.begun(shard, before_ms=now_ms - SILENT_MS, except_workers=alive)
         settled_here = [job for job in lost if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS or self._is_ours(queue, job)]

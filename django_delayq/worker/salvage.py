@@ -52,7 +52,7 @@ class Reach:
         Raises:
             QueueUnavailable: it is no cluster.
         """
-        connection, node = queue.broker.connection, 0
+        connection, node = queue.deployment.connection, 0
         if not connection.cluster:
             yield
             return
@@ -180,7 +180,7 @@ class Salvage:
                 with reach.shard(queue, number):
                     held += queue.held_by(self._death.worker, number)
                     self._unnotified[queue.name, number] = []
-        now_ms = queue.broker.now_ms() if held else 0.0
+        now_ms = queue.deployment.now_ms() if held else 0.0
         for one in decide(held, self._death, self._orphans.registry, now_ms):
             if self._orphans.has_listeners(one):
                 self._notified.append(End(queue, one))
@@ -205,7 +205,7 @@ class Salvage:
         self._notified.rotate(-1)
 
     def _account(self, queue: Queue, settlements: list[Settlement], ends: list[bool]) -> None:
-        queue.broker.tally.ended(queue.name, settlements)
+        queue.tally.ended(queue.name, settlements)
         for settlement, counted in zip(settlements, ends, strict=True):
             if counted and settlement.verb != "release":
                 self._orphans.log(settlement)

@@ -86,11 +86,11 @@ class Scope:
             changes = [f"{word} {name}" for name, word in sorted(choices.items())]
             logger.warning("choice of queues by operators: %s", ", ".join(changes) or "none any more")
             self.refresh(choices)
-        elif self._broker.changes != self._seen:
+        elif self._broker.worker_registry.changes != self._seen:
             self.refresh()
 
     def _refresh(self) -> None:
-        seen = self._broker.changes
+        seen = self._broker.worker_registry.changes
         # A chosen queue is never created: it may have been deleted since.
         chosen = [name for name in self._choices if name not in self._wanted]
         awaited = self._config.awaited | set(chosen)

@@ -104,7 +104,7 @@ class Settler:
         for source, attempts in unsettled.items():
             if source not in self.unreachable:
                 # The shards of a queue share a round trip, but not those of a cluster, which fail one by one.
-                key = source if source.queue.broker.connection.cluster else source.queue.name
+                key = source if source.queue.deployment.connection.cluster else source.queue.name
                 together.setdefault(key, []).extend(attempts)
             elif self.halted:
                 self._give_up(attempts, one_by_one=False)
@@ -184,10 +184,10 @@ class Settler:
                 ``attempts`` ended so long ago, with Redis reachable, that the reaper has surely taken them. Also None
                 when the shard was set aside; then the attempts are settled as soon as it can be reached.
         """
-        pause, others_wait = Backoff(), source.queue.broker.connection.cluster
+        pause, others_wait = Backoff(), source.queue.deployment.connection.cluster
         while True:
             try:
-                with source.queue.broker.connection.limited(CALL_SECONDS):
+                with source.queue.deployment.connection.limited(CALL_SECONDS):
                     answer = call()
                 self._health.recovered()
                 return answer

@@ -80,8 +80,8 @@ class UnreachableShards:
             nodes: dict[object, Source] = {_node_of(source): source for source in tuple(self._sources)}
             for source in nodes.values():
                 try:
-                    with source.queue.broker.connection.limited(CALL_SECONDS):
-                        source.queue.broker.client.exists(source.queue.shard(source.shard).keys[0])
+                    with source.queue.deployment.connection.limited(CALL_SECONDS):
+                        source.queue.deployment.client.exists(source.queue.shard(source.shard).keys[0])
                 except Exception as error:
                     logger.debug("%r is not reachable (%s): %s", source, classify(error), error)
                 else:
@@ -105,5 +105,5 @@ class UnreachableShards:
 def _node_of(source: Source) -> int | None:
     """Return which node has the shard, as far as this process can tell; None = it knows none."""
     with suppress(*REDIS_ERRORS):
-        return id(source.queue.broker.connection.pool(source.queue.shard(source.shard).keys[0]))
+        return id(source.queue.deployment.connection.pool(source.queue.shard(source.shard).keys[0]))
     return None

@@ -73,7 +73,7 @@ def test_t62_a_queue_that_is_paused_for_new_jobs_refuses_them_and_works_off_the_
     queue = mill.broker.queue("default", shards=2)
     later = mill.put_many("grind", 10, delay_ms=300)
     mill.start("--threads", 2)
-    queue.broker.pause("default", "in")
+    mill.broker.pause("default", "in")
     with pytest.raises(QueuePaused, match="default"):
         mill.put("grind", id="refused")
     assert queue.count_many([mill.job("grind"), mill.job("grind")]) == {"paused": 2}
@@ -81,7 +81,7 @@ def test_t62_a_queue_that_is_paused_for_new_jobs_refuses_them_and_works_off_the_
     mill.wait_empty()
     assert mill.view("refused") is None
 
-    queue.broker.resume("default")
+    mill.broker.resume("default")
     ident = mill.put("grind", id="refused")
     mill.wait_ended([ident])
     assert mill.starts_by_id() == dict.fromkeys([*later, ident], 1)

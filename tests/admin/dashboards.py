@@ -17,7 +17,7 @@ def settle(yard: Yard, jobs: list[Job], *, late_ms: int = 40, took_ms: int = 120
     """These ran, so late and so long, and Redis knows the figures of it."""
     ends = [ack(job, job.due_ms + late_ms, took_ms) for job in jobs]
     yard.queue.settle(ends)
-    tally = yard.queue.broker.tally
+    tally = yard.queue.tally
     tally.ended(yard.queue.name, ends)
     tally.flush()
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Any
 
+from django_delayq.core import Inspector
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import Job, NewJob, Payload, new_key
@@ -79,7 +80,9 @@ class Yard:
         assert self.queue.settle(
             [bury(job, 1, 2, reason=reason, error_class=given["class"][:200], error=json.dumps(given).encode())]
         ) == [True]
-        (grave,) = [view for view in self.queue.broker.inspector.graves(job.queue, job.id) if view.job.key == job.key]
+        (grave,) = [
+            view for view in Inspector(self.queue.registry).graves(job.queue, job.id) if view.job.key == job.key
+        ]
         return grave
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from django_delayq.core import Inspector
 from django_delayq.core.broker import Broker
 from django_delayq.core.outcomes import ack
 from tests.admin.support import TRACEBACK, Yard, every_place
@@ -107,7 +108,7 @@ def test_a_job_is_moved_run_and_cancelled_by_its_buttons(operator: Browser, dela
     operator.click("Cancel the job")
     assert "The waiting job was cancelled." in operator.text(".messagelist")
     assert "Queue orders has no live job with this id." in operator.text()
-    assert yard.queue.broker.inspector.get("orders", "order-1002") is None
+    assert Inspector(yard.queue.registry).get("orders", "order-1002") is None
 
 
 def test_a_page_refreshes_itself_if_that_is_wanted(operator: Browser, delayq: Broker) -> None:

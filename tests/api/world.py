@@ -107,7 +107,7 @@ class World:
 
 def _missing(queue: Queue) -> list[str]:
     """Return the places of which the job neither lives nor lies in the morgue, in one round trip."""
-    with queue.broker.client.pipeline(transaction=False) as pipe:
+    with queue.deployment.client.pipeline(transaction=False) as pipe:
         for place in PLACES:
             ident = f"{queue.name}-{place}".encode()
             for names in (queue.shard(number).names for number in queue.homes(ident.decode())):

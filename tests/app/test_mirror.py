@@ -184,13 +184,13 @@ def test_many_rows_are_copied_in_pages_and_a_second_mirror_begins_behind_them(
     trouble = Trouble(delayq)
     trouble.fail(*map(str, range(600)))
     asked: list[bytes] = []
-    reader = trouble.broker.inspector.reader
+    reader = type(trouble.broker.inspector.reader)
     read = reader.read
 
-    def spy(queue: str, number: int, **wanted: Any) -> bytes:
+    def spy(self: Any, queue: str, number: int, **wanted: Any) -> bytes:
         if "index" in wanted:
             asked.append((wanted["after"] or (b"",))[0])
-        return read(queue, number, **wanted)
+        return read(self, queue, number, **wanted)
 
     monkeypatch.setattr(reader, "read", spy)
     assert len(trouble.copied()["failed"]) == 600
@@ -285,13 +285,13 @@ def test_one_row_of_many_that_is_wrong_is_found_without_reading_the_jobs(
     trouble.copied(mirror)
     trouble.queue.cancel("700")
     views: list[int] = []
-    read = trouble.broker.inspector.reader.jobs
+    read = type(trouble.broker.inspector.reader).jobs
 
-    def spy(members: Any, **options: Any) -> Any:
+    def spy(self: Any, members: Any, **options: Any) -> Any:
         views.extend(map(len, members.values()))
-        return read(members, **options)
+        return read(self, members, **options)
 
-    monkeypatch.setattr(trouble.broker.inspector.reader, "jobs", spy)
+    monkeypatch.setattr(type(trouble.broker.inspector.reader), "jobs", spy)
     trouble.note()
     assert len(trouble.copied(mirror)["failed"]) == 1199
     assert not FailedJob.objects.filter(job_id="700").exists()
@@ -332,7 +332,7 @@ def test_rows_follow_a_queue_through_a_change_of_its_shards(trouble: Trouble) ->
     trouble.queue.discard("m2")
     trouble.queue.cancel("m1")
     # What the caretaker does when nobody sends a call to the old epoch again any more.
-    trouble.broker.change_layout("q", lambda layout: layouts.without_epoch(layout, 0))
+    trouble.broker.registry.change_layout("q", lambda layout: layouts.without_epoch(layout, 0))
     world = trouble.copied(mirror)
     assert world == {"failed": ["g1 x1", "g2 x1"], "morgue": []}
     assert set(MirrorCursor.objects.values_list("shard", flat=True)) <= set(trouble.queue.numbers)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq import Bury, Queue, cancel, connections, schedule, signals
+from django_delayq.core import Inspector
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.retry import fixed
@@ -113,4 +114,4 @@ def test_a_job_whose_stored_form_cannot_be_read_is_heard_of_when_it_is_buried(
     ((name, told),) = heard
     assert (name, told["sender"], told["job"].id, told["reason"]) == ("job_buried", None, "a", "undecodable")
     assert "too short" in str(told["error"])
-    assert queue.broker.inspector.counts("default").morgue == 1
+    assert Inspector(queue.registry).counts("default").morgue == 1

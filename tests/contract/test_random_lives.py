@@ -292,7 +292,7 @@ def test_random_lives_are_the_same_in_memory_and_in_redis(connection: Connection
     @given(st.lists(steps, min_size=5, max_size=40))
     def live(lives: list[Step]) -> None:
         connection.client.flushdb()
-        real._queues.clear()
+        real.registry._queues.clear()
         sides = [Side(real), Side(MemoryBroker(Clock(T0 / 1000), lease_ms=LEASE))]
         for step in lives:
             answers = [side.do(step) for side in sides]

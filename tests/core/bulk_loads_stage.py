@@ -192,7 +192,7 @@ def retire_now(broker: Broker, name: str = "q") -> list[int]:
     for number in queue.numbers:
         names = queue.shard(number).names
         broker.client.delete(names["window"], names["reply"])
-    return EpochChanges(broker).retire(name)
+    return EpochChanges(broker.registry).retire(name)
 
 
 def idents(jobs: Iterable[Job]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from django_delayq.core import Broker, JobView, NewJob, Payload, Queue, bury, fail
+from django_delayq.core import Broker, Inspector, JobView, NewJob, Payload, Queue, bury, fail
 from django_delayq.core.actions import cancel as cancel_action
 from django_delayq.core.actions import cancel_selected, reschedule_selected, retry_failed
 from django_delayq.core.actions import reschedule as reschedule_action
@@ -88,7 +88,7 @@ def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progr
 
 def _kick(queue: Queue, delay_ms: int, per_second: float | None, *, replace: bool) -> Verb:
     return kick(
-        KickPace.of(delay_ms, per_second, int(queue.broker.inspector.counts(queue.name).now_ms)), replace=replace
+        KickPace.of(delay_ms, per_second, int(Inspector(queue.registry).counts(queue.name).now_ms)), replace=replace
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from django_delayq.core import Broker, Job, Queue
+from django_delayq.core import Broker, Inspector, Job, Queue
 from tests.support.core_calls import ScriptCall, before_layout_change, watch_calls
 from tests.support.core_stored import MAX_SHARDS, number_of, set_clock
 
@@ -38,12 +38,12 @@ def other(broker: Broker, **options: Any) -> Broker:
 
 def forget_queues(broker: Broker) -> None:
     """Let a broker forget the queues that it knows, like a process that begins anew."""
-    broker._queues.clear()
+    broker.registry._queues.clear()
 
 
 def adopt_layout(broker: Broker, name: str, layout: dict[str, Any]) -> bool:
     """Let a queue adopt a layout that one of the process's threads has just read; return False if it refuses."""
-    return broker._install(name, layout, broker._adopted)
+    return broker.registry._install(name, layout, broker.registry._adopted)
 
 
 def die_before_publishing(broker: Broker, epoch: int = 1) -> AbstractContextManager[None]:
@@ -58,7 +58,7 @@ def die_before_publishing(broker: Broker, epoch: int = 1) -> AbstractContextMana
 
 def epoch_of(queue: Queue, ident: str) -> int | None:
     """Return the epoch in which an id is live; None if it is not."""
-    view = queue.broker.inspector.get(queue.name, ident)
+    view = Inspector(queue.registry).get(queue.name, ident)
     return None if view is None or view.state == "morgue" else view.job.shard // MAX_SHARDS
 
 
@@ -67,7 +67,7 @@ def next_id(queue: Queue, number: int) -> str:
     return next(
         ident
         for ident in map(str, range(10**6))
-        if number in queue.homes(ident) and queue.broker.inspector.get(queue.name, ident) is None
+        if number in queue.homes(ident) and Inspector(queue.registry).get(queue.name, ident) is None
     )
 
 

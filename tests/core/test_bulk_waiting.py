@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from django_delayq.core import Broker, NewJob, Queue, RedisConfig, connect, fail
+from django_delayq.core import Broker, Inspector, NewJob, Queue, RedisConfig, connect, fail
 from tests.support.core_stored import shard_key
 from tests.support.redis_box import RedisBox
 
@@ -145,7 +145,7 @@ def grown(broker: Broker) -> Queue:
 
 
 def places(queue: Queue) -> tuple[int, int, int, int]:
-    counts = queue.broker.inspector.counts(queue.name)
+    counts = Inspector(queue.registry).counts(queue.name)
     return counts.ready, counts.delayed, counts.failed, counts.morgue
 
 
@@ -164,9 +164,9 @@ def test_every_epoch_is_reached(grown: Queue) -> None:
 
 def test_ids_are_found_in_every_epoch(grown: Queue) -> None:
     names = [f"buried {half} {number}" for half in range(2) for number in range(300)]
-    keys = {name: grown.broker.inspector.graves("q", name)[0].job.key for name in names[::2]}
+    keys = {name: Inspector(grown.registry).graves("q", name)[0].job.key for name in names[::2]}
     wanted = [*keys.items(), *names[1::2][:20], "nobody"]
-    late = Broker(grown.broker.connection, prefix=grown.broker.prefix).queue("q")
+    late = Broker(grown.deployment.connection, prefix=grown.deployment.prefix).queue("q")
     assert kick_many(late, wanted, delay_ms=3_600_000) == {"kicked": 320, "gone": 1}
     assert discard_many(late, names) == {"discarded": 280, "gone": 320}
     assert places(grown) == (0, 1520, 600, 0)
@@ -175,5 +175,5 @@ def test_ids_are_found_in_every_epoch(grown: Queue) -> None:
 def test_a_morgue_of_several_epochs_comes_back_at_one_pace(grown: Queue) -> None:
     cancel_all(grown)
     assert kick_all(grown, delay_ms=600_000, per_second=10) == {"kicked": 600}
-    dues = sorted(view.due_ms for view in grown.broker.inspector.page("q", "waiting", limit=250).jobs)
+    dues = sorted(view.due_ms for view in Inspector(grown.registry).page("q", "waiting", limit=250).jobs)
     assert dues[-1] - dues[0] == pytest.approx(249 * 100, abs=5000)

@@ -216,7 +216,7 @@ def for_those_who_wait(queue: Queue) -> None:
         NewJob(ident, "work", key=key) if n % 2 else NewJob(ident, "sync", payload=Payload(b"p", "1", key))
         for n, (ident, key) in enumerate(keys.items())
     ]
-    late = queue.broker.now_ms() - 60_000
+    late = queue.deployment.now_ms() - 60_000
     assert queue.schedule_many(news, not_after_ms=late) == ["late"] * 30
     assert queue.schedule_many(news, not_after_ms=late + 120_000) == ["created"] * 30
     assert queue.schedule_many(news) == ["known"] * 30

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, NewJob, Queue, QueueUnavailable, RedisConfig, ack, connect, new_id
+from django_delayq.core import Broker, Inspector, NewJob, Queue, QueueUnavailable, RedisConfig, ack, connect, new_id
 from tests.support.cluster_box import ClusterBox, Move, refusals
 from tests.support.core_stored import assert_invariants, shard_key
 from tests.support.processes import wait_until
@@ -83,8 +83,8 @@ VERBS: dict[str, tuple[Callable[[Queue], Any], Any]] = {
     "settle": (settle_held, [True]),
     "cancel": (lambda queue: queue.cancel("far"), "cancelled"),
     "tick": (lambda queue: queue.tick(0).expired, False),
-    "counts": (lambda queue: queue.broker.inspector.counts("q").reserved, 1),
-    "page": (lambda queue: [job.id for job in queue.broker.inspector.page("q", "waiting").jobs], ["due", "far"]),
+    "counts": (lambda queue: Inspector(queue.registry).counts("q").reserved, 1),
+    "page": (lambda queue: [job.id for job in Inspector(queue.registry).page("q", "waiting").jobs], ["due", "far"]),
 }
 
 
@@ -109,11 +109,11 @@ def test_t36_a_fresh_job_is_taken_in_wherever_all_of_its_keys_are(cluster: Clust
         while move.carry(10):
             pass
         assert [schedule_fresh(queue) for _ in range(5)] == ["created"] * 5
-    assert queue.broker.inspector.counts("q").delayed == 11
+    assert Inspector(queue.registry).counts("q").delayed == 11
 
 
 def test_t36_a_move_that_does_not_end_is_a_clear_error(cluster: ClusterBox, queue: Queue) -> None:
-    queue.broker.connection.moving_seconds = 0.1
+    queue.deployment.connection.moving_seconds = 0.1
     with half_moved(cluster, queue):
         with pytest.raises(QueueUnavailable, match="try again"):
             queue.schedule(NewJob("a", "work"))

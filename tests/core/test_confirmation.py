@@ -15,6 +15,7 @@ from django_delayq.core import (
     Broker,
     Connection,
     IdTaken,
+    Inspector,
     Misconfigured,
     NewJob,
     NotConfirmed,
@@ -99,7 +100,7 @@ def test_a_schedule_call_returns_when_the_replica_has_the_job(pair: Pair, opened
     assert bodies(pair.replica.client()) == {"first", "order-5"}
     assert queue.schedule(NewJob("fresh", "work", fresh=True)) == "created"
     assert "fresh" in bodies(pair.replica.client())
-    assert_invariants(queue.broker)
+    assert_invariants(Broker(queue.deployment.connection))
 
 
 def test_without_a_confirmation_in_time_the_error_says_that_the_job_is_there_and_what_to_do(
@@ -116,13 +117,14 @@ def test_without_a_confirmation_in_time_the_error_says_that_the_job_is_there_and
     assert bodies(pair.master.client()) == {"first", "order-5"}
     pair.replica.resume()
     assert queue.schedule(job("order-5")) == "replaced"
-    assert len(queue.broker.inspector.page("orders", "waiting", limit=10).jobs) == 2
+    assert len(Inspector(queue.registry).page("orders", "waiting", limit=10).jobs) == 2
 
 
 def test_an_older_shard_that_refused_the_job_need_not_confirm_it(pair: Pair, opened: Opened) -> None:
     queue = queue_of(opened, pair.setting())
     queue.schedule(job("first"))
-    queue.broker.reshard("orders", queue.shards + 1)
+    Broker(queue.deployment.connection).reshard("orders", queue.shards + 1)
+    queue.reload()
     old, refused = queue.homes("second")[0], []
 
     def leave_unconfirmed(call: ScriptCall) -> None:
@@ -132,7 +134,7 @@ def test_an_older_shard_that_refused_the_job_need_not_confirm_it(pair: Pair, ope
             error.reply = call.reply
             raise error
 
-    with watch_calls(queue.broker, after=leave_unconfirmed):
+    with watch_calls(queue.deployment, after=leave_unconfirmed):
         assert queue.schedule(job("second")) == "created"
     assert refused == [b"v"]
 
@@ -148,7 +150,7 @@ def test_a_repeated_call_that_changes_nothing_is_not_confirmed_before_the_first_
     for _ in range(2):
         with pytest.raises(NotConfirmed):
             queue.schedule(job("order-5", **again))
-        queue.broker.connection.reconnect()  # the second call comes over another connection
+        queue.deployment.connection.reconnect()  # the second call comes over another connection
     pair.replica.resume()
     assert queue.schedule(job("order-5", **again)) == ("created" if repeatable else "ignored")
     assert "order-5" in bodies(pair.replica.client())
@@ -177,7 +179,7 @@ def test_many_jobs_wait_once_and_keep_their_order(pair: Pair, opened: Opened) ->
     assert len(bodies(pair.replica.client())) == 1001
     mixed = [job("order-5", args=b"[%d]" % number, confirmed=number % 2 == 0) for number in range(600)]
     queue.count_many(mixed)
-    view = queue.broker.inspector.get("orders", "order-5")
+    view = Inspector(queue.registry).get("orders", "order-5")
     assert view is not None and view.job.args == b"[599]"
 
 
@@ -201,7 +203,7 @@ def test_the_chunks_of_many_shards_wait_together(pair: Pair, opened: Opened) -> 
         Broker(opened(pair.setting(WAIT_TIMEOUT=0.2))).queue("orders", shards=16).schedule_many(mixed)
     assert some.value.unconfirmed == set(range(0, 100, 2))
     assert some.value.outcomes == ["created"] * 100
-    assert_invariants(queue.broker)
+    assert_invariants(Broker(queue.deployment.connection))
 
 
 def test_a_connection_lost_with_many_chunks_is_replaced(pair: Pair, opened: Opened) -> None:
@@ -261,7 +263,7 @@ def test_a_connection_lost_in_the_time_of_the_wait_alone_is_not_replaced(pair: P
     pair.replica.pause()
     calls = pair.calls("evalsha") + pair.calls("eval")
     kill = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    timer = threading.Timer(queue.broker.connection.patience + 0.2, pair.master.client().execute_command, kill)
+    timer = threading.Timer(queue.deployment.connection.patience + 0.2, pair.master.client().execute_command, kill)
     timer.start()
     with pytest.raises(QueueUnavailable):
         queue.schedule(job("order-5"))
@@ -319,9 +321,9 @@ def test_a_confirmed_job_survives_the_loss_of_its_master(sentinel_box: SentinelB
     assert queue.count_many(job(str(number)) for number in range(100)) == {"created": 100}
     assert queue.schedule(job("order-5")) == "created"
     sentinel_box.fail_over()
-    found = queue_of(opened, setting | {"WAIT_DEFAULT": False}).broker.inspector.get("orders", "order-5")
+    found = Inspector(queue_of(opened, setting | {"WAIT_DEFAULT": False}).registry).get("orders", "order-5")
     assert found is not None and found.state == "delayed"
-    assert_invariants(queue.broker)
+    assert_invariants(Broker(queue.deployment.connection))
 
 
 def test_on_a_cluster_the_node_of_the_shard_confirms(redis_box: RedisBox, opened: Opened) -> None:
@@ -332,7 +334,7 @@ def test_on_a_cluster_the_node_of_the_shard_confirms(redis_box: RedisBox, opened
         assert queue.count_many(job(f"many-{number}") for number in range(300)) == {"created": 300}
         cluster.fail_over(0, crash=False)
         assert [queue.schedule(job(f"then-{number}")) for number in range(30)] == ["created"] * 30
-        assert_invariants(queue.broker)
+        assert_invariants(Broker(queue.deployment.connection))
 
 
 # -- disks
@@ -344,7 +346,7 @@ def refused_before_anything_is_stored(box: RedisBox, opened: Opened) -> None:
     with pytest.raises(Misconfigured, match=reason):
         queue.schedule(job("order-5"))
     assert bodies(box.client()) == set()
-    assert len(queue.broker.scripts.confirmation_obstacles()) == 1
+    assert len(queue.deployment.scripts.confirmation_obstacles()) == 1
 
 
 def test_a_server_that_cannot_confirm_is_refused_before_anything_is_stored(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.core import Broker, Connection, Misconfigured, NewJob, RedisConfig, connect
+from django_delayq.core import Broker, Connection, Inspector, Misconfigured, NewJob, RedisConfig, connect
 from tests.support.worker_stage import config, put, registry_of, working
 
 
@@ -72,7 +72,7 @@ def test_a_line_is_made_anew_when_it_is_old(
     queue.schedule(NewJob("c", "work"))
     (after,) = lines_of(redis_client)
     assert {after}.isdisjoint(before)
-    assert queue.broker.inspector.counts("q").ready == 3
+    assert Inspector(queue.registry).counts("q").ready == 3
     assert queue.schedule_many(NewJob(f"j{n}", "work") for n in range(600)) == ["created"] * 600
     clock.passed = 122
     assert queue.schedule_many(NewJob(f"k{n}", "work") for n in range(600)) == ["created"] * 600

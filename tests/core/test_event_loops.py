@@ -222,7 +222,7 @@ def test_a_cancelled_coroutine_leaves_no_half_read_reply(warm: Broker) -> None:
 
 def test_a_job_finds_its_shard_while_the_number_of_shards_changes(stage: Stage) -> None:
     stage.put("old", at=60_000)
-    broker = stage.queue.broker
+    broker = stage.broker
     stale = Broker(broker.connection, prefix=broker.prefix, lease_ms=broker.lease_ms, test_clock=True)
     stale.queue(stage.queue.name)
     reshard(stage, 3)

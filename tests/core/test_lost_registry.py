@@ -18,7 +18,7 @@ from .stage import Stage
 
 READS: dict[str, Callable[[Broker], object]] = {
     "known_queue": lambda broker: broker.known_queue("q"),
-    "queues": Broker.queues,
+    "queues": lambda broker: broker.queues(),
     "served": lambda broker: broker.served(["q"]),
     "served, every": lambda broker: broker.served([], every=True),
 }
@@ -38,7 +38,7 @@ def with_retired_epoch(broker: Broker) -> Queue:
     """Return a queue whose epoch 0 is retired."""
     queue = broker.queue("q", shards=2)
     broker.reshard("q", 3)
-    broker.change_layout("q", lambda layout: layouts.without_epoch(layout, 0))
+    broker.registry.change_layout("q", lambda layout: layouts.without_epoch(layout, 0))
     assert queue.epochs == ((1, 3),)
     return queue
 
@@ -163,7 +163,7 @@ def test_two_processes_that_put_an_epoch_back_at_once_agree(broker: Broker) -> N
 def test_a_change_that_an_older_copy_brings_back_is_completed_below_a_later_epoch(broker: Broker) -> None:
     """A dispatcher completes it, which knows that the queue is two epochs further."""
     queue = broker.queue("q", shards=2)
-    broker.change_layout("q", lambda layout: layouts.with_next(layout, 4))
+    broker.registry.change_layout("q", lambda layout: layouts.with_next(layout, 4))
     put(other(broker).queue("q"), *MANY)
     copy = OlderCopy(broker.client)
     broker.epochs.finish("q")
@@ -190,7 +190,7 @@ def test_a_thread_that_has_read_an_earlier_epoch_does_not_take_the_queue_back_to
 def test_epochs_that_were_put_back_are_retired_when_they_are_empty(clocked: Broker) -> None:
     stage = Stage(clocked, shards=2)
     reshard(stage, 3)
-    clocked.change_layout("q", lambda layout: layouts.without_epoch(layout, 0))
+    clocked.registry.change_layout("q", lambda layout: layouts.without_epoch(layout, 0))
     clocked.client.flushdb()
     clocks(stage, 0, 2)
     clocks(stage, 1, 3)

@@ -54,7 +54,7 @@ def test_a_queue_that_is_being_created_at_that_moment_obeys(broker: Broker) -> N
     operator = other(broker)
 
     def order(layout: dict[str, Any]) -> None:
-        if not operator.producers_paused:
+        if not operator.registry.producers_paused:
             operator.pause_producers()
 
     with before_layout_change(broker, order):
@@ -65,7 +65,7 @@ def test_new_shards_obey_also_when_the_order_comes_between_the_steps(broker: Bro
     queue, operator = broker.queue("q", shards=2), other(broker)
 
     def order(layout: dict[str, Any]) -> None:
-        if layout["epoch"] == 1 and not operator.producers_paused:
+        if layout["epoch"] == 1 and not operator.registry.producers_paused:
             operator.pause_producers()
 
     with before_layout_change(broker, order):

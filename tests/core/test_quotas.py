@@ -335,7 +335,7 @@ def test_of_two_divisions_at_the_same_time_one_counts(sound: Broker) -> None:
             stolen.append(quotas.divide(queue))  # under the same number, after both have read the last one
             put(queue, next(ids_of(queue, 0)))
 
-    with watch_calls(late.broker, before=steal):
+    with watch_calls(late.deployment, before=steal):
         assert quotas.divide(late) is False
     assert stolen == [True]
     assert sum(quota or 0 for quota in given(queue)) == 10

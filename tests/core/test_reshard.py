@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, IdTaken, InvalidJob, NewJob, Payload, Queue, ack, bury
+from django_delayq.core import Broker, IdTaken, Inspector, InvalidJob, NewJob, Payload, Queue, ack, bury
 from django_delayq.worker.dispatcher import EpochCleanup
 from tests.support.cluster_box import ClusterBox
 from tests.support.core_calls import ScriptCall, before_layout_change, call_stats, watch_calls
@@ -290,9 +290,9 @@ STALE: dict[str, tuple[Callable[[Queue], object], object]] = {
     "discard": (lambda q: q.discard("dead"), True),
     "kick many": (lambda q: kick_many(q, ["dead", "nobody"]), {"kicked": 1, "gone": 1}),
     "discard many": (lambda q: discard_many(q, ["dead", "nobody"]), {"discarded": 1, "gone": 1}),
-    "get": (lambda q: q.broker.inspector.get("q", "x").state, "delayed"),  # type: ignore[union-attr]
-    "page": (lambda q: [view.id for view in q.broker.inspector.page("q", "morgue").jobs], ["dead"]),
-    "counts": (lambda q: q.broker.inspector.counts("q").delayed, 1),
+    "get": (lambda q: Inspector(q.registry).get("q", "x").state, "delayed"),  # type: ignore[union-attr]
+    "page": (lambda q: [view.id for view in Inspector(q.registry).page("q", "morgue").jobs], ["dead"]),
+    "counts": (lambda q: Inspector(q.registry).counts("q").delayed, 1),
     "tick": (lambda q: q.schedule_tick(NewJob("t", "work"), 1000), "fired"),
 }
 
@@ -337,7 +337,9 @@ def test_who_knows_a_later_epoch_than_the_registry_puts_it_back(broker: Broker) 
     assert other(broker).queue("q").epochs == queue.epochs == ((0, 2), (1, 3))
 
 
-@pytest.mark.parametrize("read", [Broker.queues, lambda broker: broker.served(["q"])], ids=["queues", "served"])
+@pytest.mark.parametrize(
+    "read", [lambda broker: broker.queues(), lambda broker: broker.served(["q"])], ids=["queues", "served"]
+)
 def test_a_process_that_reads_all_queues_puts_a_lost_epoch_back_too(
     broker: Broker, read: Callable[[Broker], list[Queue]]
 ) -> None:

@@ -99,7 +99,7 @@ def test_t34_whatever_comes_together_no_id_ever_lives_twice(broker: Broker, seed
 def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker) -> None:
     broker.change_seconds = 0.05
     queue = broker.queue("q")
-    broker.change_layout("q", lambda layout: {**layout, "next": [1, 2]})
+    broker.registry.change_layout("q", lambda layout: {**layout, "next": [1, 2]})
     queue.rule(0, {}, closing=True)
     with pytest.raises(DelayQError, match="delayq_reshard q --status"):
         queue.schedule(NewJob("a", "work"))

@@ -224,7 +224,7 @@ def test_what_was_lost_with_redis_is_put_back_with_its_tombstones(clocked: Broke
     stage.wait(130_000)
     assert clocked.epochs.retire("q") == [0]
     clocked.announce("w", {})
-    seen = clocked.changes
+    seen = clocked.worker_registry.changes
     if clocked.connection.cluster:
         clocked.client.flushall(target_nodes="primaries")
     else:
@@ -233,7 +233,7 @@ def test_what_was_lost_with_redis_is_put_back_with_its_tombstones(clocked: Broke
     clocks(stage, 1, 3)
     assert stale.schedule(NewJob("a", "work")) == "created", "into a shard that nobody else knows"
     clocked.announce("w", {})
-    assert clocked.changes != seen
+    assert clocked.worker_registry.changes != seen
     (queue,) = clocked.served(["q"])
     assert queue.epochs == ((0, 2), (1, 3))
     assert stale.schedule(NewJob("b", "work")) == "created"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.connection import AbstractConnection
 
-from django_delayq.core import Broker, NewJob, Payload, RedisConfig, ack, connect
+from django_delayq.core import Broker, Inspector, NewJob, Payload, RedisConfig, ack, connect
 from tests.support.core_calls import watch_begun
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
@@ -38,7 +38,7 @@ def twice(between: int, *, on_conflict: str = "replace") -> list[NewJob]:
 
 
 def content_of_x(queue: Any) -> bytes:
-    view = queue.broker.inspector.get(queue.name, "x")
+    view = Inspector(queue.registry).get(queue.name, "x")
     return bytes(view.job.args)
 
 

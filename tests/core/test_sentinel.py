@@ -32,6 +32,6 @@ def test_after_a_failover_the_verbs_go_on_at_the_new_master(sentinel_box: Sentin
         wait_until(follows, timeout=20)
         assert queue.settle([ack(held, 0, 0)]) == [True]
         assert [job.id for job in queue.reserve(0, 10, worker="w").jobs] == ["after"]
-        assert_invariants(queue.broker)
+        assert_invariants(Broker(queue.deployment.connection))
     finally:
         connection.close()

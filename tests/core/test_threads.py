@@ -81,12 +81,12 @@ CHANGES: dict[str, Callable[[Broker], object]] = {
 }
 READS: dict[str, tuple[Callable[..., Any], Callable[[Broker], object]]] = {
     "one queue": (READING_A_LAYOUT, lambda broker: broker.known_queue("q")),
-    "all queues": (READING_ALL_LAYOUTS, Broker.queues),
+    "all queues": (READING_ALL_LAYOUTS, lambda broker: broker.queues()),
     "the queues served": (READING_THE_SERVED, lambda broker: broker.served(["q"])),
-    "each of all queues": (ADOPTING_ONE_OF_ALL, Broker.queues),
+    "each of all queues": (ADOPTING_ONE_OF_ALL, lambda broker: broker.queues()),
     "a change": (
         STORING_A_LAYOUT,
-        lambda broker: broker.change_layout("q", lambda one: {**one, "limits": {}}),
+        lambda broker: broker.registry.change_layout("q", lambda one: {**one, "limits": {}}),
     ),
 }
 
@@ -292,5 +292,5 @@ def test_a_child_reads_the_registry_although_a_thread_of_its_parent_held_the_loc
         broker.known_queue("q")
         return bool(queue.layout["paused"])
 
-    assert holds_in_a_child(lock_of(broker), read)
+    assert holds_in_a_child(lock_of(broker.registry), read)
     assert "paused" not in queue.layout, "it is the parent's own"

@@ -7,27 +7,28 @@ from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any, Final
 
-from django_delayq.core import Broker, Queue, Registry
+from django_delayq.core import Queue, Registry
 from django_delayq.core.figures import Tally
 from django_delayq.core.morgue import Kick
 from django_delayq.core.redis.event_loops import EventLoops
 from django_delayq.core.redis.pool import PoolLimits
-from django_delayq.core.resharding import EpochChanges
+from django_delayq.core.registry import QueueRegistry
+from django_delayq.core.resharding import EpochChanges, visit
 from django_delayq.core.sending.bulk_loads import _epochs_now
 from django_delayq.core.sending.many import JobSender
 from django_delayq.core.sending.quotas import read_room
 
-READING_A_LAYOUT: Final = Broker.read_layout
-READING_ALL_LAYOUTS: Final = Broker.queues
-READING_THE_SERVED: Final = Broker.served
-ADOPTING_ONE_OF_ALL: Final = Broker._adopt
-STORING_A_LAYOUT: Final = Broker.swap_layout
+READING_A_LAYOUT: Final = QueueRegistry.read_layout
+READING_ALL_LAYOUTS: Final = QueueRegistry.queues
+READING_THE_SERVED: Final = QueueRegistry.served
+ADOPTING_ONE_OF_ALL: Final = QueueRegistry._opened
+STORING_A_LAYOUT: Final = QueueRegistry.swap_layout
 INSTALLING_A_LAYOUT: Final = Queue.install
 READING_PROGRESS: Final = EpochChanges.progress
 
 CHOOSING_A_SHARD: Final = JobSender._batches
 SENDING_MANY: Final = JobSender.send
-VISITING_SHARDS: Final = Queue.visit
+VISITING_SHARDS: Final = visit
 FINDING_HOME: Final = Queue.home
 KICKING: Final = Kick._anywhere
 READING_ROOM: Final = read_room

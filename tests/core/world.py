@@ -46,7 +46,7 @@ _SHA = hashlib.sha1(_READ.encode(), usedforsecurity=False).hexdigest()
 
 def _read(queue: Queue, number: int) -> Iterator[list[bytes]]:
     """Yield the members of a shard's sorted sets, each with its score, and the fields of its hashes with the values."""
-    names, client = queue.shard(number).names, queue.broker.client
+    names, client = queue.shard(number).names, queue.deployment.client
     keys = [names[name] for name in (*_SETS, *_HASHES)]
     try:
         found = client.evalsha(_SHA, len(keys), *keys, len(_SETS))

@@ -103,7 +103,7 @@ def by_master(cluster: ClusterBox, queue: Queue, place: str = "waiting") -> dict
     found: Counter[int] = Counter()
     idents: list[str] = []
     for number in queue.numbers:
-        here = [view.id for views in read_jobs(queue.broker, Part(queue.name, number, place)) for view in views]
+        here = [view.id for views in read_jobs(queue.deployment, Part(queue.name, number, place)) for view in views]
         found[cluster.node_of(queue.shard(number).keys[0]).port] += len(here)
         idents += here
     assert len(set(idents)) == len(idents)
@@ -121,7 +121,7 @@ def settle(queue: Queue, how: Callable[[Job, int], Any]) -> int:
     done = 0
     for number in queue.numbers:
         while held := queue.reserve(number, 250, worker="w:1").jobs:
-            assert all(queue.settle([how(job, int(queue.broker.now_ms())) for job in held]))
+            assert all(queue.settle([how(job, int(queue.deployment.now_ms())) for job in held]))
             done += len(held)
     return done
 

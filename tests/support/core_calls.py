@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 from django_delayq.core import Broker, Queue
+from django_delayq.core.deployment import Deployment
 from django_delayq.core.redis.faults import Fault, classify
 from django_delayq.core.redis.scripts import Call, Scripts, SentCalls, compose, pack_command, script_names
 from django_delayq.core.wake import ChannelWaker, Waker
@@ -60,7 +61,9 @@ def _nothing(_: object) -> None:
 
 
 @contextmanager
-def _sent_by(broker: Broker, send: Callable[[Callable[..., SentCalls], Sequence[Call]], SentCalls]) -> Iterator[None]:
+def _sent_by(
+    broker: Deployment, send: Callable[[Callable[..., SentCalls], Sequence[Call]], SentCalls]
+) -> Iterator[None]:
     """Send the calls that the broker makes together in the block with ``send(original, calls)``."""
     with mock.patch.object(broker.scripts, "send_many", partial(send, broker.scripts.send_many)):
         yield
@@ -68,7 +71,7 @@ def _sent_by(broker: Broker, send: Callable[[Callable[..., SentCalls], Sequence[
 
 @contextmanager
 def watch_calls(
-    broker: Broker,
+    broker: Deployment,
     *,
     before: Callable[[ScriptCall], object] = _nothing,
     after: Callable[[ScriptCall], object] = _nothing,
@@ -155,7 +158,7 @@ def send_twice(broker: Broker, between: Callable[[], object] = lambda: None) -> 
 def begin_stats(queue: Queue, number: int) -> Callable[[], Any]:
     """Send a call that reads the counts of a shard; return a function that reads the reply."""
     call = Call.on_shard("stats", queue.shard(number))
-    sent = queue.broker.scripts.send_many([call])
+    sent = queue.deployment.scripts.send_many([call])
 
     def reply() -> Any:
         sent.read()
@@ -167,7 +170,7 @@ def begin_stats(queue: Queue, number: int) -> Callable[[], Any]:
 def call_stats(queue: Queue, number: int) -> Any:
     """Read the counts of a shard, in the form of the script."""
     shard = queue.shard(number)
-    return queue.broker.scripts.call("stats", shard.keys, b"", shard.constants)
+    return queue.deployment.scripts.call("stats", shard.keys, b"", shard.constants)
 
 
 @contextmanager
@@ -285,11 +288,11 @@ def port_of(waker: ChannelWaker) -> int:
 @contextmanager
 def before_layout_change(broker: Broker, act: Callable[[dict[str, Any]], object]) -> Iterator[None]:
     """Run ``act`` with the new layout each time that the block is about to store one for a queue."""
-    store = broker.swap_layout
+    store = broker.registry.swap_layout
 
     def late(name: str, stored: bytes, layout: dict[str, Any], **prepared: Any) -> bool:
         act(layout)
         return store(name, stored, layout, **prepared)
 
-    with mock.patch.object(broker, "swap_layout", late):
+    with mock.patch.object(broker.registry, "swap_layout", late):
         yield

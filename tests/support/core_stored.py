@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
-from django_delayq.core import Queue
+from django_delayq.core import Broker, Queue
 from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.fsck import check as check_stored
 from django_delayq.core.records.frames import (
@@ -40,8 +40,7 @@ from django_delayq.core.records.keys import (
 from django_delayq.core.records.layout import is_pending, new_layout
 from django_delayq.core.records.layout import rules_of as rules_of_layout
 from django_delayq.core.resharding import HEAD_START
-from django_delayq.core.rules import limit as limit_queue
-from django_delayq.core.rules import limits_in_force, queue_policy
+from django_delayq.core.rules import QueueLimits, limits_in_force, queue_policy
 
 __all__ = [
     "CHUNK",
@@ -92,9 +91,14 @@ def shard_key(queue: Queue, name: str, number: int = 0) -> bytes:
 
 def stored_rules(queue: Queue, number: int = 0) -> dict[str, Any]:
     """Return the rules of a shard, as the scripts read them."""
-    return unpack_fields(queue.broker.client.hget(shard_key(queue, "meta", number), "rules") or b"")
+    return unpack_fields(queue.deployment.client.hget(shard_key(queue, "meta", number), "rules") or b"")
 
 
 def set_clock(queue: Queue, number: int, us: float) -> None:
     """Set the clock of a shard, µs, for a broker with a test clock."""
-    queue.broker.client.hset(shard_key(queue, "meta", number), "test_clock", int(us))
+    queue.deployment.client.hset(shard_key(queue, "meta", number), "test_clock", int(us))
+
+
+def limit_queue(broker: Broker, name: str, **limits: Unpack[QueueLimits]) -> bool:
+    """Store limits of a queue, and leave the division of its ``max_length`` to producers."""
+    return broker.registry.limit(name, limits)

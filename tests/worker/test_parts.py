@@ -33,7 +33,7 @@ def work() -> None: ...
 def damaged(queue: Queue, name: str = "lease", number: int | None = None) -> Iterator[None]:
     """Replace a key of a shard by one of another type."""
     key = queue.shard(queue.numbers[0] if number is None else number).names[name]
-    client, there = queue.broker.client, queue.broker.client.exists(key)
+    client, there = queue.deployment.client, queue.deployment.client.exists(key)
     if there:
         client.rename(key, f"{key}:aside")
     client.set(key, "of another type")

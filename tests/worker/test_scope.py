@@ -128,9 +128,9 @@ def test_t51_a_worker_that_was_told_its_queues_leaves_the_others_alone(
     with working(broker, registry, config(heartbeat=0.05)) as worker:
         put(elsewhere, "note", id="ours")
         seen.wait_for("ours")
-        before = broker.changes
+        before = broker.worker_registry.changes
         elsewhere.queue("another")
-        eventually(lambda: broker.changes != before, "an announcement that tells of the new queue")
+        eventually(lambda: broker.worker_registry.changes != before, "an announcement that tells of the new queue")
         assert [queue.name for queue in worker.queues] == ["default"]
     assert [run[1] for run in seen.runs] == ["ours"]
     assert broker.inspector.counts("other").ready == 1
@@ -197,7 +197,7 @@ def test_an_old_epoch_that_is_empty_is_taken_off_by_a_dispatcher(
     elsewhere.reshard("default", 3)
     with working(broker, registry, config(heartbeat=0.05, epoch_check=0.05)):
         elsewhere.queue("idle")
-        layout = elsewhere.change_layout("idle", lambda now: {**now, "next": [1, 2]})
+        layout = elsewhere.registry.change_layout("idle", lambda now: {**now, "next": [1, 2]})
         assert layout["next"] == [1, 2]
     with working(broker, registry, config(queues=("default", "idle"), heartbeat=0.05, epoch_check=0.05)):
         queue = elsewhere.queue("idle")

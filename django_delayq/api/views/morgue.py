@@ -94,7 +94,7 @@ class KickView(QueueVerb):
 
     def kick_at_pace(self, live: Queue, body: Mapping[str, Any]) -> Response:
         """Bring all jobs back at a pace, which the next request continues by the cursor: the next due time, Unix ms."""
-        now_ms = live.broker.now_ms()
+        now_ms = live.deployment.now_ms()
         pace = KickPace.of(body.get("delay", 0), body["per_second"], int(now_ms))
         if "cursor" in body:
             pace.ms = max(now_ms, body["cursor"])
@@ -121,7 +121,7 @@ class DiscardView(QueueVerb):
         body, live = self.read(request, DiscardSerializer), self.queue(queue)
         if "all" in body:
             age = body.get("older_than")
-            before = None if age is None else live.broker.now_ms() - age
+            before = None if age is None else live.deployment.now_ms() - age
             return self.change(live, bulk.DISCARD, body, JobFilter(buried_before_ms=before))
         if "where" in body:
             return self.change(live, bulk.DISCARD, body)

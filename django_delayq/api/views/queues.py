@@ -107,7 +107,7 @@ class OneQueue(ApiView):
     def get(self, request: Request, queue: str) -> Response:
         """Return the queue with all details."""
         opened = live(queue)
-        (counts,) = opened.broker.inspector.all_counts(queues=[opened], by_shard=True, partial=True)
+        (counts,) = connections.hurried_broker().inspector.all_counts(queues=[opened], by_shard=True, partial=True)
         return Response(QueueDetailSerializer.render(queue_view(opened, counts)))
 
     @operation(

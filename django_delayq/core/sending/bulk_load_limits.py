@@ -6,17 +6,15 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..broker import Broker
 from ..errors import DelayQError, InvalidJob, QueueFull
 from ..inputs import check_int, short
 from ..records.keys import pace_key
 from ..redis.faults import REDIS_ERRORS
 from ..redis.scripts import clear_errors
-
-if TYPE_CHECKING:
-    from ..broker import Broker
-    from .bulk_loads import BulkLoad
+from .bulk_loads import BulkLoad
 
 
 class BulkLoadStopped(DelayQError):

@@ -11,24 +11,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
 
+from ..broker import Broker
 from ..errors import DelayQError, QueueFull, QueuePaused
 from ..job import NewJob
 from ..outcomes import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
 from ..records.bulk_load_frames import NO_CODE, Frame, LoadEntry, Rows, Shape, entry_of, with_keys
 from ..records.keys import MAX_SHARDS, number_of
+from ..records.layout import Epochs, Layout
 from ..redis.scripts import Call, SentCalls, clear_errors
+from ..resharding import EpochWalk
 from .bulk_load_limits import BulkLoadLimits, BulkLoadWait, Throttle
 from .bulk_loads import CLOSED_FIELD, OPEN, BulkLoad, check_stored, epochs_of, groups_of, ledger_key, read_load
-from .epoch_walk import EpochWalk
 from .many import CHUNK_BYTES
 from .quotas import RoomSearch
-
-if TYPE_CHECKING:
-    from ..broker import Broker
-    from ..records.layout import Epochs, Layout
 
 #: reply of a closed ledger
 _LEDGER_CLOSED_LETTER: Final = "X"

@@ -30,19 +30,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import lcm
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from ..broker import Broker
 from ..errors import DelayQError, InvalidJob
 from ..inputs import check_int, short
 from ..outcomes import OF_LETTER
 from ..records import layout as layouts
 from ..records.frames import CHUNK
 from ..records.keys import bulk_loads_key, number_of
+from ..records.layout import Epochs, Layout
 from ..redis.scripts import clear_errors
-
-if TYPE_CHECKING:
-    from ..broker import Broker
-    from ..records.layout import Epochs, Layout
 
 OPEN: Final = "open"
 CLOSING: Final = "closing"

@@ -11,20 +11,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 from zlib import crc32
 
+from ..deployment import Deployment
 from ..errors import InvalidJob, NotConfirmed
 from ..job import NewJob, request_for
 from ..outcomes import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER, UNCHANGED_LETTERS, ScheduleOutcome
 from ..records.frames import CHUNK, pack_deadline, pack_new
 from ..records.keys import MAX_SHARDS, number_of
 from ..redis.scripts import Call, SentCalls
-from .epoch_walk import EpochWalk
+from ..registry import ShardSet
+from ..resharding import EpochWalk
 from .quotas import RoomSearch
-
-if TYPE_CHECKING:
-    from ..queue import Queue
 
 #: bytes of jobs that fill a chunk
 CHUNK_BYTES: Final = 1 << 20
@@ -87,17 +86,17 @@ class JobSender:
     """
 
     def __init__(
-        self, queue: Queue, not_after_ms: float | None = None, *, keys: bool = False, together: bool = False
+        self, queue: ShardSet, not_after_ms: float | None = None, *, keys: bool = False, together: bool = False
     ) -> None:
         self._queue = queue
-        self._scripts = queue.broker.scripts
+        self._scripts = queue.deployment.scripts
         self._together = together
         self._options = (pack_deadline(not_after_ms), b"1" if keys else b"", b"1" if together else b"")
         #: entries that were refused because the queue was full, while their caller waits for room
         self._full: list[_Entry] = []
         self._room = RoomWait()
         self.unconfirmed = _Unconfirmed(set() if keys else None)
-        self._most = TOGETHER if queue.broker.connection.confirmation is None else TOGETHER_CONFIRMED
+        self._most = TOGETHER if queue.deployment.connection.confirmation is None else TOGETHER_CONFIRMED
 
     def send(self, news: Iterable[NewJob]) -> Iterator[Answer]:
         """Send the jobs; yield places and outcomes (letters of ``schedule.lua``) of one chunk after another.
@@ -165,7 +164,9 @@ class JobSender:
     def _is_confirmed(self, chunk: _Chunk) -> bool:
         """Return True if a job of the chunk has to be confirmed, and its node has confirmed in time so far."""
         queue = self._queue
-        if queue.broker.connection.confirmation is None or not any(map(queue.is_confirmed, chunk.news)):
+        if queue.deployment.connection.confirmation is None or not any(
+            is_confirmed(queue.deployment, new) for new in chunk.news
+        ):
             return False
         return self._scripts.node(queue.shard(chunk.number).keys) not in self.unconfirmed.nodes
 
@@ -207,7 +208,7 @@ class JobSender:
             joined = [new for new, letter in zip(chunk.news, letters, strict=True) if letter in _WITH_KEY]
             for place, new in enumerate(joined):
                 new.joined = keys[16 * place : 16 * place + 16]
-        if self._queue.broker.connection.confirmation is not None:
+        if self._queue.deployment.connection.confirmation is not None:
             self._note_unconfirmed(chunk, letters)
         return letters
 
@@ -218,7 +219,7 @@ class JobSender:
         elif call.confirm:
             return
         for (place, new, _), letter in zip(chunk.entries, letters, strict=True):
-            if letter not in UNCHANGED_LETTERS and self._queue.is_confirmed(new):
+            if letter not in UNCHANGED_LETTERS and is_confirmed(self._queue.deployment, new):
                 self.unconfirmed.add(place)
 
     def _find_room(self, chunk: _Chunk, letters: str) -> str:
@@ -303,6 +304,14 @@ class _Unconfirmed:
         )
         error.counts, error.outcomes, error.unconfirmed = counts, outcomes, self._places or frozenset()
         raise error from self._first
+
+
+def is_confirmed(deployment: Deployment, new: NewJob) -> bool:
+    """Return True if the call of a job has to wait for a confirmation (:mod:`..redis.scripts`)."""
+    rule = deployment.connection.confirmation
+    if rule is None:
+        return False
+    return new.durable or (rule.by_default if new.confirmed is None else new.confirmed)
 
 
 class RoomWait:

@@ -18,17 +18,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
-from .. import rules
 from ..errors import QueueUnavailable
 from ..job import new_request
 from ..records.frames import unpack_fields
 from ..redis.pool import within
 from ..redis.scripts import Call, clear_errors
-
-if TYPE_CHECKING:
-    from ..shard_set import ShardSet
+from ..registry import ShardSet
 
 #: most attempts to make room for one call
 MOST_ATTEMPTS: Final = 6
@@ -69,7 +66,7 @@ class ShardRoom(NamedTuple):
 def read_room(queue: ShardSet) -> list[ShardRoom]:
     """Return the room of every shard of a queue, in one round trip (on a cluster: of each node)."""
     numbers = queue.numbers
-    with clear_errors(), queue.broker.client.pipeline(transaction=False) as pipe:
+    with clear_errors(), queue.deployment.client.pipeline(transaction=False) as pipe:
         for names in (queue.shard(number).names for number in numbers):
             pipe.hlen(names["body"])
             pipe.hmget(names["meta"], "quota", "division", "rules")
@@ -106,7 +103,7 @@ class RoomSearch:
         if now < queue.full_until or self._attempts == MOST_ATTEMPTS:
             return False
         if self._until is None:
-            self._until = now + min(MOST_SECONDS, queue.broker.connection.patience)
+            self._until = now + min(MOST_SECONDS, queue.deployment.connection.patience)
         try:
             with within(self._until):
                 return self._make_room(number, jobs, least)
@@ -132,7 +129,7 @@ class RoomSearch:
                 continue
             if free <= 0:
                 now = time.monotonic()
-                queue.full_until = now + min(BELIEF * (now - began), queue.broker.full_seconds)
+                queue.full_until = now + min(BELIEF * (now - began), queue.deployment.full_seconds)
                 return False
             if free < least:
                 return False
@@ -148,7 +145,7 @@ class RoomSearch:
         return False
 
     def _call(self, number: int, here: ShardRoom, act: bytes, places: int) -> int:
-        shard, scripts = self._queue.shard(number), self._queue.broker.scripts
+        shard, scripts = self._queue.shard(number), self._queue.deployment.scripts
         args = (new_request(), shard.constants, here.max_length, here.division, act, places)
         return int(scripts.call("quota", shard.keys, *args, until=self._until))
 
@@ -199,13 +196,13 @@ def divide(queue: ShardSet, first: int = -1, shards: list[ShardRoom] | None = No
     """
     shards = shards or read_room(queue)
     if len({room.max_length for room in shards}) != 1:
-        rules.restore(queue)
+        queue.registry.restore_rules(queue)
         return False
     limit, division = shards[0].max_length, max(room.division for room in shards) + 1
 
     def call(act: bytes, numbers: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
         calls = [Call.on_shard("quota", queue.shard(number), limit, division, act, *n) for number, n in numbers.items()]
-        return dict(zip(numbers, queue.broker.scripts.call_many(calls), strict=True))
+        return dict(zip(numbers, queue.deployment.scripts.call_many(calls), strict=True))
 
     # Of several processes, the one that clears the first shard divides: until it has set that shard's quota, which it
     # does last, or is late, the shard refuses others.

@@ -193,7 +193,7 @@ def _verb_of(queue: Queue, action: str, options: Mapping[str, Any]) -> bulk.Verb
     """Return the verb of an action: discard, or retry with the options of the command line."""
     if action == "discard":
         return bulk.DISCARD
-    pace = KickPace.of(int(options["delay"] * 1000), options["per_second"], int(queue.broker.now_ms()))
+    pace = KickPace.of(int(options["delay"] * 1000), options["per_second"], int(queue.deployment.now_ms()))
     return bulk.kick(pace, replace=options["replace"])
 
 
@@ -201,7 +201,7 @@ def _older(queue: Queue, where: JobFilter, options: Mapping[str, Any]) -> JobFil
     """Return the conditions with the age of the command line."""
     if options["older_than"] is None:
         return where
-    before_ms = queue.broker.now_ms() - options["older_than"] * 1000
+    before_ms = queue.deployment.now_ms() - options["older_than"] * 1000
     known = where.buried_before_ms
     return replace(where, buried_before_ms=before_ms if known is None else min(known, before_ms))
 
@@ -216,14 +216,14 @@ def _select(
 
 def _of_ids(queue: Queue, ids: list[str]) -> Iterator[JobView]:
     for job_id in ids:
-        yield from queue.broker.inspector.graves(queue.name, job_id)
+        yield from connections.broker().inspector.graves(queue.name, job_id)
 
 
 def _all(queue: Queue, where: JobFilter) -> Iterator[JobView]:
     by = where.best_order("morgue", tuple(INDEXES["morgue"]))
     cursor = ""
     while True:
-        page = queue.broker.inspector.page(
+        page = connections.broker().inspector.page(
             queue.name, "morgue", by, cursor=cursor, limit=PAGE, reverse=True, where=where
         )
         yield from page.jobs

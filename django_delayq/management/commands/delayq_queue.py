@@ -151,7 +151,7 @@ class Command(DelayQCommand):
 
     def question(self, text: str, queue: Queue, action: str) -> str:
         """Return a question with the numbers of jobs, so that the operator sees the effect."""
-        counts = queue.broker.inspector.counts(queue.name)
+        counts = connections.broker().inspector.counts(queue.name)
         sums_up = "{delayed}" in text or "{waiting}" in text
         delayed = counts.delayed + (queue_verbs.count_unsent(queue) if sums_up else 0)
         return text.format(
@@ -164,11 +164,11 @@ class Command(DelayQCommand):
 
     def delete(self, queue: Queue, *, yes: bool, force: bool, as_json: bool) -> None:
         """Delete a queue."""
-        counts = queue.broker.inspector.counts(queue.name)
+        counts = connections.broker().inspector.counts(queue.name)
         live = counts.delayed + counts.ready + counts.reserved
         loss = f" with {live} jobs and {counts.morgue} in its morgue, for good" if force else ""
         self.confirm(f"Delete the queue {printable(queue.name)}{loss}?", yes=yes)
-        deleted = {"deleted": int(queue.broker.delete_queue(queue.name, force=force))}
+        deleted = {"deleted": int(connections.broker().delete_queue(queue.name, force=force))}
         forgotten = forget_queue(conf().outbox.databases, queue.name) if force else 0
         if forgotten:
             deleted["outbox rows deleted"] = forgotten

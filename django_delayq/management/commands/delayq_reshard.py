@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
+from ... import connections
 from ...core.broker import Broker
 from ...core.inputs import check_queue_name
 from ...core.resharding import EpochProgress
@@ -38,7 +39,7 @@ class Command(DelayQCommand):
     def run(self, **options: Any) -> None:
         """Change the number, wait, and show the result."""
         queue = self.known_queue(check_queue_name(options["queue"]))
-        broker, name = queue.broker, queue.name
+        broker, name = connections.broker(), queue.name
         if options["shards"] is None and not (options["status"] or options["wait"]):
             raise CommandError("the number of shards is missing: give --shards N, or --status to see the present ones")
         if options["shards"] is not None and not options["status"]:
