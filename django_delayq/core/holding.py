@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from .job import Job, digest_of
-from .job_view import unpack_reply
+from .job_view import Reply
 from .outcomes import AttemptOutcome, Batch, Settlement, Which, bury, expire
 from .reading import Reader
 from .records.frames import (
@@ -283,7 +283,7 @@ def _leases(queue: ShardSet, number: int, offset: int, limit: int, *, only_expir
         limit=limit,
         expired=only_expired,
     )
-    return [view.job for view in unpack_reply(queue.name, number, frame, buried=False, place="r").views]
+    return [view.job for view in Reply(queue.name, number, frame, buried=False, place="r").views()]
 
 
 def _serving(which: Which, allowances: Sequence[Allowance]) -> tuple[bytes, ...]:

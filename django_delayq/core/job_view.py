@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import repeat
+from itertools import repeat, starmap
 from typing import Any, Final
 
 from .codec import decode_args, readable
 from .job import KEY_BYTES, Generation, Job, Payload, Undecodable, created_ms
-from .records.frames import NO_STATE, State, job_of, names_of, state_of, unpack, unpack_payload, unpack_state
+from .records.frames import (
+    NO_STATE,
+    State,
+    job_of,
+    names_of,
+    state_of,
+    unpack,
+    unpack_body,
+    unpack_payload,
+    unpack_state,
+)
 
 #: doubles are exact up to this value; a moment beyond it cannot be one (µs)
 FARTHEST: Final = 2.0**53
@@ -164,70 +174,95 @@ class JobView:
 
 
 @dataclass(slots=True)
-class Reply:
-    """Jobs in a reply of ``read.lua``.
+class FreshJobs:
+    """Jobs that nobody has reserved or changed since they were scheduled, field by field; the last six as in bodies.
 
     Attributes:
-        more: True if jobs of the range are left.
-        looked_at: how many of the requested members the reply covers.
-        members: the names of the jobs in their index.
-        moments: their due times, deadlines, or scores in the index, as Redis has them.
-        views: the jobs.
+        first: the first of them; in all other fields they are like it.
     """
 
-    more: bool
-    looked_at: int
+    first: JobView
     members: Sequence[bytes]
     moments: Sequence[bytes]
-    views: Sequence[JobView]
+    payload_counts: Sequence[int]
+    priorities: Sequence[int]
+    merged: Sequence[bool]
+    keys: Sequence[bytes]
+    tasks: Sequence[str]
+    options: Sequence[bytes]
+    args: Sequence[bytes]
 
 
-def unpack_reply(queue: str, shard: int, frame: bytes, *, buried: bool, place: str = "") -> Reply:
-    """Return the jobs of a reply.
+class Reply:
+    """Jobs in a reply of ``read.lua``, decoded on request.
 
     Args:
         queue, shard: where it comes from.
         frame: the reply.
         buried: True if these are morgue records.
         place: w or r, if all jobs wait or are reserved.
+
+    Attributes:
+        more: True if jobs of the range are left.
+        looked_at: how many of the requested members the reply covers.
+        members: the names of the jobs in their index.
+        moments: their due times, deadlines, or scores in the index, as Redis has them.
     """
-    more, looked_at, now_ms, tasks, columns = unpack(frame)
-    decode = _RowDecoder(queue, shard, names_of(tasks), now_ms)
-    if buried:
-        members, records, moments, _, _, _, _, left_out, _ = columns
-        return Reply(more, looked_at, members, moments, list(map(decode.record, members, records, left_out)))
-    members, bodies, moments, places, states, gates, counts, left_out, gated_left_out = columns
-    views = map(
-        decode.live,
-        members,
-        bodies,
-        map(float, moments),
-        places or repeat(place.encode()),
-        states or repeat(b""),
-        gates or repeat(b""),
-        counts or repeat(0),
-        left_out or repeat(0),
-        gated_left_out or repeat(0),
-    )
-    return Reply(more, looked_at, members, moments, list(views))
 
-
-class _RowDecoder:
-    def __init__(self, queue: str, shard: int, tasks: Mapping[int, str], now_ms: float) -> None:
+    def __init__(self, queue: str, shard: int, frame: bytes, *, buried: bool, place: str = "") -> None:
+        self.more, self.looked_at, self._now_ms, names, columns = unpack(frame)
         self._queue = queue
         self._shard = shard
-        self._tasks = tasks
-        self._now_ms = now_ms
+        self._buried = buried
+        self._tasks = names_of(names)
+        members, bodies, moments, places, states, gates, counts, left_out, gated_left_out = columns
+        self.members: Sequence[bytes] = members
+        self.moments: Sequence[bytes] = moments
+        self._rows = list(
+            zip(
+                members,
+                bodies,
+                moments,
+                places or repeat(place.encode()),
+                states or repeat(b""),
+                gates or repeat(b""),
+                counts or repeat(0),
+                left_out or repeat(0),
+                gated_left_out or repeat(0),
+                strict=False,
+            )
+        )
+
+    def views(self) -> list[JobView]:
+        """Return the jobs."""
+        return list(starmap(self._record if self._buried else self._live, self._rows))
+
+    def waiting(self) -> tuple[FreshJobs | None, list[JobView]]:
+        """Return the jobs of a place where all wait: fresh ones, which takes much less time, and the others."""
+        fresh: list[tuple[Any, ...]] = []
+        others: list[tuple[Any, ...]] = []
+        for row in self._rows:
+            _, body, _, _, state, gate, *_ = row
+            (fresh if body and not state and not gate else others).append(row)
+        try:
+            bodies = [unpack_body(row[1], self._tasks) for row in fresh]
+        except Undecodable:
+            return None, self.views()
+        jobs = None
+        if fresh:
+            members, _, moments, _, _, _, counts, *_ = zip(*fresh, strict=True)
+            jobs = FreshJobs(self._live(*fresh[0]), members, moments, counts, *zip(*bodies, strict=True))
+        return jobs, list(starmap(self._live, others))
 
     def _job_of(self, ident: bytes, body: bytes, state: State, due_us: float) -> tuple[Job, str]:
         due_us = max(-FARTHEST, min(due_us, FARTHEST))
         return job_of(self._queue, self._shard, ident.decode(errors="replace"), body, self._tasks, state, due_us)
 
-    def live(
+    def _live(
         self,
         ident: bytes,
         body: bytes | None,
-        moment: float,
+        score: bytes,
         place: bytes,
         packed: bytes,
         gate: bytes,
@@ -236,7 +271,7 @@ class _RowDecoder:
         gated_left_out: int,
     ) -> JobView:
         """Return a live job."""
-        state, problem = NO_STATE, ""
+        state, problem, moment = NO_STATE, "", float(score)
         if packed:
             try:
                 state = unpack_state(packed)
@@ -266,8 +301,9 @@ class _RowDecoder:
         if left_out:
             view.gated.args = b""
 
-    def record(self, name: bytes, packed: bytes | None, left_out: int) -> JobView:
+    def _record(self, name: bytes, packed: bytes | None, *row: Any) -> JobView:
         """Return a job of the morgue (``lua/lib/grave.lua``)."""
+        left_out: int = row[5]
         ident, key = split_name(name)
         try:
             stored = unpack(packed or b"")

@@ -24,7 +24,7 @@ from .errors import InvalidJob, QueueUnavailable
 from .inputs import short
 from .job import Payload
 from .job_filter import Bound, JobFilter
-from .job_view import JobView, unpack_reply
+from .job_view import JobView, Reply
 from .records.frames import CHUNK, unpack_payload
 from .records.keys import DUE_KEYS, SHARD_KEYS
 from .redis.scripts import Call
@@ -218,9 +218,9 @@ class Reader:
         for (queue, number, _), frame in zip(requests, self._read_all(requests), strict=True):
             rest = members[queue, number]
             while True:
-                reply = unpack_reply(queue, number, frame, buried=buried)
+                reply = Reply(queue, number, frame, buried=buried)
                 yield from (
-                    (member, view) for member, view in zip(reply.members, reply.views, strict=True) if view.state
+                    (member, view) for member, view in zip(reply.members, reply.views(), strict=True) if view.state
                 )
                 rest = rest[reply.looked_at :]
                 if not rest:

@@ -18,7 +18,7 @@ import msgpack
 from .deployment import Deployment
 from .errors import InvalidJob
 from .job import MAX_ID_BYTES, PRIORITIES
-from .job_view import FARTHEST, JobView, Reply, split_name, unpack_reply
+from .job_view import FARTHEST, FreshJobs, JobView, Reply, split_name
 from .reading import Range, Reader
 from .records.frames import CHUNK
 from .records.keys import DUE_KEYS, SHARD_KEYS
@@ -87,8 +87,11 @@ class Entries:
 
     def times(self) -> list[int | None]:
         """Return the times of the entries, Unix ms: of a reserved job the end of its lease, else the index's score."""
-        unit = 1 if self.part.place == "reserved" else 1000
-        return [int(score // unit) if abs(score) < FARTHEST else None for score in self.scores]
+        return _times(self.scores, 1 if self.part.place == "reserved" else 1000)
+
+
+def _times(scores: Iterable[float], unit: int) -> list[int | None]:
+    return [int(score) // unit if -FARTHEST < score < FARTHEST else None for score in scores]
 
 
 # -- columns ---------------------------------------------------------------------------------------------------------
@@ -99,12 +102,12 @@ def _moment(ms: float | None) -> int | None:
     return None if ms is None or abs(ms) >= _FARTHEST_MS else int(ms)
 
 
-def _context(view: JobView) -> str | None:
+def _context(options: bytes) -> str | None:
     """Return the context of the schedule call as JSON; None without one, or if it cannot be read."""
-    if not view.job.options_json:
+    if not options:
         return None
     try:
-        context = view.job.options.get("context")
+        context = json.loads(options).get("context")
     except (ValueError, AttributeError, RecursionError):
         return None
     if context is None:
@@ -140,7 +143,7 @@ COLUMNS: Final[Mapping[str, Callable[[JobView], Any]]] = {
     "due": lambda view: _moment(view.due_ms),
     "priority": lambda view: view.job.priority,
     "args": lambda view: None if view.job.merged else view.job.args,
-    "context": _context,
+    "context": lambda view: _context(view.job.options_json),
     "key": lambda view: view.job.key.hex() or None,
     "failures": lambda view: view.job.failures,
     "reserves": lambda view: view.job.reserves,
@@ -154,6 +157,40 @@ COLUMNS: Final[Mapping[str, Callable[[JobView], Any]]] = {
     "error": _error,
     "payloads": lambda view: view.payload_count if view.job.merged else None,
 }
+
+#: columns in which fresh jobs differ
+_OF_FRESH: Final[Mapping[str, Callable[[FreshJobs], Iterable[Any]]]] = {
+    "id": lambda jobs: [member.decode(errors="replace") for member in jobs.members],
+    "task": lambda jobs: jobs.tasks,
+    "due": lambda jobs: _times(map(float, jobs.moments), 1000),
+    "priority": lambda jobs: jobs.priorities,
+    "args": lambda jobs: [None if merged else args for merged, args in zip(jobs.merged, jobs.args, strict=True)],
+    "context": lambda jobs: map(_context, jobs.options),
+    "key": lambda jobs: [key.hex() for key in jobs.keys],
+    "payloads": lambda jobs: [
+        count if merged else None for merged, count in zip(jobs.merged, jobs.payload_counts, strict=True)
+    ],
+}
+
+
+@dataclass(slots=True)
+class Columns:
+    """Jobs of a place, in columns."""
+
+    fresh: FreshJobs | None
+    others: Sequence[JobView]
+
+    def __len__(self) -> int:
+        return len(self.others) + (len(self.fresh.members) if self.fresh else 0)
+
+    def column(self, name: str) -> list[Any]:
+        """Return a value for each job, of one of :data:`COLUMNS`; the jobs have the same order in each column."""
+        values: Iterable[Any] = ()
+        if self.fresh is not None:
+            of_fresh = _OF_FRESH.get(name)
+            same = COLUMNS[name]
+            values = of_fresh(self.fresh) if of_fresh else [same(self.fresh.first)] * len(self.fresh.members)
+        return [*values, *map(COLUMNS[name], self.others)]
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -180,8 +217,8 @@ def read_entries(deployment: Deployment, part: Part, *, page: int = PAGE) -> Ite
                 yield Entries(part, priority, ids, scores)
 
 
-def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterator[list[JobView]]:
-    """Yield the jobs of a place, up to ``fetch`` in one Redis call (fewer when they are large).
+def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterator[Columns]:
+    """Yield the jobs of a place in no order, up to ``fetch`` in one Redis call (fewer when they are large).
 
     Raises:
         InvalidJob: there is no such place.
@@ -190,7 +227,11 @@ def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterat
         raise InvalidJob(f"{part.place!r} is no place of a job; use some of {', '.join(PLACES)}")
     bounded = part.low is not None or part.high is not None
     for reply in _replies(deployment, part, fetch):
-        views: Iterable[JobView] = reply.views
+        if part.place == "waiting" and part.idents is None:
+            if reply.members:
+                yield Columns(*reply.waiting())
+            continue
+        views: Iterable[JobView] = reply.views()
         if part.place == "gated":
             views = (view.behind() for view in views if view.gated is not None)
         elif part.place == "reserved" or part.idents is not None:
@@ -198,7 +239,7 @@ def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterat
         if bounded:
             views = (view for view in views if part.holds(_moment(view.due_ms)))
         if found := list(views):
-            yield found
+            yield Columns(None, found)
 
 
 def _place_of(view: JobView) -> str:
@@ -250,7 +291,7 @@ def _read(deployment: Deployment, part: Part, wanted: Mapping[str, Any]) -> Repl
     buried = part.place == "morgue"
     most = None if part.args else UNWANTED_BYTES
     frame = Reader(deployment).read(part.queue, part.shard, buried=buried, counts=buried, most=most, **wanted)
-    return unpack_reply(part.queue, part.shard, frame, buried=buried, place=wanted.get("place", ""))
+    return Reply(part.queue, part.shard, frame, buried=buried, place=wanted.get("place", ""))
 
 
 def _index_pages(

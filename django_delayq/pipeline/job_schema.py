@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType, TimestampType
 
-from ..core.job_view import FARTHEST, JobView
-from ..core.snapshot import COLUMNS, Entries, Part
+from ..core.job_view import FARTHEST
+from ..core.snapshot import Columns, Entries, Part
 from .schemas import columns
 
 #: One row per job and place; a morgue record is a row of its own beside a live job of the same id. Times have ms
@@ -53,16 +53,18 @@ class ArrowRows:
         """Return a batch from pages of an index."""
         return self._batch([self._entry_column(field, entries) for field in self._schema])
 
-    def of_jobs(self, part: Part, views: Sequence[JobView]) -> pa.RecordBatch:
+    def of_jobs(self, part: Part, some: Sequence[Columns]) -> pa.RecordBatch:
         """Return a batch from jobs of one part."""
-        return self._batch([self._column(field, part, views) for field in self._schema])
+        return self._batch([self._column(field, part, some) for field in self._schema])
 
     def _batch(self, arrays: list[pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _column(self, field: pa.Field, part: Part, views: Sequence[JobView]) -> pa.Array:
+    def _column(self, field: pa.Field, part: Part, some: Sequence[Columns]) -> pa.Array:
         name = field.name.lower()
-        return _of_part(field, part, len(views)) if name in OF_PART else _array(field, list(map(COLUMNS[name], views)))
+        if name in OF_PART:
+            return _of_part(field, part, sum(map(len, some)))
+        return _array(field, [value for columns in some for value in columns.column(name)])
 
     def _entry_column(self, field: pa.Field, entries: Entries) -> pa.Array:
         name = field.name.lower()

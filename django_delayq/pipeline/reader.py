@@ -15,8 +15,7 @@ from pyspark.sql.types import StructType
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import unknown_queue
-from ..core.job_view import JobView
-from ..core.snapshot import INDEXED, Part, read_entries, read_jobs
+from ..core.snapshot import INDEXED, Columns, Part, read_entries, read_jobs
 from .column_names import fault_of_case
 from .job_schema import JOBS, OF_PART, ArrowRows
 from .read_options import ReadOptions
@@ -101,11 +100,11 @@ class JobsReader(DataSourceReader):
         if self._is_indexed(part):
             yield from map(rows.of_entries, read_entries(broker, part))
             return
-        held: list[JobView] = []
+        held: list[Columns] = []
         size = 0
-        for views in read_jobs(broker, part, fetch=self.options.fetch):
-            held += views
-            size += sum(BATCH_BYTES // BATCH_ROWS + len(view.job.args) for view in views)
+        for columns in read_jobs(broker, part, fetch=self.options.fetch):
+            held.append(columns)
+            size += len(columns) * BATCH_BYTES // BATCH_ROWS + sum(map(len, filter(None, columns.column("args"))))
             if size >= BATCH_BYTES:
                 yield rows.of_jobs(part, held)
                 held, size = [], 0

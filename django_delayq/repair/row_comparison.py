@@ -188,10 +188,10 @@ class RowComparison:
     def _live_jobs(self) -> Iterator[Orphan]:
         """Yield the live jobs of the task whose ids match the template."""
         for queue, number, place in self._parts(LIVE):
-            for views in read_jobs(queue.deployment, Part(queue.name, number, place, args=False)):
-                for view in views:
-                    if view.job.task == self._jobs.task.name and self._is_ours(view.id):
-                        yield Orphan(number, view.id, view.job.key.hex())
+            for some in read_jobs(queue.deployment, Part(queue.name, number, place, args=False)):
+                for task, ident, key in zip(*map(some.column, ("task", "id", "key")), strict=True):
+                    if task == self._jobs.task.name and self._is_ours(ident):
+                        yield Orphan(number, ident, key)
 
     def _parts(self, places: Sequence[str]) -> Iterator[tuple[Queue, int, str]]:
         queue = connections.broker().known_queue(self._jobs.queue)

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, JobView, NewJob
-from django_delayq.core.snapshot import COLUMNS, INDEXED, PLACES, Entries, Part, read_entries, read_jobs
+from django_delayq.core.snapshot import COLUMNS, INDEXED, PLACES, Columns, Entries, Part, read_entries, read_jobs
 
 from .stage import LEASE, T0, Stage
 
 EVERY_BYTE = bytes(range(256)) + b"\0\r\n\0" + "\u20ac".encode("utf-16")
 
 
-def rows(some: Iterator[list[JobView]]) -> list[dict[str, Any]]:
+def rows(some: Iterator[Columns]) -> list[dict[str, Any]]:
     """Return the rows of some jobs."""
-    return [{name: value_of(view) for name, value_of in COLUMNS.items()} for views in some for view in views]
+    found = (row for columns in some for row in zip(*map(columns.column, COLUMNS), strict=True))
+    return [dict(zip(COLUMNS, row, strict=True)) for row in found]
 
 
 def told(stage: Stage, place: str, *, fetch: int = 200, **options: Any) -> list[dict[str, Any]]:
@@ -146,8 +147,8 @@ def test_what_stays_is_told_once_while_others_come_and_go(stage: Stage, one_scor
     idents = of_one_due(stage, 1000, one_score=one_score)
     found: list[str] = []
     gone: set[str] = set()
-    for step, views in enumerate(read_jobs(stage.broker, Part("q", 0, "waiting"), fetch=50)):
-        found += [view.id for view in views]
+    for step, columns in enumerate(read_jobs(stage.broker, Part("q", 0, "waiting"), fetch=50)):
+        found += columns.column("id")
         # The entry behind which the next page begins, one before it and one far behind it leave; others come anywhere.
         for ident in (found[-1], found[len(found) // 2], idents[-1 - step]):
             if stage.queue.cancel(ident) == "cancelled":
@@ -219,8 +220,8 @@ def test_a_heartbeat_neither_hides_nor_doubles_what_is_reserved(stage: Stage) ->
     stage.wait(6000)
     jobs = [job for _ in range(3) for job in stage.take(250)]
     found: list[str] = []
-    for step, views in enumerate(read_jobs(stage.broker, Part("q", 0, "reserved"), fetch=20)):
-        found += [view.id for view in views]
+    for step, columns in enumerate(read_jobs(stage.broker, Part("q", 0, "reserved"), fetch=20)):
+        found += columns.column("id")
         stage.wait(100)
         # Some leases are made longer and some shorter, so in their order they move both ways.
         stage.queue.touch(jobs[step % 2 :: 2], ttr_ms=LEASE * 2 if step % 3 else 5000)
@@ -230,7 +231,7 @@ def test_a_heartbeat_neither_hides_nor_doubles_what_is_reserved(stage: Stage) ->
 def test_large_jobs_come_in_small_replies(stage: Stage) -> None:
     for number in range(12):
         stage.put(f"job-{number:02d}", at=1000 + number, args=b"x" * 900_000)
-    sizes = [len(views) for views in read_jobs(stage.broker, Part("q", 0, "waiting"))]
+    sizes = [len(columns) for columns in read_jobs(stage.broker, Part("q", 0, "waiting"))]
     assert sum(sizes) == 12 and max(sizes) <= 3
     looked_up = tuple(f"job-{number:02d}" for number in range(12))
     assert [len(row["args"]) for row in told(stage, "waiting", idents=looked_up)] == [900_000] * 12
@@ -367,3 +368,18 @@ def test_jobs_of_more_tasks_than_a_reply_can_name_come_in_several(stage: Stage) 
     stage.queue.schedule_many(NewJob(f"j{number:03d}", f"shop.task{number}") for number in range(300))
     found = told(stage, "waiting", fetch=1000)
     assert [row["task"] for row in found] == [f"shop.task{number}" for number in range(300)]
+
+
+@pytest.mark.broken_on_purpose
+@pytest.mark.server
+def test_fresh_jobs_at_the_end_of_time_are_read_as_by_their_ids(stage: Stage) -> None:
+    for ident in ("inf", "farthest", "sound"):
+        stage.put(ident, args=ident.encode(), options=b'{"context":[1]}')
+    stage.broker.client.zadd(stage.key("due.4"), {b"inf": float("inf"), b"farthest": 2.0**53})
+    found = told(stage, "waiting")
+    assert found == told(stage, "waiting", idents=("inf", "farthest", "sound"))
+    assert [(row["id"], row["due"], row["error"]) for row in found] == [
+        ("farthest", None, None),
+        ("inf", None, None),
+        ("sound", T0, None),
+    ]

@@ -47,8 +47,8 @@ def gated(stage: Stage, ident: str, *, at: int = 90_000) -> tuple[Named, Named]:
 
 def gated_of(stage: Stage, ident: str) -> Named:
     """Return id and key of the job that is gated under an id."""
-    views = [view for some in read_jobs(stage.broker, Part("q", 0, "gated")) for view in some]
-    return ident, {view.id: view.job.key for view in views}[ident]
+    (columns,) = read_jobs(stage.broker, Part("q", 0, "gated"))
+    return ident, bytes.fromhex(dict(zip(columns.column("id"), columns.column("key"), strict=True))[ident])
 
 
 # -- cancel ------------------------------------------------------------------------------------------------------------

@@ -82,8 +82,9 @@ def jobs(broker: Broker, queue: Queue) -> dict[str, dict[str, Any]]:
     """Return the waiting jobs by id."""
     found = {}
     for number in queue.numbers:
-        for views in read_jobs(broker, Part(queue.name, number, "waiting")):
-            found |= {view.id: {name: value_of(view) for name, value_of in COLUMNS.items()} for view in views}
+        for columns in read_jobs(broker, Part(queue.name, number, "waiting")):
+            rows = (dict(zip(COLUMNS, row, strict=True)) for row in zip(*map(columns.column, COLUMNS), strict=True))
+            found |= {row["id"]: row for row in rows}
     return found
 
 
