@@ -81,6 +81,12 @@ class Entries:
     ids: Sequence[bytes]
     scores: Sequence[float]
 
+    @classmethod
+    def joined(cls, pages: Sequence[Entries]) -> Entries:
+        """Join pages of one index into one."""
+        ids = [ident for page in pages for ident in page.ids]
+        return cls(pages[0].part, pages[0].priority, ids, [score for page in pages for score in page.scores])
+
     def idents(self) -> list[str]:
         """Return the ids of the entries."""
         return [ident.decode(errors="replace") for ident in self.ids]

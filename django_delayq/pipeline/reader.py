@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -15,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import unknown_queue
-from ..core.snapshot import INDEXED, Columns, Part, read_entries, read_jobs
+from ..core.snapshot import INDEXED, PAGE, Columns, Entries, Part, read_entries, read_jobs
 from .column_names import fault_of_case
 from .job_schema import JOBS, OF_PART, ArrowRows
 from .read_options import ReadOptions
@@ -98,7 +99,9 @@ class JobsReader(DataSourceReader):
 
     def _batches(self, broker: Broker, rows: ArrowRows, part: Part) -> Iterator[pa.RecordBatch]:
         if self._is_indexed(part):
-            yield from map(rows.of_entries, read_entries(broker, part))
+            for _, pages in groupby(read_entries(broker, part), key=lambda page: page.priority):
+                while some := list(islice(pages, BATCH_ROWS // PAGE)):
+                    yield rows.of_entries(Entries.joined(some))
             return
         held: list[Columns] = []
         size = 0
