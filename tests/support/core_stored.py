@@ -51,6 +51,7 @@ __all__ = [
     "SHARD_KEYS",
     "Allowance",
     "assert_invariants",
+    "backdate_begun",
     "bulk_loads_key",
     "check_stored",
     "depth_key",
@@ -98,3 +99,12 @@ def stored_rules(queue: Queue, number: int = 0) -> dict[str, Any]:
 def set_clock(queue: Queue, number: int, us: float) -> None:
     """Set the clock of a shard, µs, for a broker with a test clock."""
     queue.broker.client.hset(shard_key(queue, "meta", number), "test_clock", int(us))
+
+
+def backdate_begun(queue: Queue, began_ms: float, *but: str) -> None:
+    """Let the attempts of a shard that were acked early have begun at a moment, but for those of some jobs."""
+    key = shard_key(queue, "begun")
+    for field, value in queue.broker.client.hgetall(key).items():
+        ident, _, *rest = unpack(value)
+        if ident.decode() not in but:
+            queue.broker.client.hset(key, field, pack((ident, int(began_ms), *rest)))
