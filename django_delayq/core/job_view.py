@@ -25,6 +25,8 @@ from .records.frames import (
 
 #: doubles are exact up to this value; a moment beyond it cannot be one (µs)
 FARTHEST: Final = 2.0**53
+#: a due time beyond it is shown as this one (µs), which no calendar has, so it is not taken for a moment
+_NEVER: Final = 2.0**60
 _BROKEN: Final = (ValueError, TypeError, AttributeError, LookupError, OverflowError)
 
 
@@ -255,7 +257,7 @@ class Reply:
         return jobs, list(starmap(self._live, others))
 
     def _job_of(self, ident: bytes, body: bytes, state: State, due_us: float) -> tuple[Job, str]:
-        due_us = max(-FARTHEST, min(due_us, FARTHEST))
+        due_us = max(-_NEVER, min(due_us, _NEVER))
         return job_of(self._queue, self._shard, ident.decode(errors="replace"), body, self._tasks, state, due_us)
 
     def _live(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
 import pytest
 
+from tests.support.core_stored import pack
 from tests.support.redis_box import RedisBox
 
 from .conftest import MakeMill
@@ -50,7 +50,7 @@ def backdate(mill: Mill, ident: str, *, hours: int) -> None:
     queue = mill.broker.queue("default")
     key = queue.shard(queue.shard_of(ident)).names["state"]
     state = mill.broker.client.hget(key, ident)
-    earlier = state.replace(struct.pack("<d", since), struct.pack("<d", since - hours * 3_600_000))
+    earlier = state.replace(pack(since), pack(since - hours * 3_600_000))
     assert earlier != state
     mill.broker.client.hset(key, ident, earlier)
 

@@ -133,7 +133,7 @@ def test_payloads_that_are_dropped_or_moved_take_their_hidden_parts_along(delayq
         ("kwargs", '{"times":' * 450 + "1" + "}" * 450, "deep"),
         ("args", '["a", "b", "c"]', "too many positional"),
         ("args", "[]", "missing"),
-        ("args", '[{"$dt": "yesterday"}]', "damaged"),
+        ("args", '[{"$dt": "yesterday"}]', "the load function of tag 'dt' failed: ValueError"),
         ("args", '[{"$nothing": 1}]', "$nothing"),
         ("args", f'["{HIDDEN}", 1]', "Leave it where it was"),
         ("kwargs", "[]", "an object"),

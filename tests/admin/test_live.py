@@ -197,7 +197,7 @@ def test_the_page_costs_a_few_round_trips_however_many_queues_are_empty(delayq: 
     delayq.observe(lambda verb, seconds, failed: calls.append(verb))
     assert ids(viewer) == ["one"]
     delayq.observe(None)
-    assert calls == ["read"]  # counts and indexes go in a pipeline each
+    assert calls == ["stats", "read", "read"]  # counts, indexes and jobs go in a pipeline each
 
 
 def test_a_search_asks_only_queues_and_places_that_hold_something(delayq: Broker, viewer: Client) -> None:

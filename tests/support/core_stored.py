@@ -50,6 +50,7 @@ __all__ = [
     "SHARD_KEYS",
     "Allowance",
     "assert_invariants",
+    "backdate_begun",
     "bulk_loads_key",
     "check_stored",
     "depth_key",
@@ -102,3 +103,12 @@ def set_clock(queue: Queue, number: int, us: float) -> None:
 def limit_queue(broker: Broker, name: str, **limits: Unpack[QueueLimits]) -> bool:
     """Store limits of a queue, and leave the division of its ``max_length`` to producers."""
     return broker.registry.limit(name, limits)
+
+
+def backdate_begun(queue: Queue, began_ms: float, *but: str) -> None:
+    """Let the attempts of a shard that were acked early have begun at a moment, but for those of some jobs."""
+    key = shard_key(queue, "begun")
+    for field, value in queue.deployment.client.hgetall(key).items():
+        ident, _, *rest = unpack(value)
+        if ident.decode() not in but:
+            queue.deployment.client.hset(key, field, pack((ident, int(began_ms), *rest)))

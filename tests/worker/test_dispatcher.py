@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from django_delayq.core import Broker, Connection, QueueUnavailable, Registry, Settlement
 from django_delayq.worker.reaper import SILENT_MS, UNKNOWN_TASK_MS
 from tests.support.attempt_stage import UNCLEAR
+from tests.support.core_stored import backdate_begun, shard_key
 from tests.support.duty_stage import RedisHealth, poller_of, reaper_of
 from tests.support.worker_stage import eventually, put, registry_of
 
@@ -101,9 +101,7 @@ def test_an_early_run_of_a_worker_that_lives_is_left_alone(broker: Broker) -> No
     broker.announce("here", {})
     reaper_of(registry_of(work)).reap_early_acked(queue, 0, broker.now_ms())
     assert len(queue.begun(0)) == 2, "a worker that began a moment ago may not have announced itself"
-    key = queue.shard(0).names["begun"]
-    for field, value in broker.client.hgetall(key).items():
-        broker.client.hset(key, field, struct.pack("<d", broker.now_ms() - SILENT_MS - 1) + value[8:])
+    backdate_begun(queue, broker.now_ms() - SILENT_MS - 1)
     reaper_of(registry_of(work)).reap_early_acked(queue, 0, broker.now_ms())
     assert [job.id for job in queue.begun(0)] == ["here"]
 
@@ -119,12 +117,11 @@ def test_runs_of_living_workers_do_not_hide_those_of_dead_ones(broker: Broker) -
     young = queue.reserve(0, 1, worker="young").jobs
     queue.settle([Settlement(young[0], "ack_early", event=False)])
     broker.announce("here", {})
-    key, long_ago = queue.shard(0).names["begun"], struct.pack("<d", broker.now_ms() - SILENT_MS - 1)
-    old = {field: long_ago + value[8:] for field, value in broker.client.hgetall(key).items() if field[8:] != b"young"}
-    broker.client.hset(key, mapping=old)
+    backdate_begun(queue, broker.now_ms() - SILENT_MS - 1, "young")
     reaper = reaper_of(registry_of(work))
     reaper.reap_early_acked(queue, 0, broker.now_ms())
-    assert {field[8:].decode() for field in broker.client.hkeys(key)} == {*map(str, range(300)), "young"}
+    left = broker.client.hkeys(shard_key(queue, "begun"))
+    assert {field[8:].decode() for field in left} == {*map(str, range(300)), "young"}
 
 
 def test_a_lease_of_a_task_that_no_dispatcher_knows_comes_back_uncounted_in_the_end(broker: Broker) -> None:

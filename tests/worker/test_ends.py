@@ -11,6 +11,7 @@ from typing import Any
 
 from django_delayq.core import Broker, Bury, Settlement
 from tests.support.attempt_stage import ATTEMPT_LOGGER
+from tests.support.core_stored import backdate_begun
 from tests.support.supervisor_stage import Program
 from tests.support.worker_stage import events_of, eventually, places, put, put_payload, registry_of, run_dry
 
@@ -145,9 +146,9 @@ def test_what_a_lost_machine_had_begun_after_an_early_ack_is_found_by_a_dispatch
     put(broker, "wait_early", id="once")
     (job,) = queue.reserve(0, 1, worker="gone").jobs
     assert queue.settle([Settlement(job, "ack_early", event=False)]) == [True]
-    key = queue.shard(0).names["begun"]
-    ((field, value),) = broker.client.hgetall(key).items()
-    broker.client.hset(key, field, bytes(8) + value[8:])  # it began long ago
+    (begun,) = queue.begun(0)
+    assert begun.id == "once"
+    backdate_begun(queue, 0)
     running = program("single", listen=ENDS, consumer=False)
     eventually(lambda: queue.begun(0) == [])
     assert outcomes(broker) == [("once", "crashed")]
