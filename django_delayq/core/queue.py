@@ -52,7 +52,7 @@ from .redis.pool import last_sent, within
 from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
 from .resharding import visit
-from .sending.many import JobSender, check_together, is_confirmed, until_room
+from .sending.many import JobSender, check_together, until_room
 from .sending.quotas import RoomSearch
 
 
@@ -153,7 +153,7 @@ class Queue(ShardSet):
         """
         scripts, connection, request = self.deployment.scripts, self.deployment.connection, None
         until = time.monotonic() + connection.patience
-        if connection.loops.can_call and not (new.room_ms or is_confirmed(self.deployment, new)):
+        if connection.loops.can_call and not (new.room_ms or self.is_confirmed(new)):
             try:
                 if self._is_plain(new) and await scripts.call_on_loop(*self._fresh_call(new), until=until):
                     return ScheduleOutcome.CREATED
@@ -270,7 +270,7 @@ class Queue(ShardSet):
 
     def _is_plain(self, new: NewJob) -> bool:
         """Return True for a job under an id that was just generated, and with nothing else to look at."""
-        return new.fresh and new.payload is None and not (new.durable or is_confirmed(self.deployment, new))
+        return new.fresh and new.payload is None and not (new.durable or self.is_confirmed(new))
 
     def _fresh_call(self, new: NewJob) -> tuple[Any, ...]:
         """Return script, keys and arguments of the shortest call for such a job; it replies whether it stored it."""
@@ -298,7 +298,7 @@ class Queue(ShardSet):
         entry, deadline = pack_new(new), pack_deadline(not_after_ms)
         if request is None and new.repeatable:
             request = request_for((new,))
-        confirmed = not tick and is_confirmed(self.deployment, new)
+        confirmed = not tick and self.is_confirmed(new)
         missing: NotConfirmed | None = None
 
         def ask(number: int) -> str | None:

@@ -19,7 +19,7 @@ from . import rules
 from .deployment import Deployment
 from .errors import InvalidJob, QueueUnavailable
 from .inputs import unknown_queue
-from .job import new_request
+from .job import NewJob, new_request
 from .records import layout as layouts
 from .records.frames import pack
 from .records.keys import PRODUCERS_FIELD, Shard, number_of
@@ -100,6 +100,13 @@ class ShardSet:
         """Return keys and constants of a shard, whatever its epoch."""
         shard = self._shards.get(number)
         return shard if shard is not None else self.deployment.shard(self.name, number)
+
+    def is_confirmed(self, new: NewJob) -> bool:
+        """Return True if the call of a job has to wait for a confirmation (:mod:`.redis.scripts`)."""
+        rule = self.deployment.connection.confirmation
+        if rule is None:
+            return False
+        return new.durable or (rule.by_default if new.confirmed is None else new.confirmed)
 
     def home(self, ident: str) -> Shard:
         """Return the shard for new jobs of this id."""

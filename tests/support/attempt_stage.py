@@ -113,7 +113,7 @@ def payloads_of(*values: Any) -> tuple[Payload, ...]:
 def make_attempt(job: Job | None = None, **changes: Any) -> Attempt:
     """A run of a job that no Redis knows."""
     connection = SimpleNamespace(cluster=False, limited=lambda seconds: contextlib.nullcontext())
-    queue: Any = SimpleNamespace(name="default", broker=SimpleNamespace(connection=connection))
+    queue: Any = SimpleNamespace(name="default", deployment=SimpleNamespace(connection=connection))
     source = Source(queue, 0, Pace())
     now = time.monotonic()
     attempt = Attempt(job or make_job(), source, now, now + 14, time.time() * 1000 - now * 1000)

@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Final, TypeAlias
 from zlib import crc32
 
-from ..deployment import Deployment
 from ..errors import InvalidJob, NotConfirmed
 from ..job import NewJob, request_for
 from ..outcomes import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER, UNCHANGED_LETTERS, ScheduleOutcome
@@ -164,9 +163,7 @@ class JobSender:
     def _is_confirmed(self, chunk: _Chunk) -> bool:
         """Return True if a job of the chunk has to be confirmed, and its node has confirmed in time so far."""
         queue = self._queue
-        if queue.deployment.connection.confirmation is None or not any(
-            is_confirmed(queue.deployment, new) for new in chunk.news
-        ):
+        if queue.deployment.connection.confirmation is None or not any(queue.is_confirmed(new) for new in chunk.news):
             return False
         return self._scripts.node(queue.shard(chunk.number).keys) not in self.unconfirmed.nodes
 
@@ -219,7 +216,7 @@ class JobSender:
         elif call.confirm:
             return
         for (place, new, _), letter in zip(chunk.entries, letters, strict=True):
-            if letter not in UNCHANGED_LETTERS and is_confirmed(self._queue.deployment, new):
+            if letter not in UNCHANGED_LETTERS and self._queue.is_confirmed(new):
                 self.unconfirmed.add(place)
 
     def _find_room(self, chunk: _Chunk, letters: str) -> str:
@@ -304,14 +301,6 @@ class _Unconfirmed:
         )
         error.counts, error.outcomes, error.unconfirmed = counts, outcomes, self._places or frozenset()
         raise error from self._first
-
-
-def is_confirmed(deployment: Deployment, new: NewJob) -> bool:
-    """Return True if the call of a job has to wait for a confirmation (:mod:`..redis.scripts`)."""
-    rule = deployment.connection.confirmation
-    if rule is None:
-        return False
-    return new.durable or (rule.by_default if new.confirmed is None else new.confirmed)
 
 
 class RoomWait:

@@ -18,7 +18,7 @@ local MISSING = {
 
 function read_state(packed)
   local token, s = 0, {}
-  if packed then
+  if packed and packed ~= '' then
     token, s = cmsgpack.unpack(packed)
   end
   s.token = token > 0 and token or nil
