@@ -101,11 +101,10 @@ def test_after_an_outage_longer_than_the_lease_a_job_is_held_for_its_whole_lease
     beside(0, 1)
     outage = 2.0
     cut = proxy.cut_after_request if applied else proxy.cut_before_request
-    cut(when=lambda request: shard_of(request) == 0)
+    cut(when=lambda request: shard_of(request) == 0, then_refuse=True)
     with ThreadPoolExecutor(1) as team:
         jobs = team.submit(reserve, 1, ttr=outage - 0.1)
         wait_until(lambda: proxy.cuts_done, what="the lost answer")
-        proxy.refuse()
         time.sleep(outage)
         proxy.passing()
         (job,) = jobs.result(PATIENCE)

@@ -40,6 +40,7 @@ class TcpProxy:
         self.port = 0
         self.connections = 0  # accepted so far
         self.cuts_done = 0
+        self._then_refuse = False
         self._mode = Mode.PASS
         self._delay = 0.0
         self._cut = Cut.NONE
@@ -70,17 +71,24 @@ class TcpProxy:
         """Delay every chunk by ``seconds`` in each direction."""
         self._set(Mode.DELAY, seconds)
 
-    def cut_after_request(self, nth: int = 1, *, when: Callable[[bytes], int] | None = None, times: int = 1) -> None:
+    def cut_after_request(
+        self, nth: int = 1, *, when: Callable[[bytes], int] | None = None, times: int = 1, then_refuse: bool = False
+    ) -> None:
         """Let the server apply the ``nth`` request from now, drop its answer and reset the connection.
 
-        So are the next ones, ``times`` in all. Then all is well again. ``when(bytes)`` returns how many of the requests
-        that count are in a chunk; without it each chunk is one.
+        So are the next ones, ``times`` in all. Then all is well again, or with ``then_refuse`` all is refused.
+        ``when(bytes)`` returns how many of the requests that count are in a chunk; without it each chunk is one.
         """
-        self._arm(Cut.AFTER_REQUEST, nth, when, times)
+        self._arm(Cut.AFTER_REQUEST, nth, when, times, then_refuse)
 
-    def cut_before_request(self, nth: int = 1, *, when: Callable[[bytes], int] | None = None) -> None:
-        """Reset the connection at the ``nth`` request from now, which does not reach the server. Then forward again."""
-        self._arm(Cut.BEFORE_REQUEST, nth, when)
+    def cut_before_request(
+        self, nth: int = 1, *, when: Callable[[bytes], int] | None = None, then_refuse: bool = False
+    ) -> None:
+        """Reset the connection at the ``nth`` request from now, which does not reach the server. Then forward again.
+
+        With ``then_refuse`` all is refused from that moment.
+        """
+        self._arm(Cut.BEFORE_REQUEST, nth, when, then_refuse=then_refuse)
 
     def reset_connections(self) -> None:
         """Reset every open connection once (RST on both sides)."""
@@ -127,8 +135,11 @@ class TcpProxy:
         elif before is Mode.REFUSE:
             self._listen()
 
-    def _arm(self, cut: Cut, nth: int, when: Callable[[bytes], int] | None, times: int = 1) -> None:
+    def _arm(
+        self, cut: Cut, nth: int, when: Callable[[bytes], int] | None, times: int = 1, then_refuse: bool = False
+    ) -> None:
         with self._changed:
+            self._then_refuse = then_refuse
             self._cut, self._cut_countdown, self._cut_when = cut, nth, when or (lambda chunk: True)
             self._cuts_left = times
 
@@ -210,7 +221,7 @@ class TcpProxy:
                 self._gate()
                 cut = self._take_cut(chunk)
                 if cut is Cut.BEFORE_REQUEST:
-                    link.reset()
+                    self._cut_off(link)
                     return
                 link.deaf = link.deaf or cut is Cut.AFTER_REQUEST
                 link.server.sendall(chunk)
@@ -223,7 +234,7 @@ class TcpProxy:
         try:
             while chunk := link.server.recv(65536):
                 if link.deaf:  # the server has answered, so it has applied the request
-                    link.reset()
+                    self._cut_off(link)
                     return
                 self._gate()
                 link.client.sendall(chunk)
@@ -231,6 +242,11 @@ class TcpProxy:
             pass
         finally:
             self._hang_up(link)
+
+    def _cut_off(self, link: _Link) -> None:
+        if self._then_refuse:
+            self.refuse()
+        link.reset()
 
     def _hang_up(self, link: _Link) -> None:
         link.end_one()
