@@ -30,6 +30,8 @@ def _warm(delayq: Broker) -> None:
 
 
 def test_each_of_two_hundred_concurrent_aenqueue_has_a_job_and_a_record(delayq: Broker) -> None:
+    deeds.noop.get_result(deeds.noop.enqueue().id)  # connects and loads the scripts, for which a record has little time
+
     async def main() -> tuple[list[Any], list[Any]]:
         results = await asyncio.gather(*(deeds.noop.aenqueue(number) for number in range(200)))
         return results, await asyncio.gather(*(deeds.noop.aget_result(result.id) for result in results))
@@ -37,9 +39,9 @@ def test_each_of_two_hundred_concurrent_aenqueue_has_a_job_and_a_record(delayq: 
     results, again = asyncio.run(main())
     assert ([result.args for result in results], again) == ([[number] for number in range(200)], results)
     assert {result.status for result in results} == {READY}
-    assert delayq.inspector.counts("default").ready == 200
+    assert delayq.inspector.counts("default").ready == 201
     assert all(deeds.noop.get_result(result.id) == result for result in results)
-    assert len(list(delayq.client.scan_iter("*:result:*", count=1000))) == 200, "each has a record"
+    assert len(list(delayq.client.scan_iter("*:result:*", count=1000))) == 201, "each has a record"
 
 
 def test_a_result_is_refreshed_after_its_attempt(delayq: Broker, work: Callable[..., Any]) -> None:
