@@ -25,8 +25,6 @@ from .records.frames import (
 
 #: doubles are exact up to this value; a moment beyond it cannot be one (µs)
 FARTHEST: Final = 2.0**53
-#: a due time beyond it is shown as this one (µs), which no calendar has, so it is not taken for a moment
-_NEVER: Final = 2.0**60
 _BROKEN: Final = (ValueError, TypeError, AttributeError, LookupError, OverflowError)
 
 
@@ -257,7 +255,6 @@ class Reply:
         return jobs, list(starmap(self._live, others))
 
     def _job_of(self, ident: bytes, body: bytes, state: State, due_us: float) -> tuple[Job, str]:
-        due_us = max(-_NEVER, min(due_us, _NEVER))
         return job_of(self._queue, self._shard, ident.decode(errors="replace"), body, self._tasks, state, due_us)
 
     def _live(
@@ -273,14 +270,13 @@ class Reply:
         gated_left_out: int,
     ) -> JobView:
         """Return a live job."""
-        state, problem, moment = NO_STATE, "", float(score)
-        if packed:
-            try:
-                state = unpack_state(packed)
-            except _BROKEN as error:
-                problem = f"the job's state cannot be read: {error}"
-        reserved = place == b"r"
-        job, broken = self._job_of(ident, body or b"", state, state.due_us if reserved else moment)
+        problem, moment, reserved = "", float(score), place == b"r"
+        try:
+            state = unpack_state(packed)
+            job, broken = self._job_of(ident, body or b"", state, state.due_us if reserved else moment)
+        except _BROKEN as error:
+            problem, state = f"the job's state cannot be read: {error}", NO_STATE
+            job, broken = self._job_of(ident, body or b"", state, 0 if reserved else moment)
         view = JobView(
             job, "reserved" if reserved else "ready" if job.due_ms <= self._now_ms else "delayed", job.due_ms
         )

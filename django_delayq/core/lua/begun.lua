@@ -18,10 +18,17 @@ local function is_selected(began, worker)
   return began < before and (ARGV[3] == '' or worker == ARGV[3]) and not others[worker]
 end
 
+-- One that cannot be read is left out: nobody can settle it, and it must not hide the others.
+local function read_run(value)
+  local is_read, run = pcall(cmsgpack.unpack, value)
+  return is_read and type(run) == 'table' and type(run[2]) == 'number' and type(run[3]) == 'string'
+    and type(run[4]) == 'table' and run
+end
+
 local entries = redis.call('HGETALL', BEGUN)
 for i = 1, #entries, 2 do
   local value = entries[i + 1]
-  local run = #runs < MOST and size < REPLY_BYTES and cmsgpack.unpack(value)
+  local run = #runs < MOST and size < REPLY_BYTES and read_run(value)
   if run and is_selected(run[2], run[4].worker) then
     name_task_of(run[3])
     runs[#runs + 1] = run

@@ -2,8 +2,9 @@
 -- Bring jobs back from the morgue, with their failures reset.
 -- ARGV    3 entries (lib/each) with the key of the record, or '' = the id's youngest record; 4 ms when the first is due;
 --         5 '1' = ms is a delay from now; 6 ms between one due time and the next; 7 '1' = replace live jobs
--- Returns one letter for each: k(icked), l(ive: a live job of the id prevents it), n(o such record), v (the shard is
---         closed and the id not live here: it has to come back in another one) or e (the same, and no such record).
+-- Returns one letter for each: k(icked), l(ive: a live job of the id prevents it), n(o such record, or
+--         it cannot be read), v (the shard is closed and the id not live here: it has to come back in another one) or
+--         e (the same, and no such record).
 -- Events  none
 -- include keys clock begin window marks body state due wake payload unite gate grave kick each
 local seen = replay()
@@ -14,12 +15,15 @@ local ms, step, replace = tonumber(ARGV[4]) + (ARGV[5] == '1' and now_ms or 0), 
 
 local function kick(id, key)
   local grave = find_grave(id, key)
-  if closing and redis.call('HEXISTS', BODY, id) == 0 then
+  local record = grave and read_record(grave)
+  if grave and not record then
+    return 'n'
+  elseif closing and redis.call('HEXISTS', BODY, id) == 0 then
     return grave and 'v' or 'e'
   elseif not grave then
     return 'n'
   end
-  local letter, payload_count = bring_back(id, read_record(grave), math.floor(ms), replace)
+  local letter, payload_count = bring_back(id, record, math.floor(ms), replace)
   if letter == 'k' then
     delete_record(grave)
     ms = ms + step

@@ -197,7 +197,10 @@ local function add_record(name, score, record)
   if is_read and type(found) == 'table' and type(found.body) == 'string' then
     name_task_of(found.body)
     if want.counts or (most and #record > most) then
-      bodies[n], left_out[n] = cut_record(found)
+      local is_cut, rest, without = pcall(cut_record, found)
+      if is_cut then
+        bodies[n], left_out[n] = rest, without
+      end
     end
   end
   read = read + #(record or '')

@@ -16,12 +16,13 @@ local function make_revival()
   -- include unite gate grave kick
   return function(id)
     local grave = find_grave(id, '')
-    if grave then
-      bring_back(id, read_record(grave), now_ms, false)
+    local record = grave and read_record(grave)
+    if record then
+      bring_back(id, record, now_ms, false)
       delete_record(grave)
       write_marks()
     end
-    return grave ~= nil
+    return record ~= nil
   end
 end
 -- include reserve

@@ -390,7 +390,10 @@ def unpack_batch(
         job, error = job_of(queue, shard, ident.decode(), body, tasks, state, due)
         job.worker = worker
         if rest:
-            job.payloads = tuple(map(unpack_payload, rest[1]))
+            try:
+                job.payloads = tuple(map(unpack_payload, rest[1]))
+            except (IndexError, ValueError) as problem:
+                error = f"a payload cannot be read: {problem}"
         if error:
             broken.append(BrokenJob(job, error, body))
         else:
@@ -438,6 +441,8 @@ def state_of(fields: Mapping[bytes, Any]) -> State:
 
 #: state of a job that nobody has reserved yet
 NO_STATE: Final = State()
+#: a moment beyond it is read as this one (µs), which no calendar has, so it is not taken for a moment
+NEVER: Final = 2.0**60
 
 
 def job_of(
@@ -450,7 +455,8 @@ def job_of(
     except Undecodable as error:
         priority = body[0] & 7 if body else DEFAULT_PRIORITY  # under which the scripts file it
         broken, merged, key, task, options, args = str(error), False, body[3:19], "", b"", body
-    job = Job(queue, shard, ident, task, key, args, options, priority, int(due_us // 1000), merged=merged)
+    due_ms = int(max(-NEVER, min(due_us, NEVER)) // 1000)
+    job = Job(queue, shard, ident, task, key, args, options, priority, due_ms, merged=merged)
     if body and body[0] >= 64:
         job.quarantined, job.parked = is_quarantined(body), is_parked(body)
     if state is not NO_STATE:

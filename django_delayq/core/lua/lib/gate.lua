@@ -1,6 +1,7 @@
--- Gated content: what was scheduled for an id while that id was running. '<d due score>' and the body.
+-- Gated content: what was scheduled for an id while that id was running. '<d due score>' and the body. One that is cut
+-- off is due now: its body cannot be read, so the job goes to the morgue.
 local function read_gate(packed)
-  return struct.unpack('<d', packed), string.sub(packed, 9)
+  return #packed < 8 and now_us or struct.unpack('<d', packed), string.sub(packed, 9)
 end
 
 local function pack_gate(due, body)

@@ -2,8 +2,12 @@
 -- body, payloads (of a merged job: their records), and of the state (lib/state) failures, reserves, crashes and counts.
 -- exports read_record delete_record each_buried each_in_grave mark_live discard_record trim_graves bury each_grave_of
 -- exports find_grave
+-- Return a record, or nil if it cannot be read.
 function read_record(grave)
-  return cmsgpack.unpack(redis.call('HGET', GRAVE, grave))
+  local is_read, record = pcall(cmsgpack.unpack, redis.call('HGET', GRAVE, grave) or '')
+  if is_read and type(record) == 'table' and type(record.body) == 'string' and type(record.payloads or {}) == 'table' then
+    return record
+  end
 end
 
 local function grave_of(id, body)
@@ -30,10 +34,11 @@ end
 
 -- Calls `each(key)` for a record of which only the name is known. The name ends in the key of a plain job.
 function each_in_grave(grave, each)
-  if not has_durable_payloads then
+  local record = has_durable_payloads and read_record(grave)
+  if record then
+    each_buried(record, each)
+  else
     each(string.sub(grave, -16))
-  elseif redis.call('HEXISTS', GRAVE, grave) == 1 then
-    each_buried(read_record(grave), each)
   end
 end
 

@@ -14,9 +14,13 @@
 -- timeout     the attempt's time limit ended it
 -- exports settle_all give_way wait_again
 
--- Return true if the caller still holds the job in this state; if not, nothing may change.
+-- Return true if the caller still holds the job in this state; if not, nothing may change. A lease whose state cannot be
+-- read has no token: it ends when it has run out.
 local function is_held(e, s)
-  return s.token == e.token and (not e.expired or has_run_out(e.id))
+  if e.expired then
+    return (s.token or 0) == e.token and has_run_out(e.id)
+  end
+  return s.token == e.token
 end
 
 -- End the leases of the entries that are still held. Return their states and the content gated behind them, by id, and
