@@ -12,6 +12,7 @@ from typing import Any, Final
 from .codec import decode_args, readable
 from .job import KEY_BYTES, Generation, Job, Payload, Undecodable, created_ms
 from .records.frames import (
+    NEVER,
     NO_STATE,
     State,
     job_of,
@@ -293,7 +294,7 @@ class Reply:
         return view
 
     def _add_gated(self, view: JobView, ident: bytes, gate: bytes, left_out: int) -> None:
-        due_us = struct.unpack_from("<d", gate)[0] if len(gate) >= 8 else FARTHEST
+        due_us = struct.unpack_from("<d", gate)[0] if len(gate) >= 8 else NEVER
         view.gated, view.gated_broken = self._job_of(ident, gate[8:], NO_STATE, due_us)
         view.gated_due_ms, view.gated_left_out = view.gated.due_ms, left_out
         if left_out:
@@ -310,9 +311,9 @@ class Reply:
             count = payloads if isinstance(payloads, int) else len(payloads)
             whole = [unpack_payload(one) for one in payloads if len(one) > 2 * KEY_BYTES] if payloads != count else []
             job, broken = self._job_of(ident, stored[b"body"], state_of(stored), stored[b"due"])
-            buried_us = max(-FARTHEST, min(stored[b"buried_at"], FARTHEST))
+            buried_us = max(-NEVER, min(stored[b"buried_at"], NEVER))
         except _BROKEN as error:
-            job, _ = self._job_of(ident, packed or b"", NO_STATE, FARTHEST)
+            job, _ = self._job_of(ident, packed or b"", NO_STATE, NEVER)
             job.key = key
             return JobView(job, "morgue", job.due_ms, broken=f"the morgue's record cannot be read: {error}")
         job.key = key

@@ -6,10 +6,11 @@ import pytest
 
 from django_delayq.core import Settlement, bury
 from django_delayq.core.job_filter import JobFilter
+from django_delayq.core.times import iso_of
 from tests.support.core_stored import check_stored
 from tests.support.core_values import new_key
 
-from .stage import LEASE, Stage
+from .stage import LEASE, T0, Stage
 
 pytestmark = pytest.mark.broken_on_purpose
 
@@ -121,6 +122,18 @@ def test_a_list_leaves_arguments_out_of_no_unreadable_record(stage: Stage, recor
     store(stage, "grave", b"a\0" + keys["a"], record)
     page = stage.broker.inspector.page("q", "morgue", most_bytes=0)
     assert [(view.id, bool(view.broken)) for view in page.jobs] == [("a", True), ("b", False)]
+
+
+def test_what_has_no_readable_time_is_shown_outside_the_calendar(stage: Stage) -> None:
+    stage.put("a")
+    stage.take()
+    store(stage, "gate", "a", b"1234")
+    key = stage.in_morgue("dead")
+    store(stage, "grave", b"dead\0" + key, b"?")
+    inspector = stage.broker.inspector
+    held, dead = inspector.get("q", "a"), inspector.get("q", "dead")
+    assert held is not None and dead is not None
+    assert [iso_of(held.due_ms), iso_of(held.gated_due_ms), iso_of(dead.due_ms)] == [iso_of(T0), None, None]
 
 
 # -- attempts of jobs that were acked before ---------------------------------------------------------------------------
