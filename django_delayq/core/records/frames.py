@@ -135,7 +135,7 @@ def sortable(score: str) -> bytes:
 
 def digest(data: bytes) -> bytes:
     """Return the digest that makes two payloads equal: the first 16 bytes of their SHA-1 (available in Lua, too)."""
-    return hashlib.sha1(data).digest()[:16]  # noqa: S324 (no security in it)
+    return hashlib.sha1(data, usedforsecurity=False).digest()[:16]
 
 
 def generation_of(new: NewJob) -> Generation:
@@ -469,9 +469,7 @@ def job_of(
 
 
 def unpack_held(frame: bytes, queue: str, shard: int) -> list[Job]:
-    """Return the jobs of ``leases.lua`` with their deadlines, or those of ``begun.lua``.
-
-    ``deadline_ms`` of the latter is the moment at which their attempts began.
+    """Return the jobs of ``begun.lua``; ``deadline_ms`` is the moment at which the attempt began.
     """
     names, entries = unpack(frame)
     tasks, jobs = names_of(names), []

@@ -42,7 +42,7 @@ Keys outside the shards:
 * ``{<prefix>}:workers`` (hash: worker -> last announcement)
 * ``{<prefix>}:tasks`` (hash: worker -> names of the tasks that it can run)
 * ``{<prefix>}:commands`` (hash: ``<word>:<worker>`` -> id of a pending command, see :mod:`..workers`)
-* ``{<prefix>}:figures`` (hash: counters of finished attempts, see :mod:`..timings`)
+* ``{<prefix>}:figures`` (hash: counters of finished attempts, see :mod:`..figures`)
 * ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms)
 * ``{<prefix>}:loads`` (hash: bulk load -> its record, see :mod:`..sending.bulk_loads`)
 * ``<prefix>:wake:<queue>`` (list of shard numbers), without a cluster
