@@ -113,9 +113,9 @@ def test_a_stream_of_jobs_without_end_leaves_nothing_behind_in_the_sender(full: 
         nonlocal most
         for n in range(5000):
             if n % 500 == 499:
-                most = max(most, sum(isinstance(one, NewJob) for one in gc.get_objects()))
+                most = max(most, sum(type(one) is NewJob for one in gc.get_objects()))
             yield NewJob(f"j{n}", "work")
 
-    before = sum(isinstance(one, NewJob) for one in gc.get_objects())
+    before = sum(type(one) is NewJob for one in gc.get_objects())
     assert full.queue.count_many(news()) == {"created": 5000}
     assert 250 < most - before <= 2 * 4 * 250, "what is sent, and what is packed meanwhile"
