@@ -136,8 +136,10 @@ class Queue(ShardSet):
             QueuePaused: the queue takes no new jobs now.
             NotConfirmed: Redis has the job, and no confirmation came in time. ``error.outcomes`` is its outcome.
         """
-        # A durable job may have been sent before, by a process that died before it got the reply.
-        if not_after_ms is None and self._is_plain(new) and self.deployment.scripts.call(*self._fresh_call(new)):
+        # A durable job may have been sent before, by a process that died before it got the reply. Only schedule.lua
+        # recognises the request of an earlier call.
+        is_short = request is None and not_after_ms is None and self._is_plain(new)
+        if is_short and self.deployment.scripts.call(*self._fresh_call(new)):
             return ScheduleOutcome.CREATED
         send = partial(self._schedule_one, new, not_after_ms=not_after_ms, request=request)
         outcome = send()

@@ -13,7 +13,7 @@ import pytest
 import redis
 from redis.sentinel import Sentinel
 
-from django_delayq.core import Connection, Misconfigured
+from django_delayq.core import Broker, Connection, Misconfigured, NewJob, QueueUnavailable
 from tests.support.core_calls import Fault, classify
 
 from ..support.cluster_box import ClusterBox
@@ -97,6 +97,20 @@ def test_a_command_whose_answer_was_lost_is_sent_again(
     proxy.cut_before_request(when=lambda chunk: b"INCR" in chunk)
     assert client.incr("x") == 3
     assert proxy.cuts_done == 2
+
+
+@pytest.mark.one_server("the proxy stands before one")
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_call_whose_replies_are_lost_is_sent_again_as_often_as_is_set(
+    retries: int, redis_factory: Callable[..., RedisBox], proxy_factory: Callable[..., TcpProxy], opened: Opener
+) -> None:
+    proxy = proxy_factory(redis_factory(tcp=True).address)
+    queue = Broker(opened({"URL": proxy.url, "RETRIES": retries})).queue("q")
+    queue.schedule(NewJob("first", "work"))
+    proxy.cut_after_request(when=lambda chunk: b"EVAL" in chunk, times=9)
+    with pytest.raises(QueueUnavailable):
+        queue.schedule(NewJob("lost", "work"))
+    assert proxy.cuts_done == 1 + retries
 
 
 def test_a_dead_server_costs_less_than_two_seconds(opened: Opener) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, Connection, IdTaken, NewJob, QueueUnavailable, RedisConfig, connect, new_id
-from tests.support.core_calls import pack_command
+from tests.support.core_calls import ScriptCall, pack_command, watch_calls
 
 from ..support.cluster_box import ClusterBox
 from ..support.redis_box import RedisBox
+from .stage import Stage
 
 pytestmark = pytest.mark.server
 
@@ -198,6 +199,24 @@ def test_a_call_whose_reply_is_lost_is_made_once_more_with_the_same_request(
         assert broker.inspector.counts("q").delayed == 2
     finally:
         connection.close()
+
+
+def test_a_job_that_runs_after_the_reply_of_its_call_was_lost_is_stored_once(stage: Stage) -> None:
+    """The shortest call leaves the job to the usual one, and would store it when that has been made."""
+    stage.put("later", at=60_000)
+    taken: list[str] = []
+
+    def lose(call: ScriptCall) -> None:
+        if call.name == "schedule" and not taken:
+            taken.extend(job.id for job in stage.take())
+            stage.put("earlier", at=-60_000)
+            raise QueueUnavailable("the reply was lost")
+
+    new = NewJob(new_id(), "work", fresh=True)
+    with watch_calls(stage.broker, after=lose):
+        assert asyncio.run(stage.queue.schedule_on_loop(new)) == "created"
+    assert taken == [new.id]
+    assert [job.id for job in stage.take()] == ["earlier"]
 
 
 def test_on_a_cluster_a_call_ends_at_its_deadline_although_no_node_answers(

@@ -315,25 +315,26 @@ class _Cluster(RedisCluster):
     A node that was just added has no slots yet and is in no list; redis-py would fail on a redirect to it (ASK).
     """
 
-    _newcomers: dict[str, ClusterNode]
-    #: time limit of a command in seconds, however many nodes it needs
-    patience: float = math.inf
+    def __init__(self, *, patience: float, **options: Any) -> None:
+        #: time limit of a command in seconds, however many nodes it needs
+        self._patience = patience
+        self._newcomers: dict[str, ClusterNode] = {}
+        super().__init__(**options)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        with within(time.monotonic() + self.patience):
+        with within(time.monotonic() + self._patience):
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def get_node(self, host: Any = None, port: Any = None, node_name: Any = None) -> Any:
         node = super().get_node(host, port, node_name)  # type: ignore[no-untyped-call]
         if node is None and node_name:
             address, _, number = node_name.rpartition(":")
-            newcomers = self.__dict__.setdefault("_newcomers", {})
-            node = newcomers.setdefault(node_name, ClusterNode(address, int(number)))
+            node = self._newcomers.setdefault(node_name, ClusterNode(address, int(number)))
         return node
 
     def known_nodes(self) -> list[ClusterNode]:
         """Return the nodes of the list, and those that redirects named."""
-        return [*self.get_nodes(), *self.__dict__.get("_newcomers", {}).values()]  # type: ignore[no-untyped-call]
+        return [*self.get_nodes(), *self._newcomers.values()]  # type: ignore[no-untyped-call]
 
 
 class ClusterConnection(Connection):
@@ -364,18 +365,17 @@ class ClusterConnection(Connection):
         try:
             with within(time.monotonic() + self._limits.patience):
                 # One silent node must not stop the queues of the others.
-                client = _Cluster(
+                return _Cluster(
                     # redis-py accepts another class of pools only together with a URL.
                     url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
                     startup_nodes=[ClusterNode(host, port) for host, port in others],
                     require_full_coverage=False,
                     connection_pool_class=partial(BoundedPool, limits=self._limits),
+                    patience=self._limits.patience,
                     **options,
                 )
         except IndexError as error:  # raised by redis-py for a cluster that has no slots yet
             raise redis_errors.ClusterDownError("CLUSTERDOWN no slot is served by any node") from error
-        client.patience = self._limits.patience
-        return client
 
     def _address(self, key: str | bytes | None) -> dict[str, Any]:
         client = self.client

@@ -240,6 +240,22 @@ class Link(_Base):
         _thread.sent_at = time.monotonic()
         super().send_packed_command(command, check_health)
 
+    # --- for packed calls
+
+    def exchange(self, packed: bytes) -> Any:
+        """Send a packed command and return the reply, after as many attempts as the policy and the deadline allow."""
+
+        def attempt() -> Any:
+            self.send_packed_command([packed], False)
+            return self.read_response()
+
+        try:
+            return self.retry.call_with_retry(attempt, self.disconnect)
+        except BaseException as error:
+            if not isinstance(error, redis_errors.ResponseError):
+                self.disconnect()  # a reply may be left on it
+            raise
+
     # --- for the pool
 
     def limit(self, until: float) -> None:

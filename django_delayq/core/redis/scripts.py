@@ -188,7 +188,7 @@ class Scripts:
 
     Args:
         connection: to the deployment.
-        test_clock: see :class:`..broker.Broker`.
+        test_clock: see :class:`..deployment.Deployment`.
         most_heads: number of shards whose commands are kept packed, times the scripts.
     """
 
@@ -226,12 +226,7 @@ class Scripts:
                 pool = self._connection.only_pool or self._connection.pool(keys[0])
                 link = pool.take(until)
                 try:
-                    link.send_packed_command([self._command(sha, keys, args)], False)
-                    return link.read_response()
-                except link.retry.errors:
-                    link.disconnect()  # to a server that is no master any more, for instance
-                    if time.monotonic() >= until:
-                        raise
+                    return link.exchange(self._command(sha, keys, args))
                 finally:
                     pool.release(link)
             except NoScriptError:
