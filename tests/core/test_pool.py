@@ -6,12 +6,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
+from redis.connection import AbstractConnection
 
 from django_delayq.core import Broker, Connection, NewJob, QueueUnavailable
 from tests.support.core_calls import Fault, begin_stats, classify, lock_of
@@ -177,9 +179,11 @@ def test_a_connection_that_is_lost_while_idle_is_made_anew(redis_factory: Factor
 
 
 @pytest.mark.one_server("the server is stopped")
-def test_a_call_that_was_interrupted_leaves_its_reply_to_nobody(redis_factory: Factory, opened: Opener) -> None:
+@pytest.mark.parametrize("n", [1, 600], ids=["one", "many"])
+def test_a_call_that_was_interrupted_leaves_its_reply_to_nobody(redis_factory: Factory, opened: Opener, n: int) -> None:
     box = redis_factory()
-    act = schedule(opened(box.url, MAX_CONNECTIONS=1), "cut")
+    connection = opened(box.url, MAX_CONNECTIONS=1)
+    act, queue = schedule(connection, "cut"), Broker(connection, prefix="cut").queue("orders")
     assert act(1) == "created"
     timers = []
 
@@ -192,7 +196,7 @@ def test_a_call_that_was_interrupted_leaves_its_reply_to_nobody(redis_factory: F
         box.pause()
         later(0.3, partial(signal.pthread_kill, threading.get_ident(), signal.SIGUSR1))
         with pytest.raises(Interrupted):
-            act(2)
+            act(2) if n == 1 else queue.schedule_many(NewJob(f"many-{number}", "work") for number in range(n))
         later(0.3, box.resume)
         assert act(1) == "replaced", "not the reply to the call before"
     finally:
@@ -200,6 +204,35 @@ def test_a_call_that_was_interrupted_leaves_its_reply_to_nobody(redis_factory: F
             timer.join()
         box.resume()
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_call_that_was_interrupted_before_it_read_its_reply_leaves_it_to_nobody(
+    redis_url: str, opened: Opener
+) -> None:
+    """A timeout is raised in the thread of a handler at any moment."""
+    act = schedule(opened(redis_url, MAX_CONNECTIONS=1), "cut")
+    assert act(1) == "created"
+    with mock.patch.object(AbstractConnection, "read_response", side_effect=Interrupted), pytest.raises(Interrupted):
+        act(2)
+    assert act(1) == "replaced", "not the reply to the call before"
+
+
+def test_jobs_whose_iterable_fails_leave_the_replies_of_those_before_to_nobody(
+    redis_url: str, prefix: str, opened: Opener
+) -> None:
+    connection = opened(redis_url, MAX_CONNECTIONS=2)
+    queue = Broker(connection, prefix=prefix).queue("orders")
+    act = schedule(connection, prefix)
+
+    def news() -> Iterator[NewJob]:
+        yield from (NewJob(f"job-{number}", "work") for number in range(300))
+        raise ZeroDivisionError
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            queue.schedule_many(news())
+        assert connection.pool(b"any").in_use == 0
+    assert [act(number) for number in (249, 1000)] == ["replaced", "created"]
 
 
 class Interrupted(BaseException):
