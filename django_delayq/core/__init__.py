@@ -1,4 +1,4 @@
-"""Core of the queue, usable without Django: the standard library and redis-py are its only dependencies.
+"""Core of the queue, usable without Django: it needs the standard library, redis-py and msgpack only.
 
 Application code outside Django and all other packages of the project import from here. The core imports none of them.
 

@@ -396,7 +396,8 @@ def _stored(value: Any, depth: int, path: tuple[Any, ...]) -> Any:
     kind = type(value)
     made = types_by_kind.get(kind)
     if made is None and kind not in _PLAIN_KINDS:
-        made = next((types_by_kind[base] for base in kind.__mro__ if base in types_by_kind), None)
+        bases = (types_by_kind[base] for base in kind.__mro__ if base in types_by_kind)
+        made = min(bases, key=lambda one: type(one) is _BuiltIn, default=None)  # a project's type goes first
     if made is None and (value is None or isinstance(value, (str, int, float))):
         return _scalar(value, path)
     if depth > MAX_DEPTH:

@@ -221,7 +221,7 @@ class EpochChanges:
 
         An epoch stays for two minutes after its last call, because that call may be sent again, and as long as its
         shards hold morgue records, marks of durable jobs, or open attempts of jobs that were acked before they began.
-        Its events stay for a day after that (:mod:`..events`).
+        Its events stay for a day after that (:mod:`.events`).
         """
         retired: list[int] = []
         while True:

@@ -26,7 +26,7 @@ State = OutboxJob.State
 
 
 def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Cancel every waiting job, also those that Redis has refused; see :data:`.core.bulk.CANCEL`.
+    """Cancel every waiting job, also those that Redis has refused; see :data:`..core.bulk.CANCEL`.
 
     Raises:
         QueueUnavailable: Redis is unavailable; jobs that were never sent are cancelled all the same.
@@ -36,7 +36,7 @@ def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, i
 
 
 def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Make every waiting job due now; see :data:`.core.bulk.RUN_NOW`.
+    """Make every waiting job due now; see :data:`..core.bulk.RUN_NOW`.
 
     Raises:
         QueueUnavailable: Redis is unavailable; jobs that were never sent are due as soon as it is back.

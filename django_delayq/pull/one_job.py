@@ -12,7 +12,7 @@ from .held import HeldJob, give_back
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Holder of the job that is wanted, and its lease; see :meth:`Shards.reserve`.
+    """Holder of the job that is wanted, and its lease; see :meth:`.Queue.reserve_id`.
 
     Attributes:
         ttr_ms: length of the lease; None = the job's own, else :data:`USUAL_TTR_MS`.

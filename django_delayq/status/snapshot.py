@@ -1,4 +1,4 @@
-"""Snapshot of a deployment: frozen values, created by :mod:`.taking`."""
+"""Snapshot of a deployment: frozen values, created by :mod:`.reading`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Redis keys with their types and contents: the data model on one page.
 
 A shard's keys share the hash tag ``{<queue>:<epoch>.<shard>}``, so one script touches one slot and a busy queue spreads
-over a cluster. The keys of a shard are few, fixed and declared by every script, and never expire.
+over a cluster. The keys of a shard are few, fixed and declared by every script. They never expire, but for the events
+of a retired shard, which stay for a day.
 
 =========== ======== ==========================================================================================
 name        type     content
@@ -21,10 +22,10 @@ grave       hash     (id, key) -> morgue record (``lua/lib/grave.lua``)
 reply       hash     request id -> its reply
 window      list     request ids by age
 count       hash     counters
-event       stream   finished attempts, capped (:mod:`.events`)
+event       stream   finished attempts, capped (:mod:`..events`)
 meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule.lua``), run id of Redis, ticks,
                      quota and number of its division (``lua/quota.lua``), random id of the shard,
-                     cursors of the consumers of the events (:mod:`..events`)
+                     position of the newest event (:mod:`..events`)
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
 marks       hash     durable key -> completion mark (``lua/lib/marks.lua``), until it is acknowledged
 quarantine  zset     like due, for jobs of all classes whose next attempt is in quarantine (:mod:`~..job`)

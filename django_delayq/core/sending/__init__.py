@@ -1,4 +1,4 @@
-"""Sender of jobs (:mod:`.sender`), of many in chunks (:mod:`.job_chunks`); resumable bulk loads (:mod:`.bulk_loads`).
+"""Sender of many jobs in chunks (:mod:`.many`), room in a full queue (:mod:`.quotas`), bulk loads (:mod:`.bulk_loads`).
 
 Imported by ``core.queue``, ``scheduling``, ``outbox`` and ``pipeline``.
 """
