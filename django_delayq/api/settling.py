@@ -16,7 +16,7 @@ from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload
 from ..core.job_view import JobView
 from ..core.outcomes import AttemptOutcome, Settlement, ack
 from ..core.queue import Queue
-from ..core.reading import Reader
+from ..core.reading import jobs_of, payloads_of
 from ..core.task import registry
 from ..core.times import iso_of
 from ..pull import ends, permits
@@ -120,7 +120,7 @@ def _notify(queue: Queue, entries: Sequence[HeldEntry], settlements: Mapping[int
             continue
         job = view.job
         if job.merged:
-            job.payloads = tuple(Reader(queue.deployment).payloads(queue, job.id))
+            job.payloads = tuple(payloads_of(queue, job.id))
         ends.notify(queue, replace(settlement, job=job), _error_of(entry, settlement))
 
 
@@ -177,7 +177,7 @@ def _live(queue: Queue, entries: Sequence[HeldEntry], most: int | None = 0) -> M
     members: dict[tuple[str, int], list[bytes]] = {}
     for entry in entries:
         members.setdefault((queue.name, entry.lease.shard), []).append(entry.id.encode())
-    views = (view for _, view in Reader(queue.deployment).jobs(members, most=most))
+    views = (view for _, view in jobs_of(queue.deployment, members, most=most))
     return {(view.job.shard, view.id): view for view in views}
 
 

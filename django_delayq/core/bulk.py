@@ -24,7 +24,18 @@ from .counts import count_each_shard
 from .job_filter import EVERY_JOB, JobFilter
 from .job_view import split_name
 from .morgue import Discard, Kick, KickPace
-from .reading import INDEXES, Accepts, IndexEntry, PageRequest, Range, Reader, matching, pack_cursor, unpack_cursor
+from .reading import (
+    INDEXES,
+    Accepts,
+    IndexEntry,
+    PageRequest,
+    Range,
+    last_scores,
+    matching,
+    pack_cursor,
+    unpack_cursor,
+    walk,
+)
 from .records.frames import CHUNK, encode_id
 from .records.keys import number_of
 from .registry import ShardSet
@@ -139,9 +150,9 @@ def change(
     # The range of an order may say it all; the name of a morgue record has the key of its generation.
     by_names = request.matches_all or (accepts is None and verb.place == "morgue" and where.is_range_of(by))
     step = CHUNK * min(len(queue.numbers), _SHARDS_AT_ONCE) if by_names else request.at_once
-    walk = start.until_end(Reader(queue.deployment).walk(queue, verb.place, bounds, after=request.after, at_once=CHUNK))
+    pending = start.until_end(walk(queue, verb.place, bounds, after=request.after, at_once=CHUNK))
     changed = Changed(total=start.total)
-    entries = list(islice(walk, step + 1))
+    entries = list(islice(pending, step + 1))
     while entries:
         chunk, entries = entries[:step], entries[step:]
         names = _names(chunk) if by_names else _matching_names(queue, request, chunk)
@@ -154,7 +165,7 @@ def change(
         if entries and time.monotonic() >= give_up:
             changed.cursor = pack_cursor(chunk[-1])
             break
-        entries += islice(walk, step)
+        entries += islice(pending, step)
     changed.counts = Counter({outcome: n for outcome, n in changed.counts.items() if n and outcome != UNCOUNTED})
     return changed
 
@@ -181,7 +192,7 @@ class _Start:
         self.low = min(one.now_ms + 1 for one in counts.values()) if verb.only_delayed and by == "due" else None
         self._until: Mapping[int, float] = {}
         if by == "due":
-            self._until = Reader(queue.deployment).last_scores(queue, verb.place, by)
+            self._until = last_scores(queue, verb.place, by)
         elif by == "updated":
             self._until = moments
         self._last = max(self._until.values(), default=-math.inf if by == "due" else math.inf)
@@ -206,7 +217,7 @@ def _names(entries: Iterable[IndexEntry]) -> dict[int, list[Name]]:
 
 def _matching_names(queue: ShardSet, request: PageRequest, entries: Sequence[IndexEntry]) -> dict[int, list[Name]]:
     names: dict[int, list[Name]] = {}
-    for entry, view in matching(Reader(queue.deployment), queue, request, entries):
+    for entry, view in matching(queue, request, entries):
         if view is not None:
             names.setdefault(entry.shard, []).append((encode_id(view.id), view.job.key))
     return names

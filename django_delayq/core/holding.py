@@ -12,7 +12,7 @@ from typing import Final
 from .job import Job, digest_of
 from .job_view import Reply
 from .outcomes import AttemptOutcome, Batch, Settlement, Which, bury, expire
-from .reading import Reader
+from .reading import read
 from .records.frames import (
     CHUNK,
     Allowance,
@@ -274,7 +274,8 @@ def leases(queue: ShardSet, number: int) -> list[Job]:
 
 
 def _leases(queue: ShardSet, number: int, offset: int, limit: int, *, only_expired: bool) -> list[Job]:
-    frame = Reader(queue.deployment).read(
+    frame = read(
+        queue.deployment,
         queue.name,
         number,
         index=SHARD_KEYS.index("lease") + 1,

@@ -14,7 +14,19 @@ from .errors import InvalidJob, QueueUnavailable
 from .job import Generation, Payload
 from .job_filter import Bound, JobFilter
 from .job_view import JobView
-from .reading import INDEXES, Accepts, Page, PageRequest, Range, Reader, pack_cursor, read_page, unpack_cursor
+from .reading import (
+    INDEXES,
+    Accepts,
+    Page,
+    PageRequest,
+    Range,
+    burials,
+    jobs_of,
+    pack_cursor,
+    payloads_of,
+    read_page,
+    unpack_cursor,
+)
 from .redis.connection import PARTIAL_SECONDS
 from .redis.faults import REDIS_ERRORS
 from .redis.probe import by_server
@@ -40,7 +52,6 @@ class Inspector:
     def __init__(self, registry: QueueRegistry[ShardSet]) -> None:
         self._registry = registry
         self._deployment = registry.deployment
-        self.reader = Reader(registry.deployment)
 
     # -- counts ------------------------------------------------------------------------------------------------------
 
@@ -146,7 +157,7 @@ class Inspector:
         if existing is None:
             return None
         members = {(queue, number): [ident.encode()] for number in existing.homes(ident)}
-        for _, view in self.reader.jobs(members, most=most_bytes):
+        for _, view in jobs_of(self._deployment, members, most=most_bytes):
             return view
         return next(iter(self.graves_page(queue, ident, limit=1, most_bytes=most_bytes).jobs), None)
 
@@ -191,13 +202,14 @@ class Inspector:
         existing = self._registry.known_queue(queue)
         if existing is None:
             return Page([])
-        left = [entry for entry in self.reader.burials(existing, ident) if after is None or entry < after]
+        left = [entry for entry in burials(existing, ident) if after is None or entry < after]
         last = left[min(limit, len(left)) - 1] if left else None
         views: list[JobView] = []
         size = 0
         for number, entries in groupby(left[:limit], key=lambda entry: entry.shard):
             mine = {entry.member: entry for entry in entries}
-            for member, view in self.reader.jobs({(queue, number): list(mine)}, buried=True, most=most_bytes):
+            members = {(queue, number): list(mine)}
+            for member, view in jobs_of(self._deployment, members, buried=True, most=most_bytes):
                 views.append(view)
                 size += view.bytes_here
                 if size >= page_bytes:
@@ -217,7 +229,7 @@ class Inspector:
                 members.setdefault((queue.name, number), []).append(ident.encode())
         leases = {
             (view.job.queue, view.id): Lease(view.job.worker, view.deadline_ms)
-            for _, view in self.reader.jobs(members, most=0)
+            for _, view in jobs_of(self._deployment, members, most=0)
             if view.deadline_ms is not None
         }
         return [leases.get((queue.name, ident)) for queue, ident in jobs]
@@ -232,7 +244,7 @@ class Inspector:
         They are read in pieces, so for a job that changes meanwhile the result is not an atomic snapshot.
         """
         existing = self._registry.known_queue(queue)
-        return iter(()) if existing is None else self.reader.payloads(existing, ident)
+        return iter(()) if existing is None else payloads_of(existing, ident)
 
     def page(
         self,
@@ -293,4 +305,4 @@ class Inspector:
         existing = self._registry.reachable_queue(queue) if partial else self._registry.known_queue(queue)
         if existing is None:
             return Page([])
-        return read_page(self.reader, existing, request)
+        return read_page(existing, request)

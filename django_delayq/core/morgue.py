@@ -18,7 +18,7 @@ from .actions import AT_A_TIME, ELSEWHERE, Action, Name, live_ids
 from .errors import InvalidJob
 from .job import Generation
 from .job_view import record_name, split_name
-from .reading import Reader
+from .reading import burials, read
 from .records.frames import encode_id, names_of, pack, pack_generation, pack_named, unpack, unpack_fields
 from .records.keys import MAX_SHARDS, number_of
 from .registry import ShardSet
@@ -195,7 +195,7 @@ def _find(queue: ShardSet, ident: str, key: bytes) -> _Grave | None:
     name = record_name(ident.encode(), key)
     names = [(number, name) for number in queue.homes(ident)] if key else _names(queue, ident)
     for number, name in names:
-        frame = Reader(queue.deployment).read(queue.name, number, buried=True, members=[name])
+        frame = read(queue.deployment, queue.name, number, buried=True, members=[name])
         _more, _looked_at, _now_ms, tasks, (members, records, *_) = unpack(frame)
         if members:
             return _grave_of(number, name, records[0], names_of(tasks))
@@ -204,7 +204,7 @@ def _find(queue: ShardSet, ident: str, key: bytes) -> _Grave | None:
 
 def _names(queue: ShardSet, ident: str) -> list[tuple[int, bytes]]:
     """Return shard and name of each record of an id, the latest first."""
-    return [(entry.shard, entry.member) for entry in Reader(queue.deployment).burials(queue, ident)]
+    return [(entry.shard, entry.member) for entry in burials(queue, ident)]
 
 
 def _grave_of(number: int, name: bytes, packed: bytes, tasks: Mapping[int, str]) -> _Grave:

@@ -138,140 +138,143 @@ def unpack_cursor(cursor: str) -> IndexEntry | None:
         raise InvalidJob(f"{cursor[:40]!r} is not a cursor of this inspector; start again without one") from None
 
 
-# -- the reader ------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------------------------
 
 
-class Reader:
-    """Reader of the jobs of a broker's queues."""
+def read(deployment: Deployment, queue: str, shard: int, **wanted: Any) -> bytes:
+    """Return the reply of ``read.lua`` for a shard; see there for what can be wanted."""
+    place = deployment.shard(queue, shard)
+    reply: bytes = deployment.scripts.call("read", place.keys, b"", place.constants, _pack(wanted))
+    return reply
 
-    def __init__(self, deployment: Deployment) -> None:
-        self._deployment = deployment
 
-    def read(self, queue: str, shard: int, **wanted: Any) -> bytes:
-        """Return the reply of ``read.lua`` for a shard; see there for what can be wanted."""
-        place = self._deployment.shard(queue, shard)
-        reply: bytes = self._deployment.scripts.call("read", place.keys, b"", place.constants, _pack(wanted))
-        return reply
+def walk(
+    queue: ShardSet,
+    place: str,
+    bounds: Range,
+    *,
+    after: IndexEntry | None = None,
+    reverse: bool = False,
+    at_once: int = CHUNK,
+    unreachable: set[int] | None = None,
+) -> Iterator[IndexEntry]:
+    """Return an iterator over the entries of a range, in order, merged over all shards and indexes of a place.
 
-    def walk(
-        self,
-        queue: ShardSet,
-        place: str,
-        bounds: Range,
-        *,
-        after: IndexEntry | None = None,
-        reverse: bool = False,
-        at_once: int = CHUNK,
-        unreachable: set[int] | None = None,
-    ) -> Iterator[IndexEntry]:
-        """Return an iterator over the entries of a range, in order, merged over all shards and indexes of a place.
+    An id lies in one shard and one index only, so (score, member) names an entry of the whole queue. Jobs that come
+    and go meanwhile do not disturb the others.
 
-        An id lies in one shard and one index only, so (score, member) names an entry of the whole queue. Jobs that come
-        and go meanwhile do not disturb the others.
+    Args:
+        queue: the queue.
+        place: a key of :data:`INDEXES`.
+        bounds: the order, and the range in it.
+        after: the entry behind which to begin; it may be gone.
+        reverse: from the end.
+        at_once: entries of an index that are read at once.
+        unreachable: receives the numbers of shards that did not answer; None = that is an error.
+    """
+    wanted = {"names": True, "limit": at_once, "reverse": reverse, **bounds.arguments()}
+    if after is not None:
+        wanted["after"] = (after.text, after.member)
+    indexes = [(number, index) for number in queue.numbers for index in INDEXES[place][bounds.by]]
+    requests = [(queue.name, number, wanted | {"index": _position(index)}) for number, index in indexes]
+    frames = _read_all(queue.deployment, requests, unreachable is not None)
+    walks = []
+    for (number, index), frame in zip(indexes, frames, strict=True):
+        if unreachable is not None and isinstance(frame, QueueUnavailable):
+            unreachable.add(number)
+        else:
+            walks.append(_walk_index(queue, number, index, wanted, frame))
+    return heapq.merge(*walks, reverse=reverse)
 
-        Args:
-            queue: the queue.
-            place: a key of :data:`INDEXES`.
-            bounds: the order, and the range in it.
-            after: the entry behind which to begin; it may be gone.
-            reverse: from the end.
-            at_once: entries of an index that are read at once.
-            unreachable: receives the numbers of shards that did not answer; None = that is an error.
-        """
-        wanted = {"names": True, "limit": at_once, "reverse": reverse, **bounds.arguments()}
-        if after is not None:
-            wanted["after"] = (after.text, after.member)
-        indexes = [(number, index) for number in queue.numbers for index in INDEXES[place][bounds.by]]
-        requests = [(queue.name, number, wanted | {"index": _position(index)}) for number, index in indexes]
-        walks = []
-        for (number, index), frame in zip(indexes, self._read_all(requests, unreachable is not None), strict=True):
-            if unreachable is not None and isinstance(frame, QueueUnavailable):
-                unreachable.add(number)
-            else:
-                walks.append(self._walk_index(queue.name, number, index, wanted, frame))
-        return heapq.merge(*walks, reverse=reverse)
 
-    def _walk_index(
-        self, queue: str, number: int, index: str, wanted: dict[str, Any], frame: bytes
-    ) -> Iterator[IndexEntry]:
+def _walk_index(queue: ShardSet, number: int, index: str, wanted: dict[str, Any], frame: bytes) -> Iterator[IndexEntry]:
+    while True:
+        more, entries = unpack_entries(frame, number)
+        yield from reversed(entries) if wanted["reverse"] else entries
+        if not more:
+            return
+        last = entries[0 if wanted["reverse"] else -1]
+        wanted = wanted | {"index": _position(index), "after": (last.text, last.member)}
+        frame = read(queue.deployment, queue.name, number, **wanted)
+
+
+def jobs_of(
+    deployment: Deployment,
+    members: Mapping[tuple[str, int], Sequence[bytes]],
+    *,
+    buried: bool = False,
+    most: int | None = None,
+) -> Iterator[tuple[bytes, JobView]]:
+    """Yield jobs by their members in an index, as far as they still exist.
+
+    All shards are read in one round trip; what does not fit into the first replies is read on demand.
+
+    Args:
+        members: ids by queue and number of the shard; of the morgue names of records.
+        buried: True for the morgue.
+        most: size above which arguments are left out.
+    """
+    requests = [(*key, _contents(mine, buried, most)) for key, mine in members.items() if mine]
+    for (queue, number, _), frame in zip(requests, _read_all(deployment, requests), strict=True):
+        rest = members[queue, number]
         while True:
-            more, entries = unpack_entries(frame, number)
-            yield from reversed(entries) if wanted["reverse"] else entries
-            if not more:
-                return
-            last = entries[0 if wanted["reverse"] else -1]
-            frame = self.read(queue, number, **wanted | {"index": _position(index), "after": (last.text, last.member)})
+            reply = Reply(queue, number, frame, buried=buried)
+            yield from ((member, view) for member, view in zip(reply.members, reply.views(), strict=True) if view.state)
+            rest = rest[reply.looked_at :]
+            if not rest:
+                break
+            frame = read(deployment, queue, number, **_contents(rest, buried, most))
 
-    def jobs(
-        self, members: Mapping[tuple[str, int], Sequence[bytes]], *, buried: bool = False, most: int | None = None
-    ) -> Iterator[tuple[bytes, JobView]]:
-        """Yield jobs by their members in an index, as far as they still exist.
 
-        All shards are read in one round trip; what does not fit into the first replies is read on demand.
+def last_scores(queue: ShardSet, place: str, by: str) -> dict[int, float]:
+    """Return the largest score of an order in each shard that has jobs of the place."""
+    wanted = {"names": True, "limit": 1, "reverse": True}
+    requests = [
+        (queue.name, number, wanted | {"index": _position(index)})
+        for number in queue.numbers
+        for index in INDEXES[place][by]
+    ]
+    lasts: dict[int, float] = {}
+    for (_, number, _), frame in zip(requests, _read_all(queue.deployment, requests), strict=True):
+        for entry in unpack_entries(frame, number)[1]:
+            lasts[number] = max(entry.score, lasts.get(number, entry.score))
+    return lasts
 
-        Args:
-            members: ids by queue and number of the shard; of the morgue names of records.
-            buried: True for the morgue.
-            most: size above which arguments are left out.
-        """
-        requests = [(*key, _contents(mine, buried, most)) for key, mine in members.items() if mine]
-        for (queue, number, _), frame in zip(requests, self._read_all(requests), strict=True):
-            rest = members[queue, number]
-            while True:
-                reply = Reply(queue, number, frame, buried=buried)
-                yield from (
-                    (member, view) for member, view in zip(reply.members, reply.views(), strict=True) if view.state
-                )
-                rest = rest[reply.looked_at :]
-                if not rest:
-                    break
-                frame = self.read(queue, number, **_contents(rest, buried, most))
 
-    def last_scores(self, queue: ShardSet, place: str, by: str) -> dict[int, float]:
-        """Return the largest score of an order in each shard that has jobs of the place."""
-        wanted = {"names": True, "limit": 1, "reverse": True}
-        requests = [
-            (queue.name, number, wanted | {"index": _position(index)})
-            for number in queue.numbers
-            for index in INDEXES[place][by]
-        ]
-        lasts: dict[int, float] = {}
-        for (_, number, _), frame in zip(requests, self._read_all(requests), strict=True):
-            for entry in unpack_entries(frame, number)[1]:
-                lasts[number] = max(entry.score, lasts.get(number, entry.score))
-        return lasts
+def burials(queue: ShardSet, ident: str) -> list[IndexEntry]:
+    """Return the entries of an id's records in the morgue, up to 250 of a shard, the last burial first."""
+    wanted = {"index": _position("morgue_id"), "limit": CHUNK, "names": True, "buried_at": True}
+    wanted |= Range("id", ident, ident).arguments()
+    requests = [(queue.name, number, wanted) for number in queue.homes(ident)]
+    frames = zip(requests, _read_all(queue.deployment, requests), strict=True)
+    return sorted(
+        (entry for (_, number, _), frame in frames for entry in unpack_entries(frame, number)[1]), reverse=True
+    )
 
-    def burials(self, queue: ShardSet, ident: str) -> list[IndexEntry]:
-        """Return the entries of an id's records in the morgue, up to 250 of a shard, the last burial first."""
-        wanted = {"index": _position("morgue_id"), "limit": CHUNK, "names": True, "buried_at": True}
-        wanted |= Range("id", ident, ident).arguments()
-        requests = [(queue.name, number, wanted) for number in queue.homes(ident)]
-        frames = zip(requests, self._read_all(requests), strict=True)
-        return sorted(
-            (entry for (_, number, _), frame in frames for entry in unpack_entries(frame, number)[1]), reverse=True
-        )
 
-    def payloads(self, queue: ShardSet, ident: str) -> Iterator[Payload]:
-        """Yield the payloads of a live merged job; see :meth:`Inspector.payloads`."""
-        for number in queue.homes(ident):
-            after, some = b"", False
-            while True:
-                after, records = queue.call("payloads", number, ident.encode(), after, CHUNK, request=b"")
-                for record in records:
-                    some = True
-                    yield unpack_payload(record)
-                if not after:
-                    break
-            if some:
-                return
+def payloads_of(queue: ShardSet, ident: str) -> Iterator[Payload]:
+    """Yield the payloads of a live merged job; see :meth:`Inspector.payloads`."""
+    for number in queue.homes(ident):
+        after, some = b"", False
+        while True:
+            after, records = queue.call("payloads", number, ident.encode(), after, CHUNK, request=b"")
+            for record in records:
+                some = True
+                yield unpack_payload(record)
+            if not after:
+                break
+        if some:
+            return
 
-    def _read_all(self, requests: Sequence[tuple[str, int, Mapping[str, Any]]], partial: bool = False) -> list[Any]:
-        """Return the replies of many shards; see :meth:`.Scripts.call_many`."""
-        calls = [
-            Call.on_shard("read", self._deployment.shard(queue, number), _pack(wanted))
-            for queue, number, wanted in requests
-        ]
-        return self._deployment.scripts.call_many(calls, partial=partial)
+
+def _read_all(
+    deployment: Deployment, requests: Sequence[tuple[str, int, Mapping[str, Any]]], partial: bool = False
+) -> list[Any]:
+    """Return the replies of many shards; see :meth:`.Scripts.call_many`."""
+    calls = [
+        Call.on_shard("read", deployment.shard(queue, number), _pack(wanted)) for queue, number, wanted in requests
+    ]
+    return deployment.scripts.call_many(calls, partial=partial)
 
 
 def unpack_entries(frame: bytes, shard: int) -> tuple[bool, list[IndexEntry]]:
@@ -351,7 +354,7 @@ class StoredText:
         return any(needle in text.casefold() for text in view.texts() for needle in self._needles)
 
 
-def read_page(reader: Reader, queue: ShardSet, request: PageRequest) -> Page:
+def read_page(queue: ShardSet, request: PageRequest) -> Page:
     """Return a page. With conditions it reads on until the page is full, or the time is over.
 
     One entry more than needed is read each time, because it shows if the index ends.
@@ -359,7 +362,7 @@ def read_page(reader: Reader, queue: ShardSet, request: PageRequest) -> Page:
     give_up = time.monotonic() + request.seconds
     unreachable: set[int] | None = set() if request.partial else None
     step = request.at_once
-    walk = reader.walk(
+    pending = walk(
         queue,
         request.place,
         request.bounds,
@@ -368,9 +371,9 @@ def read_page(reader: Reader, queue: ShardSet, request: PageRequest) -> Page:
         at_once=step + 1 if request.matches_all else CHUNK,
         unreachable=unreachable,
     )
-    page, entries = Page([], unreachable=len(unreachable or ())), list(islice(walk, step + 1))
+    page, entries = Page([], unreachable=len(unreachable or ())), list(islice(pending, step + 1))
     while True:
-        for entry, view in matching(reader, queue, request, entries[:step]):
+        for entry, view in matching(queue, request, entries[:step]):
             page.examined += 1
             if view is not None:
                 page.jobs.append(view)
@@ -382,38 +385,38 @@ def read_page(reader: Reader, queue: ShardSet, request: PageRequest) -> Page:
         if request.matches_all or time.monotonic() >= give_up:
             page.cursor = pack_cursor(entries[step - 1])
             return page
-        entries = [entries[step], *islice(walk, step)]
+        entries = [entries[step], *islice(pending, step)]
 
 
 def matching(
-    reader: Reader, queue: ShardSet, request: PageRequest, entries: Sequence[IndexEntry]
+    queue: ShardSet, request: PageRequest, entries: Sequence[IndexEntry]
 ) -> Iterator[tuple[IndexEntry, JobView | None]]:
     """Yield each entry with its job; None if the job does not belong on the page, or was settled since it was read."""
     members: dict[tuple[str, int], list[bytes]] = {}
     for entry in entries:
         members.setdefault((queue.name, entry.shard), []).append(entry.member)
     most = None if request.where.text else request.most_bytes
-    found = reader.jobs(members, buried=request.place == "morgue", most=most)
+    found = jobs_of(queue.deployment, members, buried=request.place == "morgue", most=most)
     views = {(view.job.shard, member): view for member, view in found}
     for entry in entries:
         view = views.get((entry.shard, entry.member))
-        yield entry, view if view is not None and _belongs(view, request, reader, queue) else None
+        yield entry, view if view is not None and _belongs(view, request, queue) else None
 
 
-def _belongs(view: JobView, request: PageRequest, reader: Reader, queue: ShardSet) -> bool:
+def _belongs(view: JobView, request: PageRequest, queue: ShardSet) -> bool:
     """Return True if a job belongs on the page; then it has no more bytes than requested."""
     where = request.where
     if not where.holds(view):
         return False
     if not where.text:
         return request.accepts is None or request.accepts(view)
-    belongs = _has_text(view, request.accepts or StoredText(where.needles), reader, queue)
+    belongs = _has_text(view, request.accepts or StoredText(where.needles), queue)
     if belongs and request.most_bytes is not None:
         view.cut_off(request.most_bytes)
     return belongs
 
 
-def _has_text(view: JobView, finds: Accepts, reader: Reader, queue: ShardSet) -> bool:
+def _has_text(view: JobView, finds: Accepts, queue: ShardSet) -> bool:
     """Return True if a text is found in a job, or in a payload of a live merged one, which are read one by one."""
     if finds(view):
         return True
@@ -424,6 +427,6 @@ def _has_text(view: JobView, finds: Accepts, reader: Reader, queue: ShardSet) ->
         view.payloads = (payload,)
         return finds(view)
 
-    found = any(map(has_it, reader.payloads(queue, view.id)))
+    found = any(map(has_it, payloads_of(queue, view.id)))
     view.payloads = ()
     return found

@@ -19,7 +19,7 @@ from .deployment import Deployment
 from .errors import InvalidJob
 from .job import MAX_ID_BYTES, PRIORITIES
 from .job_view import FARTHEST, FreshJobs, JobView, Reply, split_name
-from .reading import Range, Reader
+from .reading import Range, read
 from .records.frames import CHUNK
 from .records.keys import DUE_KEYS, SHARD_KEYS
 from .redis.scripts import clear_errors
@@ -296,7 +296,7 @@ def _looked_up(deployment: Deployment, part: Part, members: Iterable[bytes], fet
 def _read(deployment: Deployment, part: Part, wanted: Mapping[str, Any]) -> Reply:
     buried = part.place == "morgue"
     most = None if part.args else UNWANTED_BYTES
-    frame = Reader(deployment).read(part.queue, part.shard, buried=buried, counts=buried, most=most, **wanted)
+    frame = read(deployment, part.queue, part.shard, buried=buried, counts=buried, most=most, **wanted)
     return Reply(part.queue, part.shard, frame, buried=buried, place=wanted.get("place", ""))
 
 
@@ -307,7 +307,7 @@ def _index_pages(
     wanted: dict[str, Any] = {"index": SHARD_KEYS.index(index) + 1, "limit": limit, "names": True, **part.bounds()}
     more = True
     while more:
-        more, found = msgpack.unpackb(Reader(deployment).read(part.queue, part.shard, **wanted), raw=True)
+        more, found = msgpack.unpackb(read(deployment, part.queue, part.shard, **wanted), raw=True)
         if found:
             yield found[::2], found[1::2]
             wanted["after"] = (found[-1], found[-2])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.job_view import JobView
-from ..core.reading import Reader, unpack_entries
+from ..core.reading import jobs_of, read, unpack_entries
 from ..core.records.frames import CHUNK
 from ..core.records.keys import SHARD_KEYS
 from ..core.redis.scripts import clear_errors
@@ -41,9 +41,8 @@ class Index:
     def after(self, score: bytes, member: bytes) -> list[tuple[bytes, bytes]]:
         """Return up to 250 ``(member, score)`` pairs after the given one, or from the beginning if it is empty."""
         wanted = {"index": self._position, "limit": CHUNK, "names": True, "after": (score, member) if score else None}
-        _more, entries = unpack_entries(
-            Reader(self.queue.deployment).read(self.queue.name, self.number, **wanted), self.number
-        )
+        frame = read(self.queue.deployment, self.queue.name, self.number, **wanted)
+        _more, entries = unpack_entries(frame, self.number)
         return [(entry.member, entry.text.encode()) for entry in entries]
 
     def between(self, low: int, high: int) -> list[Entry]:
@@ -93,8 +92,8 @@ class Index:
 
     def jobs(self, members: Sequence[bytes]) -> Iterator[tuple[bytes, JobView]]:
         """Yield the jobs of members of the index, as far as they still exist."""
-        reader = Reader(self.queue.deployment)
-        return reader.jobs({(self.queue.name, self.number): members}, buried=self.place is MORGUE)
+        wanted = {(self.queue.name, self.number): members}
+        return jobs_of(self.queue.deployment, wanted, buried=self.place is MORGUE)
 
     def _row(self, view: JobView, entry: Entry) -> Row | None:
         if view.broken:

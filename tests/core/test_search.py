@@ -10,6 +10,7 @@ import msgpack
 import pytest
 
 from django_delayq.core import Broker, NewJob, Payload
+from django_delayq.core.reading import jobs_of
 from tests.support.core_calls import ScriptCall, watch_calls
 from tests.support.core_values import encode, encode_args, new_key
 
@@ -182,7 +183,7 @@ def test_graves_that_are_gone_end_no_page_too_early(stage: Stage) -> None:
     ]
     stage.queue.discard("buried1")
     stage.queue.discard("buried5")
-    found = view.reader.jobs({("q", 0): members}, buried=True)
+    found = jobs_of(stage.broker, {("q", 0): members}, buried=True)
     assert [one.id for _, one in found] == [f"buried{n}" for n in (0, 2, 3, 4)]
 
 

@@ -469,8 +469,7 @@ def job_of(
 
 
 def unpack_held(frame: bytes, queue: str, shard: int) -> list[Job]:
-    """Return the jobs of ``begun.lua``; ``deadline_ms`` is the moment at which the attempt began.
-    """
+    """Return the jobs of ``begun.lua``; ``deadline_ms`` is the moment at which the attempt began."""
     names, entries = unpack(frame)
     tasks, jobs = names_of(names), []
     for ident, moment, body, fields, *payloads in entries:

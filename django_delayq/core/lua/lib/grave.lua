@@ -2,12 +2,11 @@
 -- body, payloads (of a merged job: their records), and of the state (lib/state) failures, reserves, crashes and counts.
 -- exports read_record delete_record each_buried each_in_grave mark_live discard_record trim_graves bury each_grave_of
 -- exports find_grave
+
 -- Return a record, or nil if it cannot be read.
 function read_record(grave)
   local is_read, record = pcall(cmsgpack.unpack, redis.call('HGET', GRAVE, grave) or '')
-  if is_read and type(record) == 'table' and type(record.body) == 'string' and type(record.payloads or {}) == 'table' then
-    return record
-  end
+  return is_read and type(record) == 'table' and record.body and record or nil
 end
 
 local function grave_of(id, body)

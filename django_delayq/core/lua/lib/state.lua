@@ -16,17 +16,11 @@ local MISSING = {
   },
 }
 
--- Return a state. What cannot be read of it counts as missing: an error would stop the other jobs of the call, too.
+-- Return a state. One that cannot be read counts as missing: an error would stop the other jobs of the call, too.
 function read_state(packed)
   local is_read, token, s = pcall(cmsgpack.unpack, packed or '')
   if not is_read or type(token) ~= 'number' or type(s) ~= 'table' then
     token, s = 0, {}
-  end
-  for name, value in pairs(s) do
-    local usual = MISSING.__index[name]
-    if usual and type(value) ~= type(usual) then
-      s[name] = nil
-    end
   end
   s.token = token > 0 and token or nil
   return setmetatable(s, MISSING)
