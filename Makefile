@@ -50,11 +50,11 @@ SPARK := tests/pipeline tests/shop/test_pipeline.py
 # what also runs on a Redis Cluster of three masters
 ON_A_CLUSTER := $(addprefix tests/core/test_,$(addsuffix .py,schedule merged reserve settle operators dispatcher_verbs \
 	inspector fsck wake rules ticks scripts reshard reshard_morgue retire model \
-	bulk_loads bulk_loads_columns bulk_loads_epochs bulk_loads_races \
+	bulk_loads bulk_loads_epochs \
 	schedule_order events event_entries selected failed_selected orphans tokens quarantine))
 # What also runs on the in-memory server of the testing kit: what a user's tests do. All of tests/core would pass; what is
 # left out is about changed shards, bulk loads and races, and takes longer than the rest.
-NOT_IN_MEMORY := $(addprefix tests/core/test_,$(addsuffix .py,bulk_loads_epochs bulk_loads_races reshard retire rules scripts))
+NOT_IN_MEMORY := $(addprefix tests/core/test_,$(addsuffix .py,bulk_loads_epochs reshard retire rules scripts))
 IN_MEMORY := $(filter-out $(NOT_IN_MEMORY),$(ON_A_CLUSTER)) $(addprefix tests/core/test_,$(addsuffix .py,\
 	all_or_none bulk_failed bulk_morgue filter_ranges filtered_bulk filtered_pages generations history known \
 	large_arguments look marks merged_burials page_ranges pause_for postponed priorities producers release_priority \

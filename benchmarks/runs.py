@@ -8,6 +8,7 @@ measured. Then the open bulk load is sent again; its ledgers must detect that.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import subprocess
 import tempfile
@@ -22,7 +23,6 @@ from benchmarks.processes import environment, program, project_python
 from benchmarks.programs.run_write import QUEUE, SHARDS, batches
 from benchmarks.report import Bar, Report, median, percentile
 from benchmarks.server import Server, redis_cli, running_server
-from django_delayq.core.records.bulk_load_frames import key_of
 
 RATIO = 0.7
 P99_RATIO = 1.5
@@ -125,10 +125,14 @@ def _commands(folder: Path, jobs: int) -> Iterator[Path]:
     ]
     with file.open("wb") as out:
         for rows in batches(jobs):
-            for number, (ident, due, body) in enumerate(zip(rows.ids, rows.dues, rows.bodies, strict=True)):
+            for number, (ident, due, body, _, _) in enumerate(rows):
                 key = keys[crc32(ident) % SHARDS]
-                out.write(_command(b"HSET", key["body"], ident, b"$\1\0" + key_of("bench", ident) + body))
-                out.write(_command(b"ZADD", key["due.4"], b"%b%03d" % (due, number % 1000), ident))
+                out.write(
+                    _command(
+                        b"HSET", key["body"], ident, b"$\1\0" + hashlib.blake2b(ident, digest_size=16).digest() + body
+                    )
+                )
+                out.write(_command(b"ZADD", key["due.4"], b"%d%03d" % (due, number % 1000), ident))
     yield file
 
 

@@ -9,39 +9,33 @@ import time
 from collections.abc import Iterator
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.records.bulk_load_frames import Rows, Shape
+from django_delayq.core.job import NewJob
+from django_delayq.core.loads import BulkLoad, BulkLoadWriter, LoadEntry, entry_of, open_load
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.sending.bulk_load_writer import BulkLoadWriter
-from django_delayq.core.sending.bulk_loads import BulkLoad, open_load
 
 QUEUE = "sms"
 SHARDS = 4
 TASK = "sms.send"
-FLAGS = 36  # priority 4, version 1
 FIRST_DUE = 1_900_000_000_000
 PAYLOAD = b"p" * 100
 BATCH = 10_000
 
 
-def batches(jobs: int) -> Iterator[Rows]:
+def batches(jobs: int) -> Iterator[list[LoadEntry]]:
     """Yield batches as Spark does: ids of 23 bytes, one due time for each second of a day, 100 bytes of arguments."""
+    kind = entry_of(NewJob("x", TASK, due_ms=0, delay_ms=None, on_conflict="ignore"))[3]
     for start in range(0, jobs, BATCH):
         numbers = range(start, min(start + BATCH, jobs))
-        yield Rows(
-            [b"customer-%014d" % number for number in numbers],
-            [b"%d" % (FIRST_DUE + number % 86_400 * 1000) for number in numbers],
-            [PAYLOAD] * len(numbers),
-        )
+        yield [(b"customer-%014d" % n, FIRST_DUE + n % 86_400 * 1000, PAYLOAD, kind, ()) for n in numbers]
 
 
-def write(broker: Broker, run: BulkLoad, rows: list[Rows]) -> tuple[float, float]:
+def write(broker: Broker, run: BulkLoad, rows: list[list[LoadEntry]]) -> tuple[float, float]:
     """Write all rows; return wall and CPU seconds."""
-    shape = Shape.of(TASK, flags=FLAGS, keyed=False)
     started, cpu = time.perf_counter(), time.process_time()
     writer = BulkLoadWriter(broker, run)
     for some in rows:
-        writer.add_many(shape, some)
-    assert writer.finish().counts == {"created": sum(map(len, rows))}
+        writer.add(some)
+    assert writer.finish() == {"created": sum(map(len, rows))}
     return time.perf_counter() - started, time.process_time() - cpu
 
 

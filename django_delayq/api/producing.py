@@ -13,8 +13,8 @@ from typing import Any, Final
 from .. import connections
 from ..access import problems
 from ..core.errors import QueueFull, QueueUnavailable
+from ..core.many import check_together
 from ..core.outcomes import ScheduleOutcome
-from ..core.sending.many import check_together
 from ..core.task import registry
 from ..core.times import iso_of
 from ..outbox import durability

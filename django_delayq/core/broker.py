@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from functools import partial
 from typing import Unpack
 
-from . import depths, figures, rules
+from . import depths, figures, quotas, rules
 from .deployment import DEFAULT_EVENT_CAP, DEFAULT_LEASE_MS, Deployment
 from .figures import Tally
 from .inspector import Inspector
@@ -16,7 +16,6 @@ from .redis.connection import Connection
 from .redis.scripts import Observer
 from .registry import QueueRegistry
 from .resharding import EpochChanges
-from .sending import quotas
 from .wake import ChannelWaker, ListWaker, Waker
 from .workers import WorkerRegistry
 

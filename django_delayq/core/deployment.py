@@ -34,7 +34,7 @@ class Deployment:
     takeover_seconds: float = 0.5
     #: seconds for which a call waits for a change of shards before it gives up
     change_seconds: float = 10.0
-    #: longest time for which a queue that had no room is believed to be full (:mod:`.sending.quotas`)
+    #: longest time for which a queue that had no room is believed to be full (:mod:`.quotas`)
     full_seconds: float = 0.05
 
     def __init__(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from . import depths
+from . import depths, quotas
 from .broker import Broker
 from .bulk import Progress
 from .errors import QueueUnavailable
@@ -24,7 +24,6 @@ from .queue import Queue
 from .records.frames import is_mark, pack
 from .records.keys import DUE_KEYS, number_of
 from .redis.scripts import clear_errors
-from .sending import quotas
 
 _CHUNK: Final = 100
 #: bytes behind the request id in an entry of the request window

@@ -1,6 +1,6 @@
 """Queue with its verbs: schedule one job or many, and one method for each verb that names a job by its id.
 
-Many jobs are sent by :mod:`.sending.many`; the verbs of holders stand in :mod:`.holding`.
+Many jobs are sent by :mod:`.many`; the verbs of holders stand in :mod:`.holding`.
 
 The delivery guarantee is implemented here and in the scripts: at least once under the durability of the Redis in use;
 never before the due time on Redis's clock; at most one live lease per id; a holder that lost its lease changes nothing,
@@ -21,6 +21,7 @@ from .actions import live_ids
 from .errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
 from .figures import Tally
 from .job import Generation, NewJob, new_key, request_for
+from .many import JobSender, check_together, until_room
 from .morgue import Discard, Kick, KickPace
 from .outcomes import (
     CLOSED_LETTER,
@@ -35,6 +36,7 @@ from .outcomes import (
     Tick,
     count_outcomes,
 )
+from .quotas import RoomSearch
 from .records.frames import (
     CHUNK,
     pack_deadline,
@@ -52,8 +54,6 @@ from .redis.pool import last_sent, within
 from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
 from .resharding import visit
-from .sending.many import JobSender, check_together, until_room
-from .sending.quotas import RoomSearch
 
 
 class Queue(ShardSet):
@@ -162,7 +162,7 @@ class Queue(ShardSet):
                 request = request_for((new,))
                 epoch, shards = self.first_epoch(fresh=_is_nowhere(new))
                 shard = self.shard(number_of(epoch, crc32(new.id.encode()) % shards))
-                args = (request, shard.constants, pack_new(new), b"0", b"", b"", b"1")
+                args = (request, shard.constants, pack_new(new), b"0", b"", b"")
                 reply: bytes = await scripts.call_on_loop("schedule", shard.keys, *args, until=until)
                 outcome, new.joined = OF_LETTER[chr(reply[0])], reply[1:]
                 if outcome is ScheduleOutcome.IGNORED or outcome.is_stored:
@@ -212,7 +212,7 @@ class Queue(ShardSet):
         """
         letter_of: dict[int, str] = {}
         news = check_together(news) if all_or_none else news
-        sender = JobSender(self, not_after_ms, keys=True, together=all_or_none)
+        sender = JobSender(self, not_after_ms, together=all_or_none)
         for places, letters in sender.send(news):
             letter_of.update(zip(places, letters, strict=True))
         outcomes = [OF_LETTER[letter_of[place]] for place in range(len(letter_of))]
@@ -308,7 +308,7 @@ class Queue(ShardSet):
             missing = None  # that of an older shard, which refused the job, is of no use
             try:
                 reply: bytes = self.call(
-                    "schedule", number, entry, b"0", tick, deadline, b"1", request=request, confirmed=confirmed
+                    "schedule", number, entry, b"0", tick, deadline, request=request, confirmed=confirmed
                 )
             except NotConfirmed as error:
                 missing, reply = error, error.reply

@@ -59,7 +59,7 @@ class ShardSet:
         self._shards: dict[int, Shard] = {}
         #: number of this layout among those that the queues of the process have adopted
         self.adopted = 0
-        #: moment (monotonic) until which no room is searched, because there was none (:mod:`.sending.quotas`)
+        #: moment (monotonic) until which no room is searched, because there was none (:mod:`.quotas`)
         self.full_until = 0.0
         #: moment (monotonic) at which the layout was read last
         self.read_at = 0.0

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from ..core import loads
 from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.sending import bulk_loads
-from ..core.sending.bulk_loads import BulkLoad
+from ..core.loads import BulkLoad
 from .bulk_options import MAPPING, BulkOptions, BulkResult
 from .dry_run import STORM, DryRun, dry_run
 from .errors import PipelineError, RunDiffers
@@ -87,15 +87,15 @@ def bulk(
     with open_broker(options.address()) as broker:
         with _clear_errors():
             prepared = prepare(spark, broker, source, options, run_id)
-        before = sum(bulk_loads.progress(broker, prepared.run).values())
+        before = sum(loads.progress(broker, prepared.run).values())
         if not prepared.run.closed:
             with in_parts(spark, prepared.parts) if prepared.parts else nullcontext(), _clear_errors(run_id):
                 if total is None and isinstance(source, Files):
                     total = prepared.frame.count()
                 with _reporting(broker, prepared.run, total, watch):
                     _write(prepared, options, run_id)
-        run = bulk_loads.close_load(broker, prepared.run) if options.close else prepared.run
-        counts = bulk_loads.progress(broker, run)
+        run = loads.close_load(broker, prepared.run) if options.close else prepared.run
+        counts = loads.progress(broker, run)
     bad = count_rows(options.quarantine, run_id) if options.quarantine else 0
     return BulkResult(
         run_id, sum(counts.values()) + bad, dict(counts), bad, time.monotonic() - began, prepared.run.closed, before
@@ -127,7 +127,7 @@ def _plan(
     *,
     with_checksum: bool = False,
 ) -> _Plan:
-    load = bulk_loads.read_load(broker, run_id)
+    load = loads.read_load(broker, run_id)
     before = dict(load.source) if load is not None else {}
     if isinstance(source, Table) and not source.columns:
         source = replace(source, columns=options.columns)
@@ -227,7 +227,7 @@ def _reporting(broker: Broker, run: BulkLoad, total: int | None, watch: Watch | 
 
     def report() -> None:
         with suppress(Exception):  # a failure to read the counters must not abort the write
-            counts: Counter[str] = bulk_loads.progress(broker, run)
+            counts: Counter[str] = loads.progress(broker, run)
             watch(counts, total)
 
     def follow() -> None:

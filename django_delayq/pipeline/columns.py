@@ -17,10 +17,8 @@ from ..core.codec import codec_at
 from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
 from ..core.job import RAW, NewJob, Payload
+from ..core.loads import BulkLoad, LoadEntry, entry_of
 from ..core.options import OPTIONS
-from ..core.records.bulk_load_frames import LoadEntry, Rows, Shape, entry_of, with_keys
-from ..core.records.frames import pack_body
-from ..core.sending.bulk_loads import BulkLoad
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
 from . import cells
 from . import column_parts as parts
@@ -35,9 +33,7 @@ _U16: Final = Struct("<H")
 class Packed:
     """Jobs of one batch, in its order."""
 
-    #: one shape for all jobs, or one per job
-    shapes: Shape | list[Shape]
-    rows: Rows
+    entries: list[LoadEntry]
     #: rows of the batch that are not valid jobs, by their position
     bad: Bad
 
@@ -53,10 +49,9 @@ class Packer:
         self._options = options
         self._pull = kind == "pull"
         self._opened_ms = run.opened_ms
-        self._run_id = run.id
         self._common = options.job_options()
         self._codec = None if options.codec is None else codec_at(options.codec)
-        self._shapes: dict[tuple[str, str, int, bool], Shape] = {}
+        self._kinds: dict[tuple[str, str, int, bool], bytes] = {}
 
     def pack(self, batch: pa.RecordBatch) -> Packed:
         """Return the entries of a batch whose columns are among :data:`~.write_schema.COLUMNS`."""
@@ -70,36 +65,27 @@ class Packer:
         if merged:
             return self._merged(columns, ids, dues.to_pylist(), texts, (names, conflicts, priorities), bad)
         args = self._args(columns, batch.num_rows, bad)
-        rows = Rows(ids, dues.cast(pa.string()).cast(BYTES).to_pylist(), _bodies(texts, args))
-        of_all = isinstance(names, str) and isinstance(conflicts, str) and isinstance(priorities, int)
-        if of_all and isinstance(texts, bytes):
-            shapes: Shape | list[Shape] = self._shape(names, conflicts, priorities, bool(texts))  # type: ignore[arg-type]
-        else:
-            routes = zip(each(names, ids), each(conflicts, ids), each(priorities, ids), each(texts, ids), strict=True)
-            shapes = _one_or_each(
-                [
-                    self._shape(name, conflict, priority, bool(text))
-                    for row, (name, conflict, priority, text) in enumerate(routes)
-                    if row not in bad
-                ]
+        routes = zip(each(names, ids), each(conflicts, ids), each(priorities, ids), each(texts, ids), strict=True)
+        entries: list[LoadEntry] = [
+            (ident, due_ms, body, self._kind(name, conflict, priority, bool(text)), ())
+            for row, (ident, due_ms, body, (name, conflict, priority, text)) in enumerate(
+                zip(ids, dues.to_pylist(), _bodies(texts, args), routes, strict=True)
             )
-        return Packed(shapes, rows.pick([row for row in range(len(rows)) if row not in bad]) if bad else rows, bad)
+            if row not in bad
+        ]
+        return Packed(entries, bad)
 
     # -- columns that describe the jobs -------------------------------------------------------------------------------
 
-    def _shape(self, task: str, conflict: str, priority: int, has_options: bool) -> Shape:
-        shape = self._shapes.get((task, conflict, priority, has_options))
-        if shape is None:
-            like = NewJob("", task, priority=priority, options=b"{}" if has_options else b"", key=bytes(16))
-            shape = Shape.of(
-                task,
-                on_conflict=conflict,
-                due_policy=self._options.due_policy or "replace",
-                flags=pack_body(like)[0],
-                keyed=False,
-            )
-            self._shapes[task, conflict, priority, has_options] = shape
-        return shape
+    def _kind(self, task: str, conflict: str, priority: int, has_options: bool) -> bytes:
+        """Return the part of an entry that plain jobs have in common."""
+        kind = self._kinds.get((task, conflict, priority, has_options))
+        if kind is None:
+            due_policy = self._options.due_policy or "replace"
+            options = b"{}" if has_options else b""
+            like = NewJob("x", task, b"", 0, None, priority, options, b"", conflict, due_policy)
+            kind = self._kinds[task, conflict, priority, has_options] = entry_of(like)[3]
+        return kind
 
     def _routing_of(
         self, columns: dict[str, pa.Array], merged: bool, bad: Bad
@@ -237,9 +223,8 @@ class Packer:
         payloads = self._payloads(columns["payload"], bad)
         scores = cells.score_texts(columns["score"], bad) if "score" in columns else [""] * len(ids)
         names, conflicts, priorities = (each(column, ids) for column in routing)
-        options, shapes = self._options, []
+        options = self._options
         entries: list[LoadEntry] = []
-        same: dict[Shape, Shape] = {}
         for row, (ident, text) in enumerate(zip(ids, each(texts, ids), strict=True)):
             if row in bad:
                 continue
@@ -260,10 +245,8 @@ class Packer:
                 payloads=options.payloads,
                 max_payloads=1 if options.payloads != "all" else options.max_payloads,
             )
-            shape, entry = entry_of(with_keys(self._run_id, new))
-            shapes.append(same.setdefault(shape, shape))  # share one object, so that writers need not compare shapes
-            entries.append(entry)
-        return Packed(_one_or_each(shapes), Rows.of(entries), bad)
+            entries.append(entry_of(new))
+        return Packed(entries, bad)
 
     def _payloads(self, array: pa.Array, bad: Bad) -> list[bytes]:
         if self._options.encoded:
@@ -272,11 +255,6 @@ class Packer:
             payloads = parts.coded(cells.json_texts(array, "payload", bad).cast(BYTES).to_pylist(), self._codec, bad)
         self._check_sizes(payloads, "payload takes", bad)
         return payloads
-
-
-def _one_or_each(shapes: list[Shape]) -> Shape | list[Shape]:
-    """Return a single shape if all rows share it, because one shape is written much faster."""
-    return shapes[0] if len({id(shape) for shape in shapes}) == 1 else shapes
 
 
 def _bodies(texts: bytes | list[bytes], args: list[bytes]) -> list[bytes]:

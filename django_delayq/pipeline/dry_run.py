@@ -10,11 +10,10 @@ from pyspark.sql import functions as F
 
 from ..core.broker import Broker
 from ..core.job import KEY_BYTES
+from ..core.loads import BulkLoad, memory_of
 from ..core.records import layout as layouts
 from ..core.records.keys import number_of
 from ..core.redis.scripts import clear_errors
-from ..core.sending.bulk_load_limits import memory_of
-from ..core.sending.bulk_loads import BulkLoad
 from .columns import Packer
 from .write_options import NOW, WriteOptions
 
@@ -182,8 +181,8 @@ def _sample(frame: DataFrame, options: WriteOptions, kind: str, now_ms: int) -> 
         ids = batch.column("id")
         bad += [(repr(ids[row].as_py())[:80], reason) for row, reason in sorted(packed.bad.items())]
         sizes += [
-            2 * len(ident) + len(body) + (len(extra) or KEY_BYTES) + PER_JOB
-            for ident, _, body, extra in packed.rows.entries()
+            2 * len(ident) + len(body) + KEY_BYTES + sum(map(len, merged)) + PER_JOB
+            for ident, _, body, _, merged in packed.entries
         ]
     return (sum(sizes) / len(sizes) if sizes else 0.0), bad
 

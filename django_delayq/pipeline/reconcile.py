@@ -9,7 +9,6 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -24,7 +23,6 @@ from ..core.bulk import act_in_shard
 from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
 from ..core.rows import DEAD, FIRST, GRACE_MS, LIVE, day_before, names_in, pattern_of
-from ..core.sending import bulk_loads
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, datetime_of
 from .bulk import Watch, bulk
 from .errors import PipelineError
@@ -151,8 +149,6 @@ class Reconciliation:
             return {**result.counts, **({"refused": result.bad} if result.bad else {})}
         except DelayQError as error:
             # The next comparison finds what is still missing, so this bulk load is never resumed.
-            with suppress(DelayQError), open_broker(jobs.address()) as broker:
-                bulk_loads.forget_load(broker, run_id)
             reason = str(error).partition(f". Bulk load {run_id} ")[0]
             raise PipelineError(
                 f"{reason}. Jobs that are scheduled already stay; repeat the call for the others"

@@ -10,14 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
+from ..core import loads
 from ..core.broker import Broker
 from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
-from ..core.records.bulk_load_frames import Shape
-from ..core.sending import bulk_loads
-from ..core.sending.bulk_load_limits import BulkLoadLimits
-from ..core.sending.bulk_load_writer import BulkLoadWriter
-from ..core.sending.bulk_loads import BulkLoad
+from ..core.loads import BulkLoad, BulkLoadLimits, BulkLoadWriter
 from . import cells
 from .cells import Bad
 from .columns import Packer
@@ -54,8 +51,8 @@ def open_run(broker: Broker, run_id: str, queue: str, options: WriteOptions, sou
     """
     broker.queue(queue, shards=options.shards, kind=options.kind or "python")
     try:
-        return bulk_loads.open_load(broker, run_id, queue, source=source, chunk=options.chunk)
-    except bulk_loads.BulkLoadDiffers as error:
+        return loads.open_load(broker, run_id, queue, source=source, chunk=options.chunk)
+    except loads.BulkLoadDiffers as error:
         raise RunDiffers(str(error)) from None
 
 
@@ -149,11 +146,7 @@ class Sender:
             raise Refused(f"queue {queue!r}: {error}") from error
         if packed.bad:
             self._refuse(batch, packed.bad)
-        if isinstance(packed.shapes, Shape):
-            writer.add_many(packed.shapes, packed.rows)
-        else:
-            for shape, entry in zip(packed.shapes, packed.rows.entries(), strict=True):
-                writer.add(shape, entry)
+        writer.add(packed.entries)
         return True
 
     def _target_of(self, queue: str, run_id: str) -> tuple[Packer, BulkLoadWriter] | None:

@@ -15,7 +15,6 @@ from ..core.job import DEFAULT_PRIORITY, RAW
 from ..core.options import DEFAULT_MAX_PAYLOADS, OPTIONS, Check, stored_members
 from ..core.records.frames import CHUNK
 from ..core.records.keys import MAX_SHARDS
-from ..core.sending.bulk_loads import MAX_ID_BYTES
 from ..core.times import span_ms_of
 from .option_fields import SourceOptions, choice, flag, named, number, option, parse_json, text, whole
 from .redis_options import OPTIONS as REDIS_OPTIONS
@@ -37,8 +36,7 @@ _CHANGEABLE: Final = (
     "chunk",
     "queue",
 )
-#: the queue of a row is appended to the id of its bulk load
-_MOST_RUN_ID: Final = MAX_ID_BYTES - 65
+_MOST_RUN_ID: Final = 135
 _SECONDS: Final = number(0.001, 86_400 * 3653, "seconds")
 
 

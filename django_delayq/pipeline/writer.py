@@ -4,7 +4,7 @@ Columns: ``id`` (required), ``due`` or ``due_ms`` (without them all jobs are due
 ``payload`` and ``score``, and, to set them per row, ``priority``, ``context``, ``on_conflict``, ``task``, ``queue``,
 ``max_attempts``, ``expires``, ``timeout``, ``ttr``. Options: :class:`~.write_options.WriteOptions`, in camelCase.
 
-Each write is a *bulk load* (:mod:`..core.sending.bulk_loads`): a chunk that is stored is never written again,
+Each write is a *bulk load* (:mod:`..core.loads`): a chunk that is stored is never written again,
 whatever has happened to its jobs. Tasks may therefore be retried, run twice, or be resumed under the same ``runId``
 after a crash. This requires the same rows in the same order: files provide that, and so does input sorted by id within
 its partitions. Outcomes are counted by Redis, in the script that writes; the messages of tasks are not added up.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,11 +28,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from ..core import loads
 from ..core.broker import Broker
 from ..core.errors import DelayQError
-from ..core.sending import bulk_loads
-from ..core.sending.bulk_load_limits import memory_of
-from ..core.sending.bulk_load_writer import BulkLoadClosed
+from ..core.loads import memory_of
 from .column_names import fault_of_case
 from .errors import PipelineError, RunDiffers
 from .redis_options import open_broker
@@ -66,7 +64,7 @@ class _Writer:
                 return sender.send(map(_with_our_names, iterator))
         except Refused as error:
             return Sent(refused=str(error))
-        except (RunDiffers, BulkLoadClosed) as error:
+        except RunDiffers as error:
             raise PipelineError(str(error)) from error
         except DelayQError as error:
             raise PipelineError(f"{error}. Bulk load {run_id} is open: {how_to_resume(run_id)}") from error
@@ -77,9 +75,9 @@ class _Writer:
         if run_ids:
             with open_broker(self.options) as broker:
                 for run_id in run_ids:
-                    run = bulk_loads.read_load(broker, run_id)
+                    run = loads.read_load(broker, run_id)
                     if run is not None:
-                        counts.update(bulk_loads.progress(broker, bulk_loads.close_load(broker, run) if close else run))
+                        counts.update(loads.progress(broker, loads.close_load(broker, run) if close else run))
         return dict(counts)
 
 
@@ -130,7 +128,7 @@ class JobsStreamWriter(_Writer, DataSourceStreamArrowWriter):
         return self._write_part(f"{query}:{batch}", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Close the bulk load of a batch and delete earlier ones, which Spark will not replay.
+        """Close the bulk load of a batch, and keep the one before the last for a day only: Spark will not replay it.
 
         Raises:
             PipelineError: a row is invalid; the query ends.
@@ -142,11 +140,12 @@ class JobsStreamWriter(_Writer, DataSourceStreamArrowWriter):
             )
             run_ids = _run_ids(messages)
             self._close_all(run_ids, close=True)
-        queries = {run_id.partition(":")[0] for run_id in run_ids}
-        if queries:
+        if run_ids:
             with open_broker(self.options) as broker:
-                for query in queries:
-                    forget_before(query, batchId, broker)
+                for run_id in run_ids:
+                    load = loads.read_load(broker, _run_id_of(run_id, batchId - 2))
+                    if load is not None:
+                        loads.keep_load(broker, load, loads.DAY_MS)  # for tasks that were left behind
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Log the failure of a task: the query ends, and replays this batch when it is started again."""
@@ -166,7 +165,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         with open_broker(options) as broker:
             check_redis(broker, write_options)
             one_queue = write_options.queue and "queue" not in map(str.lower, schema.fieldNames())
-            begun = write_options.run_id and one_queue and bulk_loads.read_load(broker, run_id)
+            begun = write_options.run_id and one_queue and loads.read_load(broker, run_id)
             if begun and open_run(broker, run_id, write_options.queue or "", write_options, source).closed:
                 logger.warning("bulk load %s is closed: all rows are stored, nothing is written", run_id)
         return JobsWriter(options, write_options, source, run_id)
@@ -255,10 +254,8 @@ def _run_ids(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
     return sorted({run_id for message in messages if isinstance(message, Sent) for run_id in message.run_ids})
 
 
-def forget_before(query: str, batch: int, broker: Broker) -> None:
-    """Delete the bulk loads of a streaming query that belong to batches earlier than the previous one."""
-    name = re.compile(rf"{re.escape(query)}:(\d+)(?:{AT}.*)?")
-    for run in bulk_loads.list_loads(broker):
-        match = name.fullmatch(run.id)
-        if match is not None and int(match[1]) < batch - 1:
-            bulk_loads.forget_load(broker, run.id)
+def _run_id_of(run_id: str, batch: int) -> str:
+    """Return the id of the bulk load of another batch of the same query, to the same queue."""
+    query, _, rest = run_id.partition(":")
+    _, at, queue = rest.partition(AT)
+    return f"{query}:{batch}{at}{queue}"

@@ -17,9 +17,9 @@ from asgiref.sync import sync_to_async
 from .. import connections
 from ..core.errors import NotConfirmed
 from ..core.job import NewJob
+from ..core.many import check_together
 from ..core.outcomes import ScheduleOutcome
 from ..core.records.frames import generation_of
-from ..core.sending.many import check_together
 from ..core.task import Task
 from ..outbox import durability, fast_path, rows
 from ..outbox.fast_path import OutgoingJob, Result

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from .. import connections
 from ..core.errors import InvalidJob
 from ..core.inputs import short
+from ..core.many import check_together
 from ..core.options import CALL_OPTIONS
 from ..core.outcomes import ScheduleOutcome
-from ..core.sending.many import check_together
 from ..core.task import Task, check_option_names
 from ..outbox import durability, row_verbs
 from ..outbox.row_verbs import A, Change, R

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from django_delayq.core import Broker, Job, NewJob, Payload, Queue, ack
-from django_delayq.core.records.bulk_load_frames import NO_CODE, Frame, Rows, Shape, entry_of, key_of, with_keys
-from django_delayq.core.resharding import EpochChanges
-from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits, BulkLoadStopped, BulkLoadWait
-from django_delayq.core.sending.bulk_load_writer import (
-    ROOM,
-    BulkLoadClosed,
-    BulkLoadWriter,
-    WriterRoom,
-    Written,
-    write_all,
-)
-from django_delayq.core.sending.bulk_loads import (
-    CLOSED_MS,
+from django_delayq.core import Broker, Job, NewJob, Payload, Queue, ack, loads
+from django_delayq.core.loads import (
+    DAY_MS,
+    KEPT_MS,
     BulkLoad,
     BulkLoadDiffers,
+    BulkLoadLimits,
+    BulkLoadWriter,
     ChunksLost,
+    LoadEntry,
     close_load,
-    forget_load,
-    list_loads,
+    entry_of,
+    keep_load,
     open_load,
     read_load,
 )
-from django_delayq.core.sending.bulk_loads import FORM as LOAD_FORM
-from django_delayq.core.sending.bulk_loads import OPEN as OPEN_LOAD
-from django_delayq.core.sending.bulk_loads import forget_old as forget_old_loads
+from django_delayq.core.loads import FORM as LOAD_FORM
+from django_delayq.core.resharding import EpochChanges
 from tests.support.core_stored import shard_key
 
 from .epochs_stage import take_all
@@ -41,38 +32,27 @@ from .stage import Stage
 
 __all__ = [
     "AT_ONCE",
-    "CLOSED_MS",
+    "DAY_MS",
     "FAR",
+    "KEPT_MS",
     "LOAD_FORM",
-    "NO_CODE",
-    "OPEN_LOAD",
-    "ROOM",
     "BulkLoad",
-    "BulkLoadClosed",
     "BulkLoadDiffers",
     "BulkLoadLimits",
-    "BulkLoadStopped",
-    "BulkLoadWait",
     "BulkLoadWriter",
     "ChunksLost",
-    "Frame",
-    "Rows",
-    "Shape",
-    "WriterRoom",
+    "LoadEntry",
     "add_row",
     "close_load",
     "collected",
     "counted",
     "entry_of",
-    "forget_load",
-    "forget_old_loads",
     "idents",
-    "key_of",
+    "keep_load",
     "ledgers",
     "list_loads",
     "live",
     "merged_row",
-    "open_ledgers",
     "open_load",
     "open_on",
     "read_load",
@@ -80,11 +60,11 @@ __all__ = [
     "row",
     "rows",
     "send_collected",
-    "with_keys",
     "work_off",
     "write",
     "write_all",
     "write_some",
+    "writer_of",
 ]
 
 
@@ -108,7 +88,14 @@ def merged_row(ident: str, data: bytes, score: str = "1", *, due: int = FAR, **o
 
 
 def open_on(stage: Stage, load_id: str = "a", **options: Any) -> BulkLoad:
-    return bulk_loads.open_load(stage.broker, load_id, "q", **options)
+    return open_load(stage.broker, load_id, "q", **options)
+
+
+def list_loads(broker: Broker) -> list[BulkLoad]:
+    """Return all recorded bulk loads, sorted by their ids."""
+    stem = f"{broker.prefix}:load:"
+    names = sorted(key.decode().removeprefix(stem) for key in broker.client.scan_iter(f"{stem}*"))
+    return [load for name in names if (load := read_load(broker, name))]
 
 
 def write(
@@ -116,10 +103,30 @@ def write(
     load: BulkLoad,
     news: Iterable[NewJob],
     limits: BulkLoadLimits | None = AT_ONCE,
-    stop: Callable[[], bool] = lambda: False,
-    room: WriterRoom = ROOM,
-) -> Written:
-    return write_all(BulkLoadWriter(broker, load, limits, stop, room=room), news)
+    room: dict[str, int] | None = None,
+) -> Counter[str]:
+    """Write all rows.
+
+    Args:
+        room: other values of attributes of the sender.
+    """
+    return write_all(writer_of(broker, load, limits, room), news)
+
+
+def write_all(writer: BulkLoadWriter, news: Iterable[NewJob]) -> Counter[str]:
+    """Write jobs and finish, as a task of the pipeline does it."""
+    try:
+        writer.add(map(entry_of, news))
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def writer_of(
+    broker: Broker, load: BulkLoad, limits: BulkLoadLimits | None = None, room: dict[str, int] | None = None
+) -> BulkLoadWriter:
+    return type("Writer", (BulkLoadWriter,), room or {})(broker, load, limits)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -129,24 +136,21 @@ class Collected:
     bytes: int
     #: the same as the sender counts it
     counted_bytes: int
-    shapes: int
 
 
 def collected(writer: BulkLoadWriter) -> Collected:
-    tables = writer._tables
-    size = sum(chunk.size for table in tables.values() for chunk in table.values())
-    return Collected(size, writer._waiting_bytes, len(tables))
+    return Collected(sum(waiting.size for waiting in writer._waiting.values()), writer._size)
 
 
 def send_collected(writer: BulkLoadWriter) -> None:
     """Send what a sender has collected, and read the replies; do not finish."""
     writer._dispatch_all()
-    writer._calls.finish()
+    writer._send_collected()
+    writer._settle_sent()
 
 
 def add_row(writer: BulkLoadWriter, new: NewJob) -> None:
-    """Pass a row to a sender, with the key that it has in this bulk load."""
-    writer.add(*entry_of(with_keys(writer.load.id, new)))
+    writer.add([entry_of(new)])
 
 
 def write_some(broker: Broker, load: BulkLoad, n: int, of: int, **options: Any) -> None:
@@ -154,7 +158,7 @@ def write_some(broker: Broker, load: BulkLoad, n: int, of: int, **options: Any) 
     writer = BulkLoadWriter(broker, load)
     for new in rows(of, **options)[:n]:
         add_row(writer, new)
-    writer._calls._send_collected()
+    writer._send_collected()
     writer.abandon()
 
 
@@ -174,16 +178,11 @@ def live(broker: Broker, name: str = "q") -> int:
 
 
 def counted(broker: Broker, load: BulkLoad) -> Counter[str]:
-    return bulk_loads.progress(broker, load)
+    return loads.progress(broker, load)
 
 
 def ledgers(broker: Broker) -> list[bytes]:
-    return sorted(key for key in broker.client.scan_iter(f"{broker.prefix}:*") if b":load:" in key)
-
-
-def open_ledgers(broker: Broker) -> list[bytes]:
-    """Return the permanent ledgers, without those that expire and only refuse late senders."""
-    return [key for key in ledgers(broker) if broker.client.pttl(key) < 0]
+    return sorted(key for key in broker.client.scan_iter(f"{broker.prefix}:*") if b"}:load:" in key)
 
 
 def retire_now(broker: Broker, name: str = "q") -> list[int]:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
-from django_delayq.core import Broker, NewJob, Queue, QueueFull, ack
-from django_delayq.core.sending import quotas
-from django_delayq.core.sending.quotas import ShardRoom, is_divided, read_room
+from django_delayq.core import Broker, NewJob, Queue, QueueFull, ack, quotas
+from django_delayq.core.quotas import ShardRoom, is_divided, read_room
 
 __all__ = [
     "ShardRoom",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -118,6 +119,15 @@ def test_callers_wait_for_room_for_all_jobs_together(stage: Stage) -> None:
     stage.put("old")
     assert send(stage, new("a", room_ms=50), new("b")) == "full full"
     assert stage.queue.count_many([new("a", room_ms=50)], all_or_none=True) == {"created": 1}
+
+
+def test_all_jobs_are_sent_again_when_there_is_room(stage: Stage) -> None:
+    stage.broker.limit("q", max_length=2)
+    stage.put("old")
+    timer = threading.Timer(0.2, lambda: stage.broker.limit("q", max_length=3))
+    timer.start()
+    assert send(stage, new("old"), new("a", room_ms=20_000), new("b")) == "replaced created created"
+    timer.join()
 
 
 def test_too_many_jobs_and_durable_ones_are_refused(stage: Stage) -> None:

@@ -15,21 +15,17 @@ from tests.support.older_copy import OlderCopy
 from tests.support.redis_box import RedisBox
 
 from .bulk_loads_stage import (
-    OPEN_LOAD,
     BulkLoadLimits,
     BulkLoadWriter,
     ChunksLost,
     add_row,
     close_load,
     counted,
-    forget_load,
-    forget_old_loads,
     ledgers,
     live,
     open_load,
     read_load,
     rows,
-    send_collected,
     work_off,
     write,
     write_some,
@@ -70,11 +66,11 @@ def test_a_redis_that_is_killed_in_mid_write_loses_what_it_loses_whole(redis_fac
         == counted(broker, load)["created"]
         == sum(int(broker.client.hget(key, "\0c") or 0) for key in ledgers(broker))
     )
-    assert sum(writer.written.counts.values()) <= there < 3000
+    assert sum(writer.counts.values()) <= there < 3000
     assert_invariants(broker)
     ran = work_off(queue)
     assert ran == there
-    assert write(broker, load, news).counts == counted(broker, load) == {"created": 3000}
+    assert write(broker, load, news) == counted(broker, load) == {"created": 3000}
     assert work_off(queue) == 3000 - ran
     assert_invariants(broker)
     connection.close()
@@ -88,7 +84,7 @@ def test_a_redis_that_lost_everything_is_written_to_by_a_new_load(broker: Broker
         broker.client.delete(key)
     assert read_load(broker, "a") is None
     load = open_load(other(broker), "a", "q")
-    assert write(other(broker), load, rows(100)).counts == {"created": 100}
+    assert write(other(broker), load, rows(100)) == {"created": 100}
     broker.queue("q").reload()
     assert live(broker) == 100
 
@@ -109,22 +105,9 @@ def test_chunks_that_redis_lost_while_others_were_written_are_an_error_and_the_s
     with pytest.raises(ChunksLost, match=r"lost \d+ chunks of bulk load 'a'"):
         writer.finish()
     assert live(broker) < 1000
-    assert open_load(broker, "a", "q", chunk=20).state == OPEN_LOAD
-    assert write(broker, load, news).counts == counted(broker, load) == {"created": 1000}
+    assert not open_load(broker, "a", "q", chunk=20).closed
+    assert write(broker, load, news) == counted(broker, load) == {"created": 1000}
     assert live(broker) == 1000
-
-
-def test_a_load_that_others_closed_or_forgot_has_lost_nothing(broker: Broker) -> None:
-    broker.queue("q", shards=3)
-    for end in (lambda load: close_load(broker, load), lambda load: forget_load(broker, load.id)):
-        load = open_load(broker, "a", "q", chunk=20)
-        writer = BulkLoadWriter(broker, load)
-        for new in rows(60):
-            add_row(writer, new)
-        send_collected(writer)
-        end(load)
-        assert writer.finish().counts.total() == 60
-        forget_load(broker, "a")
 
 
 def test_a_bulk_write_fills_every_node_of_a_cluster(cluster_broker: Broker, cluster_box: ClusterBox) -> None:
@@ -132,17 +115,17 @@ def test_a_bulk_write_fills_every_node_of_a_cluster(cluster_broker: Broker, clus
     load = open_load(cluster_broker, "a", "q", chunk=20)
     homes = {cluster_box.node_of(shard_key(queue, "body", number)).port for number in queue.numbers}
     assert len(homes) == 3
-    limits = BulkLoadLimits(per_second=1e5, most_memory=0.9, look_every=5)
+    limits = BulkLoadLimits(per_second=1e5, most_memory=0.9)
     write_some(cluster_broker, load, 500, 1000, due=1)
     ran = work_off(queue)
     assert 200 < ran <= 500
     cluster_broker.reshard("q", 7)
     for node in cluster_box.nodes:
         node.client().script_flush()
-    assert write(other(cluster_broker), load, rows(1000, due=1), limits).counts == {"created": 1000}
+    assert write(other(cluster_broker), load, rows(1000, due=1), limits) == {"created": 1000}
     assert counted(cluster_broker, load) == {"created": 1000}
     assert live(cluster_broker) == 1000 - ran
-    closed = close_load(cluster_broker, load)
-    assert dict(closed.counts) == counted(cluster_broker, load)
-    assert forget_old_loads(cluster_broker, 0) == ["a"]
-    assert not [key for node in cluster_box.nodes for key in node.client().scan_iter("*:load:a")]
+    assert close_load(cluster_broker, load) == open_load(other(cluster_broker), "a", "q", chunk=20)
+    keys = [key for node in cluster_box.nodes for key in node.client().scan_iter("*:load:a*")]
+    assert len(keys) > 3
+    assert all(cluster_broker.client.pttl(key) > 0 for key in keys)

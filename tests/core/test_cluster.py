@@ -25,7 +25,7 @@ from tests.support.core_stored import assert_invariants, shard_key
 from tests.support.core_values import Generation, new_key
 from tests.support.worker_stage import put, registry_of, working
 
-from .bulk_loads_stage import BulkLoadLimits, BulkLoadWriter, close_load, forget_load, open_load, write_all
+from .bulk_loads_stage import BulkLoadLimits, BulkLoadWriter, close_load, counted, open_load, write_all
 from .bulk_stage import (
     Part,
     act_in_shard,
@@ -203,9 +203,9 @@ def for_bulk_writes(broker: Broker) -> None:
     run = open_load(broker, "nightly", "q")
     news = [NewJob(f"bulk-{n}", "work", due_ms=4_000_000_000_000, delay_ms=None) for n in range(60)]
     for _ in range(2):
-        assert write_all(BulkLoadWriter(broker, run, BulkLoadLimits(per_second=1e6)), news).counts == {"created": 60}
-    assert dict(close_load(broker, run).counts) == {"created": 60}
-    assert forget_load(broker, "nightly")
+        assert write_all(BulkLoadWriter(broker, run, BulkLoadLimits(per_second=1e6)), news) == {"created": 60}
+    assert counted(broker, close_load(broker, run)) == {"created": 60}
+    assert open_load(broker, "nightly", "q").closed
     assert cancel_all(broker.queue("q"))["cancelled"] >= 60
 
 

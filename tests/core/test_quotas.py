@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, NewJob, QueueFull
-from django_delayq.core.sending import quotas
+from django_delayq.core import Broker, NewJob, QueueFull, quotas
 from tests.support.core_calls import ScriptCall, watch_calls, watch_pipelines
 from tests.support.core_stored import assert_invariants, check_stored, shard_key
 
@@ -205,7 +204,7 @@ def test_a_bulk_load_fills_the_queue_to_its_limit(sound: Broker) -> None:
     load = open_load(sound, "a", "q", chunk=15)
     skewed = [NewJob(next(idents), "work", due_ms=1, delay_ms=None, on_conflict="ignore") for _ in range(90)]
     sent: list[Any] = []
-    sender = threading.Thread(target=lambda: sent.append(write(sound, load, skewed, BulkLoadLimits()).counts))
+    sender = threading.Thread(target=lambda: sent.append(write(sound, load, skewed, BulkLoadLimits())))
     sender.start()
     while sender.is_alive() or held(queue):
         assert held(queue) <= 50

@@ -9,8 +9,7 @@ from functools import partial
 
 import pytest
 
-from django_delayq.core import Broker, NewJob, Queue, RedisConfig, bury, connect
-from django_delayq.core.sending import quotas
+from django_delayq.core import Broker, NewJob, Queue, RedisConfig, bury, connect, quotas
 from tests.support.cluster_box import ClusterBox
 from tests.support.core_calls import watch_pipelines
 from tests.support.core_stored import limit_queue, shard_key

@@ -233,12 +233,13 @@ def test_one_bulk_event_tells_of_a_chunk(stage: Stage) -> None:
     assert found == [("bulk", {"jobs": "250", "created": "250"}), ("bulk", {"jobs": "50", "created": "50"})]
 
 
-def test_a_repeated_call_that_requested_no_keys_names_none(stage: Stage) -> None:
-    stage.queue.schedule(NewJob("a", "work"))
+def test_a_call_that_counts_names_the_keys_of_the_jobs_that_it_met_also_when_it_is_repeated(stage: Stage) -> None:
+    first = NewJob("a", "work", key=b"f" * 16)
+    stage.queue.schedule(first)
     for _ in range(2):
         again = NewJob("a", "work", key=b"k" * 16, repeatable=True, on_conflict="ignore")
         assert stage.queue.count_many([again]) == {"ignored": 1}
-        assert again.joined == b""
+        assert again.joined == first.key
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(1, 1), (8, 8), (70, 60)])

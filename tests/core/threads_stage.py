@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from django_delayq.core import Queue, Registry
 from django_delayq.core.figures import Tally
+from django_delayq.core.loads import _epochs_now
+from django_delayq.core.many import JobSender
 from django_delayq.core.morgue import Kick
+from django_delayq.core.quotas import read_room
 from django_delayq.core.redis.event_loops import EventLoops
 from django_delayq.core.redis.pool import PoolLimits
 from django_delayq.core.registry import QueueRegistry
 from django_delayq.core.resharding import EpochChanges, visit
-from django_delayq.core.sending.bulk_loads import _epochs_now
-from django_delayq.core.sending.many import JobSender
-from django_delayq.core.sending.quotas import read_room
 
 READING_A_LAYOUT: Final = QueueRegistry.read_layout
 READING_ALL_LAYOUTS: Final = QueueRegistry.queues

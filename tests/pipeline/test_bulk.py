@@ -17,10 +17,10 @@ from django.core.management import CommandError, call_command
 from pyspark.sql import functions as F
 
 from django_delayq import task as make_task
+from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.rows import seconds
-from django_delayq.core.sending import bulk_loads
 from django_delayq.models.history import PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
 from django_delayq.pipeline.errors import PipelineError, RunDiffers
@@ -207,10 +207,10 @@ def test_other_cores_cut_the_files_of_a_run_as_before(
     files = Files((str(parquet),))
     bulk(spark, files, BulkOptions(**how, run_id="r", parts=5, part_bytes=2_000, close=False))
     assert bulk(spark, files, BulkOptions(**how, run_id="r", part_bytes=2_000)).created == 1_000
-    run = bulk_loads.read_load(broker, "r")
+    run = loads.read_load(broker, "r")
     assert run is not None
     assert dict(run.source)["least_parts"] == "5"
-    assert dict(run.counts) == {"created": 1_000}
+    assert dict(loads.progress(broker, run)) == {"created": 1_000}
 
 
 def test_rows_of_a_frame_are_put_in_order_first(spark: SparkSession, broker: Broker, how: dict[str, Any]) -> None:

@@ -14,9 +14,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import task as make_task
+from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
-from django_delayq.core.sending import bulk_loads
 from django_delayq.models.history import PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
 from django_delayq.pipeline.errors import PipelineError, RunDiffers
@@ -166,7 +166,7 @@ def test_what_spark_says_before_the_write_is_a_sentence(
             act(spark, rows, BulkOptions(**how, run_id="r"))
         assert "\tat " not in str(caught.value)
         assert "is open" not in str(caught.value)
-    assert bulk_loads.read_load(broker, "r") is None
+    assert loads.read_load(broker, "r") is None
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_new_run_that_is_named_is_looked_at_first_and_a_known_one_is_not(
     )
     with pytest.raises(CommandError, match="2 jobs fall due within one minute"):
         run(*words)
-    assert bulk_loads.read_load(delayq, "r") is None
+    assert loads.read_load(delayq, "r") is None
     assert run(*words, "--yes")["created"] == 2
     assert run(*words)["was_over"]
 
@@ -223,14 +223,3 @@ def test_bad_rows_are_no_reason_to_refuse_where_there_is_a_quarantine(
         run(*words)
     told = run(*words, "--quarantine", str(tmp_path / "aside"))
     assert (told["created"], told["bad"]) == (1, 2)
-
-
-@pytest.mark.django_db
-def test_purge_forgets_old_runs_of_bulk_writes(delayq: Broker, settings: Any, tmp_path: Path) -> None:
-    settings.DELAYQ = {**settings.DELAYQ, "PIPELINE": {"root": str(tmp_path), "keep_hours_days": 30}}
-    bulk_loads.open_load(delayq, "left", "q")
-    assert run("purge")["bulk_runs"] == 0
-    assert run("purge", "--dry-run", "--hours", "1e-9")["bulk_runs"] == 1
-    assert bulk_loads.read_load(delayq, "left") is not None
-    assert run("purge", "--hours", "1e-9")["bulk_runs"] == 1
-    assert bulk_loads.read_load(delayq, "left") is None

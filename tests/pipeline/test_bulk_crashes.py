@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from django_delayq.core import loads
 from django_delayq.core.broker import Broker
-from django_delayq.core.sending import bulk_loads
 from django_delayq.pipeline.bulk import BulkOptions, bulk
 from django_delayq.pipeline.inputs import Files
 from django_delayq.pipeline.sender import Sender
@@ -68,7 +68,7 @@ def test_a_driver_that_is_killed_is_gone_on_with_in_another_zone_and_nothing_is_
     assert killed.stdout is not None
     assert killed.stdout.readline() == "ready\n"
     deadline = time.monotonic() + 60
-    while sum(bulk_loads.progress(broker, run).values() if (run := bulk_loads.read_load(broker, "r")) else ()) < 3_000:
+    while sum(loads.progress(broker, run).values() if (run := loads.read_load(broker, "r")) else ()) < 3_000:
         assert time.monotonic() < deadline and killed.poll() is None
         time.sleep(0.02)
     killed.send_signal(signal.SIGKILL)

@@ -13,8 +13,8 @@ import pytest
 from django_delayq import task as make_task
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
-from django_delayq.core.records.bulk_load_frames import LoadEntry, Rows, Shape, entry_of, with_keys
-from django_delayq.core.sending.bulk_loads import BulkLoad
+from django_delayq.core.loads import BulkLoad, LoadEntry, entry_of
+from django_delayq.core.records.frames import unpack_fields
 from django_delayq.core.task import Task
 from django_delayq.pipeline.columns import Packed, Packer
 from django_delayq.pipeline.write_options import WriteOptions
@@ -52,22 +52,18 @@ def bodies(columns: dict[str, Any], **options: Any) -> list[bytes]:
     n = len(next(iter(columns.values())))
     made = packed({"id": [str(one) for one in range(n)], **columns}, **options)
     assert made.bad == {}
-    return made.rows.bodies
+    return [entry[2] for entry in made.entries]
 
 
-def scheduled(task: Task, entry: dict[str, Any], **common: Any) -> tuple[Shape, LoadEntry]:
-    """Return what ``schedule_many`` would send, with the key of the bulk load."""
+def scheduled(task: Task, entry: dict[str, Any], **common: Any) -> LoadEntry:
+    """Return what ``schedule_many`` would send, without keys."""
     options = {"on_conflict": "ignore", **common}
     (new,) = EntryReader(plan_of(task, options, many=True), options).read([entry])
-    new.key = b""
-    if new.payload is not None:
-        new.payload.key = b""
-    return entry_of(with_keys(RUN.id, new))
+    return entry_of(new)
 
 
-def pairs(made: Packed) -> list[tuple[Shape, LoadEntry]]:
-    shapes = made.shapes if isinstance(made.shapes, list) else [made.shapes] * len(made.rows)
-    return list(zip(shapes, made.rows.entries(), strict=True))
+def ids_of(made: Packed) -> list[bytes]:
+    return [entry[0] for entry in made.entries]
 
 
 def args_of(value: Any) -> bytes:
@@ -142,7 +138,7 @@ def args_of(value: Any) -> bytes:
 )
 def test_arguments_are_the_bytes_of_a_call(plain: Task, column: Any, args: tuple[Any, ...]) -> None:
     expected = scheduled(plain, {"args": list(args), "id": "0", "at": DUE})
-    assert pairs(packed({"id": ["0"], "due": pa.array([DUE]), "args": column})) == [expected]
+    assert packed({"id": ["0"], "due": pa.array([DUE]), "args": column}).entries == [expected]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +161,7 @@ def test_named_arguments_too(plain: Task, column: Any, kwargs: dict[str, Any], a
     if args is not None:
         columns["args"] = pa.array([args], pa.list_(pa.int64()))
     expected = scheduled(plain, {"args": args or [], "kwargs": kwargs, "id": "0", "at": DUE})
-    assert pairs(packed(columns)) == [expected]
+    assert packed(columns).entries == [expected]
 
 
 def test_a_slice_of_a_larger_batch_is_read_right() -> None:
@@ -177,13 +173,13 @@ def test_a_slice_of_a_larger_batch_is_read_right() -> None:
         }
     )
     packer = Packer(WriteOptions(queue="q", task="t"), RUN, "python")
-    assert packer.pack(whole.slice(1, 3)).rows == packer.pack(whole).rows.cut(1, 4)
+    assert packer.pack(whole.slice(1, 3)).entries == packer.pack(whole).entries[1:4]
 
 
 def test_an_empty_batch_is_no_job() -> None:
     schema = pa.schema([("id", pa.string()), ("due", pa.timestamp("us", "UTC")), ("args", pa.list_(pa.string()))])
     batch = pa.RecordBatch.from_arrays([pa.array([], one.type) for one in schema], schema=schema)
-    assert Packer(WriteOptions(queue="q", task="t"), RUN, "python").pack(batch).rows == Rows()
+    assert Packer(WriteOptions(queue="q", task="t"), RUN, "python").pack(batch).entries == []
 
 
 def test_arguments_that_are_encoded_already_stay_as_they_are() -> None:
@@ -194,7 +190,7 @@ def test_the_bytes_of_a_pull_queue_stay_as_they_are() -> None:
     every = bytes(range(256)) * 3
     made = packed({"id": ["x"], "payload": [every]}, "pull", task=None)
     new = NewJob("x", "raw", every, OPENED, None, on_conflict="ignore")
-    assert pairs(made) == [entry_of(with_keys(RUN.id, new))]
+    assert made.entries == [entry_of(new)]
 
 
 # -- merged jobs -------------------------------------------------------------------------------------------------------
@@ -216,28 +212,21 @@ def test_a_merged_job_is_the_same(united: Task, value: Any, score: Any) -> None:
     entry = {"id": 5, "payload": value, "score": score, "at": DUE}
     columns = {"id": pa.array([5]), "due": pa.array([DUE]), "payload": pa.array([value]), "score": pa.array([score])}
     expected = scheduled(united, entry, on_conflict="merge")
-    assert pairs(packed(columns, task="columns.unite", score_policy="max")) == [expected]
+    assert packed(columns, task="columns.unite", score_policy="max").entries == [expected]
 
 
 def test_a_merged_job_without_a_score_has_that_of_its_arrival(united: Task) -> None:
     expected = scheduled(united, {"id": "x", "payload": 1, "at": DUE}, on_conflict="replace", priority=2)
     columns = {"id": ["x"], "due": [DUE], "payload": [1]}
-    assert pairs(packed(columns, task="columns.unite", score_policy="max", on_conflict="replace", priority=2)) == [
+    assert packed(columns, task="columns.unite", score_policy="max", on_conflict="replace", priority=2).entries == [
         expected
     ]
 
 
-def test_merged_rows_of_one_id_that_differ_have_keys_of_their_own() -> None:
-    columns = {"id": ["x", "x", "x", "y"], "payload": [1, 2, 1, 1], "score": [1, 1, 1, 1]}
-    made = packed(columns, task="columns.unite")
-    keys = [body[:16] for body in made.rows.bodies]
-    assert keys[0] == keys[2]
-    assert len(set(keys)) == 3
-
-
 def test_what_each_row_says_alike_is_said_once() -> None:
     made = packed({"id": ["x", "y"], "priority": [7, 7], "task": ["columns.take", None]})
-    assert made.shapes == packed({"id": ["x"]}, priority=7).shapes
+    (one,) = packed({"id": ["x"]}, priority=7).entries
+    assert [entry[3] for entry in made.entries] == [one[3]] * 2
 
 
 # -- what is said of jobs ----------------------------------------------------------------------------------------------
@@ -271,7 +260,7 @@ def test_options_of_rows_are_those_of_a_call(plain: Task) -> None:
         scheduled(plain, {"args": [], "id": "b", "at": DUE, "expires": expires, "priority": 7, "on_conflict": "error"}),
         scheduled(plain, {"args": [], "id": "c", "at": DUE, "context": {"é": None}}),
     ]
-    assert pairs(packed(columns)) == expected
+    assert packed(columns).entries == expected
 
 
 def test_options_of_the_write_are_those_of_a_call(plain: Task) -> None:
@@ -286,7 +275,7 @@ def test_options_of_the_write_are_those_of_a_call(plain: Task) -> None:
         "priority": 1,
     }
     made = packed({"id": ["0"], "due": [DUE], "args": [[1]]}, **said, due_policy="earliest")
-    assert pairs(made) == [scheduled(plain, {**entry, "due_policy": "earliest"})]
+    assert made.entries == [scheduled(plain, {**entry, "due_policy": "earliest"})]
 
 
 def test_a_time_limit_travels_with_the_job() -> None:
@@ -298,12 +287,12 @@ def test_a_lease_time_travels_with_the_job(plain: Task) -> None:
     rows = bodies({"ttr": pa.array([1.5, None, 3.0])}, ttr=60)
     assert [row[2:] for row in rows] == [b'{"ttr_ms":1500}', b'{"ttr_ms":60000}', b'{"ttr_ms":3000}']
     made = packed({"id": ["0"], "due": [DUE]}, ttr=60, timeout=2.0)
-    assert pairs(made) == [scheduled(plain, {"args": [], "id": "0", "at": DUE, "ttr": 60, "timeout": 2.0})]
+    assert made.entries == [scheduled(plain, {"args": [], "id": "0", "at": DUE, "ttr": 60, "timeout": 2.0})]
 
 
 def test_each_row_may_name_its_task() -> None:
     made = packed({"id": ["a", "b", "c"], "task": ["x.y", None, "x.y"]})
-    assert [shape.head[6:] for shape in made.shapes] == [b"x.y", b"columns.take", b"x.y"]
+    assert [unpack_fields(entry[3])["task"] for entry in made.entries] == [b"x.y", b"columns.take", b"x.y"]
 
 
 @pytest.mark.parametrize(
@@ -319,11 +308,11 @@ def test_each_row_may_name_its_task() -> None:
     ids=["moment", "zone", "fraction", "ms", "zero", "none"],
 )
 def test_due_times_are_whole_milliseconds_and_never_early(column: dict[str, Any], due_ms: int) -> None:
-    assert [entry[1] for entry in packed({"id": ["a"], **column}).rows.entries()] == [due_ms]
+    assert [entry[1] for entry in packed({"id": ["a"], **column}).entries] == [due_ms]
 
 
 def test_numbers_become_ids() -> None:
-    assert packed({"id": pa.array([0, -5, 2**62])}).rows.ids == [b"0", b"-5", b"%d" % 2**62]
+    assert ids_of(packed({"id": pa.array([0, -5, 2**62])})) == [b"0", b"-5", b"%d" % 2**62]
 
 
 # -- what cannot be written --------------------------------------------------------------------------------------------
@@ -400,7 +389,7 @@ def test_a_bad_row_is_named_with_its_reason_and_the_others_go_on(columns: dict[s
     made = packed(both)
     assert list(made.bad) == [1]
     assert words in made.bad[1]
-    assert made.rows.ids == ([b"fine"] if both["id"].type == pa.string() else [b"7"])
+    assert ids_of(made) == ([b"fine"] if both["id"].type == pa.string() else [b"7"])
 
 
 def _good(value: Any, kind: Any) -> Any:
@@ -419,5 +408,5 @@ def test_a_task_that_nobody_names_is_found_before_anything_is_written() -> None:
 
 def test_far_due_times_are_written_when_they_are_meant() -> None:
     far = OPENED + 20 * 365 * 86_400_000
-    assert packed({"id": ["a"], "due_ms": [far]}, allow_far=True).rows.dues == [b"%d" % far]
+    assert [entry[1] for entry in packed({"id": ["a"], "due_ms": [far]}, allow_far=True).entries] == [far]
     assert "2255" in packed({"id": ["a"], "due_ms": [10**14]}, allow_far=True).bad[0]

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
+from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.outcomes import ack
-from django_delayq.core.sending import bulk_loads
 from django_delayq.pipeline.history import History, HistoryOptions
 from tests.support.moments import in_days
 from tests.support.processes import wait_until
@@ -187,7 +187,7 @@ def test_executors_write_each_job_once_and_a_second_write_of_the_same_run_skips_
     assert len(second["tries"]) > len(first["tries"]), "the tasks of the second write ran, too"
     driver.end()
 
-    run = bulk_loads.read_load(broker, "r")
+    run = loads.read_load(broker, "r")
     assert run is not None and run.closed
     assert counts(broker, "r") == {"created": WROTE}
     assert not run_all(broker), "what has run is not put in again"
@@ -236,7 +236,7 @@ def test_a_task_that_fails_three_times_at_three_places_doubles_nothing(
 
     of_each = Counter((each["part"], each["attempt"], each["status"]) for each in tries)
     assert of_each == {(part, at, "SUCCESS" if at == 3 else "FAILED"): 1 for part in range(PARTS) for at in range(4)}
-    run = bulk_loads.read_load(broker, "r")
+    run = loads.read_load(broker, "r")
     assert run is not None and run.closed
     assert counts(broker, "r") == {"created": PARTS * ROWS}
     assert run_all(broker) == Counter({f"job-{n}": 1 for n in range(PARTS * ROWS)})

@@ -11,13 +11,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured, QueueUnavailable
 from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.outcomes import ack, bury
 from django_delayq.core.queue import Queue
 from django_delayq.core.rows import names_in, pattern_of
-from django_delayq.core.sending import bulk_loads
 from django_delayq.core.snapshot import COLUMNS, Part, read_jobs
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.errors import PipelineError
@@ -113,7 +113,7 @@ def test_what_is_missing_is_found_exactly_and_put_back_once(
     due = any_stock.rows(Ticket).get(pk=missing[0]).due
     assert (one["task"], json.loads(one["args"])) == ("close", [missing[0]])
     assert one["due"] == -(-round(due.timestamp() * 1_000_000) // 1000)
-    run = bulk_loads.read_load(broker, "r1")
+    run = loads.read_load(broker, "r1")
     assert run is not None
     assert run.closed
 
@@ -391,7 +391,6 @@ def test_what_could_not_be_put_back_is_found_again(
         match=r"paused for new jobs.*Jobs that are scheduled already stay; repeat the call for the others$",
     ):
         comparison.put_back(found, run_id="r")
-    assert bulk_loads.read_load(broker, "r") is None
     broker.resume("q", "in")
     again = Reconciliation(spark, options())
     assert again.put_back(again.look()) == {"created": 3}

@@ -15,9 +15,9 @@ from django.utils import timezone
 from pyspark.sql import SparkSession
 
 from django_delayq.connections import DjangoBroker
+from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.queue import Queue
-from django_delayq.core.sending import bulk_loads
 from django_delayq.management.pipeline import reconcile as subcommand
 from django_delayq.models import OutboxJob
 from django_delayq.pipeline.reconcile import DEAD, ReconcileOptions, Reconciliation
@@ -107,7 +107,7 @@ def test_rows_that_are_no_jobs_do_not_keep_the_others_out(
     assert ident == "x" * 70
     assert "60" in reason
     assert {*jobs(broker, queue)} == {"fine"}
-    run = bulk_loads.read_load(broker, "r")
+    run = loads.read_load(broker, "r")
     assert run is not None
     assert run.closed
     assert "rows" not in dict(run.source), "nobody goes on with it"

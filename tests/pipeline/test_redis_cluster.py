@@ -19,13 +19,12 @@ from django.utils import timezone
 
 from django_delayq import connections, schedule
 from django_delayq import task as make_task
-from django_delayq.core import fsck
+from django_delayq.core import fsck, loads
 from django_delayq.core.errors import QueueFull
 from django_delayq.core.job import Job, NewJob
+from django_delayq.core.loads import BulkLoadLimits, memory_of
 from django_delayq.core.outcomes import ack, bury, fail
 from django_delayq.core.queue import Queue
-from django_delayq.core.sending import bulk_loads
-from django_delayq.core.sending.bulk_load_limits import BulkLoadLimits, Throttle, memory_of
 from django_delayq.core.snapshot import Part, read_jobs
 from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
@@ -36,6 +35,7 @@ from django_delayq.pipeline.write_options import WriteOptions
 from django_delayq.pipeline.writer import check_redis
 from shop.models import Customer, Order
 from shop.tasks import remind_customer
+from tests.core.bulk_loads_stage import write as write_load
 
 from ..support.moments import in_days
 from .test_command import TODAY, run
@@ -190,9 +190,9 @@ def test_a_run_that_is_gone_on_with_knows_its_chunks_on_every_master(
     again = bulk(spark, source, options)
     assert (again.rows, again.created, again.before) == (ROWS, ROWS, ROWS)
     assert by_master(cluster_box, broker.queue("spread")) == {node.port: 0 for node in cluster_box.nodes}
-    kept = bulk_loads.read_load(broker, "r")
+    kept = loads.read_load(broker, "r")
     assert kept is not None
-    assert dict(bulk_loads.progress(broker, kept)) == {"created": ROWS}
+    assert dict(loads.progress(broker, kept)) == {"created": ROWS}
 
 
 def figures() -> list[tuple[Any, ...]]:
@@ -327,17 +327,17 @@ def test_the_fullest_master_counts(
     spark: SparkSession, broker: DjangoBroker, cluster_box: ClusterBox, door: dict[str, str]
 ) -> None:
     """A write waits if any of them is nearly full; a dry run warns of the one on which the jobs would lie."""
-    opened = bulk_loads.open_load(broker, "r", queue="one")
-    Throttle(broker, opened, BulkLoadLimits(patience=0), lambda: False).hold(1, b"", b"")
+    opened, one = loads.open_load(broker, "r", queue="one"), NewJob("a", "t", due_ms=1, delay_ms=None)
+    write_load(broker, opened, [one], BulkLoadLimits(patience=0))
     frees = []
     for node in cluster_box.nodes:
         used = node.client().info("memory")["used_memory"]
         node.client().config_set("maxmemory", used + used // 10)
         assert sum(told["maxmemory"] > 0 for told in memory_of(broker).values()) == 1
         with pytest.raises(QueueFull, match=r"Redis uses 9\d% of its maxmemory"):
-            Throttle(broker, opened, BulkLoadLimits(patience=0), lambda: False).hold(1, b"", b"")
-        rows = spark.range(20).selectExpr("id AS pk")
-        frees.append(rehearse(spark, rows, BulkOptions(**door, queue="one", task="t", id="{pk}")).free)
+            write_load(broker, opened, [one], BulkLoadLimits(patience=0))
+        frame = spark.range(20).selectExpr("id AS pk")
+        frees.append(rehearse(spark, frame, BulkOptions(**door, queue="one", task="t", id="{pk}")).free)
         node.client().config_set("maxmemory", 0)
     assert frees.count(0) == 1, "that of the only shard of the queue"
     assert all(free is None or free == 0 or free > 1_000_000_000 for free in frees)

@@ -18,12 +18,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from django_delayq import schedule_many
 from django_delayq import task as make_task
+from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.outcomes import ack
-from django_delayq.core.sending import bulk_loads
 from django_delayq.pipeline.redis_options import open_broker
 from django_delayq.pipeline.writer import batch_writer, stream_writer
+from tests.core.bulk_loads_stage import DAY_MS, KEPT_MS, list_loads
 from tests.core.world import read_world
+from tests.support.core_stored import bulk_load_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,9 +66,9 @@ def take(broker: Broker, n: int, queue: str = "q") -> dict[str, bytes]:
 
 
 def counts(broker: Broker, run_id: str) -> dict[str, int]:
-    run = bulk_loads.read_load(broker, run_id)
+    run = loads.read_load(broker, run_id)
     assert run is not None
-    return dict(bulk_loads.progress(broker, run))
+    return dict(loads.progress(broker, run))
 
 
 def refusal(run: Callable[[], object]) -> str:
@@ -167,7 +169,7 @@ def test_rows_go_to_the_queues_that_they_name(spark: SparkSession, broker: Broke
     write(df, target, runId="several", close="false")
     write(df, target, runId="several")
     assert {queue: len(take(broker, 100, queue)) for queue in ("q", "one", "two")} == {"q": 48, "one": 6, "two": 6}
-    assert {run.id: (run.closed, dict(run.counts)) for run in bulk_loads.list_loads(broker)} == {
+    assert {run.id: (run.closed, counts(broker, run.id)) for run in list_loads(broker)} == {
         "several@q": (True, {"created": 48}),
         "several@one": (True, {"created": 6}),
         "several@two": (True, {"created": 6}),
@@ -211,12 +213,12 @@ def test_without_a_run_id_each_write_is_a_run_of_its_own(
     take(broker, 10)
     write(rows(spark, 10), target)
     assert len(take(broker, 100)) == 10
-    assert [run.closed for run in bulk_loads.list_loads(broker)] == [True, True]
+    assert [run.closed for run in list_loads(broker)] == [True, True]
 
 
 def test_no_rows_make_no_run(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
     write(rows(spark, 0), target, runId="r")
-    assert bulk_loads.list_loads(broker) == []
+    assert list_loads(broker) == []
 
 
 def test_a_stream_that_replays_a_batch_adds_nothing(
@@ -238,9 +240,11 @@ def test_a_stream_that_replays_a_batch_adds_nothing(
         (checkpoint / "commits" / name).unlink()
     stream()
     assert take(broker, 1_000) == {}
-    ids = [run.id for run in bulk_loads.list_loads(broker)]
-    assert [run_id.split(":")[1] for run_id in ids] == ["1", "2"]  # those before are forgotten
+    ids = [run.id for run in list_loads(broker)]
+    assert [run_id.split(":")[1] for run_id in ids] == ["0", "1", "2"]
     assert len({run_id.split(":")[0] for run_id in ids}) == 1
+    kept = [broker.client.pttl(bulk_load_key(broker.prefix, run_id)) for run_id in ids]
+    assert 0 < kept[0] <= DAY_MS < KEPT_MS - DAY_MS < min(kept[1:]), "Spark will not replay the first any more"
 
 
 # -- rows that are no jobs ---------------------------------------------------------------------------------------------
@@ -309,7 +313,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(
 def test_a_run_that_was_begun_with_other_input_is_refused_before_anything_runs(
     broker: Broker, target: dict[str, str]
 ) -> None:
-    bulk_loads.open_load(broker, "r", "q", source={"files": "of yesterday"})
+    loads.open_load(broker, "r", "q", source={"files": "of yesterday"})
     schema = StructType([StructField("id", StringType())])
     said = {"queue": "q", "task": "app.send", "runId": "r", **target}
     assert "begin a new bulk load" in refusal(lambda: batch_writer(said, schema, False))

@@ -7,10 +7,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.sending import bulk_loads
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.write_options import WriteOptions
 from django_delayq.pipeline.writer import JobsStreamWriter
+from tests.core.bulk_loads_stage import list_loads
 
 
 def test_a_stream_that_does_not_tell_its_query_and_batch_is_refused(
@@ -23,4 +23,4 @@ def test_a_stream_that_does_not_tell_its_query_and_batch_is_refused(
         writer.write(iter(()))
     with pytest.raises(PySparkException, match="query and batch"):
         spark.sparkContext.parallelize([0], 1).map(lambda _: writer.write(iter(()))).collect()
-    assert bulk_loads.list_loads(broker) == []
+    assert list_loads(broker) == []

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
-from django_delayq.core.sending import bulk_loads
 from django_delayq.pipeline.bulk import BulkOptions, bulk
 from django_delayq.pipeline.errors import PipelineError
+from tests.core.bulk_loads_stage import list_loads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -179,12 +180,12 @@ def test_a_write_with_a_bad_row_is_open_and_is_completed_once(
 ) -> None:
     refusal(lambda: write(spark.sql(MIXED), target, runId="r"))
     assert waiting(broker).keys() == {f"j{n}" for n in (0, 1, 2, 6, 7, 8)}, "the other tasks' rows"
-    (run,) = bulk_loads.list_loads(broker)
+    (run,) = list_loads(broker)
     assert not run.closed
     write(spark.sql(MIXED), target, runId="r", onError="quarantine", quarantine=tmp_path / "aside")
-    (run,) = bulk_loads.list_loads(broker)
+    (run,) = list_loads(broker)
     assert run.closed
-    assert bulk_loads.progress(broker, run) == {"created": 8}
+    assert loads.progress(broker, run) == {"created": 8}
     assert waiting(broker).keys() == {f"j{n}" for n in range(9) if n != 4}
 
 

@@ -1,5 +1,5 @@
 #!lua
--- Change the quota of a shard: its part of the queue's max_length (sending/quotas.py). A change that was decided under
+-- Change the quota of a shard: its part of the queue's max_length (core/quotas.py). A change that was decided under
 -- another limit or another division is refused, so that the quotas of all shards never exceed the limit together.
 -- ARGV    3 the queue's max_length; 4 number of the division; 5 'clear' = begin a division, whose number must be higher:
 --         without a quota the shard takes no new jobs. It is refused if the division before has begun less than

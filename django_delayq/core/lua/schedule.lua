@@ -1,13 +1,13 @@
 #!lua
 -- Store jobs: one entry for each job, handled by its own policies.
--- ARGV    3 entries (lib/entry); 4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or '': for a single entry that must be stored once
---         for each tick; 6 ms on this clock, or '': a later call changes nothing; 7 '1' = return keys; 8 '1' = store all
---         jobs or none (none of them is durable); 9 '1' = store the reply although all jobs are refused
+-- ARGV    3 entries (lib/entry); 4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or '': for a single entry that
+--         must be stored once for each tick; 6 ms on this clock, or '': a later call changes nothing; 7 '1' = store all
+--         jobs or none (none of them is durable); 8 '1' = store the reply although all jobs are refused
 -- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task), f(ull:
 --         the shard), h (the merged job has as many payloads as it may have), p(aused), v (closing: this shard takes
 --         no new ids), d (this tick or a later one was stored before), k(nown: this durable generation, or payload,
 --         was stored before), l(ate: the call came too late), x (not stored because another job was refused).
---         After them, if requested, 16 bytes for each m, i and g: the key of the generation that it found.
+--         After them 16 bytes for each m, i and g: the key of the generation that it found.
 --         Before the reply of a chunk (4): 1 = it is the stored one of an earlier call, else 0.
 -- Events  bulk
 -- include keys clock begin window marks body tasks due wake event entry
@@ -53,7 +53,7 @@ local function key_of_met(e)
 end
 
 local entries = read_entries(ARGV[3])
-local refused_letters = ARGV[8] == '1' and not is_late and make_rehearsal()(entries)
+local refused_letters = ARGV[7] == '1' and not is_late and make_rehearsal()(entries)
 if refused_letters then
   count('refused', #refused_letters)
   keep_clock()
@@ -67,7 +67,7 @@ for i, e in ipairs(entries) do
   outcomes[i] = outcome_of(e)
   if outcomes[i] == 'c' then
     created = created + 1
-  elseif ARGV[7] == '1' and string.find('mig', outcomes[i]) then
+  elseif string.find('mig', outcomes[i]) then
     keys[#keys + 1] = key_of_met(e)
   elseif string.find('vkl', outcomes[i]) then
     idle = idle + 1
@@ -87,7 +87,7 @@ if idle + refused == n then
   -- it; a late call stays late. A full or paused queue may accept the jobs when a caller repeats the request. But if
   -- some jobs of a call were stored, its whole reply is stored, including the refusals.
   local reply = table.concat(outcomes)
-  if ARGV[9] == '1' then
+  if ARGV[8] == '1' then
     remember(reply)
   elseif refused > 0 then
     keep_clock()

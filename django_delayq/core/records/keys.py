@@ -45,16 +45,12 @@ Keys outside the shards:
 * ``{<prefix>}:commands`` (hash: ``<word>:<worker>`` -> id of a pending command, see :mod:`..workers`)
 * ``{<prefix>}:figures`` (hash: counters of finished attempts, see :mod:`..figures`)
 * ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms)
-* ``{<prefix>}:loads`` (hash: bulk load -> its record, see :mod:`..sending.bulk_loads`)
 * ``<prefix>:wake:<queue>`` (list of shard numbers), without a cluster
-
-The ledger of an open bulk load lies beside each shard that it writes to, in the same slot:
-``<stem>load:<load>:<opened ms>`` (hash).
 
 Keys that expire, on which no job depends:
 
-* the ledger of a closed bulk load (a day later)
-* ``{<prefix>}:pace:<load>`` (string: the earliest moment of its next job)
+* ``<prefix>:load:<load>`` (string: record of a bulk load, see :mod:`..loads`)
+* ``<stem>load:<load>:<opened ms>`` (hash: its ledger, beside each shard that it writes to and in the same slot)
 * ``<prefix>:result:<id>`` (hash: result record of a Django Task, see :mod:`..results`)
 * ``{<prefix>}:permits:<limit>`` (hash: holder -> its permits and their end, see :mod:`..permits`)
 * ``{<prefix>}:depth:<queue>`` (string: samples of a day, see :mod:`..depths`), and ``{<prefix>}:sampler`` (string: the
@@ -181,14 +177,9 @@ def mirror_key(prefix: str) -> str:
     return f"{{{prefix}}}:mirror"
 
 
-def bulk_loads_key(prefix: str) -> str:
-    """Return the key of the records of bulk loads."""
-    return f"{{{prefix}}}:loads"
-
-
-def pace_key(prefix: str, load: str) -> str:
-    """Return the key of the earliest moment of a bulk load's next job."""
-    return f"{{{prefix}}}:pace:{load}"
+def bulk_load_key(prefix: str, load: str) -> str:
+    """Return the key of the record of a bulk load."""
+    return f"{prefix}:load:{load}"
 
 
 def permits_key(prefix: str, limit: str) -> str:

@@ -13,7 +13,7 @@ from django.db import connections
 from ... import connections as ours
 from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name
-from ...core.sending import bulk_loads
+from ...core.loads import read_load
 from ...history.records import Record
 from ...pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
 from ...settings.conf import conf
@@ -160,7 +160,7 @@ def _write(
 
     _attach(spark, options)
     # An existing bulk load is resumed without a preview, which was shown when it began.
-    if not options["yes"] and bulk_loads.read_load(ours.broker(), bulk_options.run_id or "") is None:
+    if not options["yes"] and read_load(ours.broker(), bulk_options.run_id or "") is None:
         preview = rehearse(spark, source, bulk_options, storm_above=options["storm"])
         warnings = preview.dangers if bulk_options.quarantine else preview.warnings
         if warnings:

@@ -24,8 +24,8 @@ from redis.exceptions import RedisError
 from ... import connections as ours
 from ...core.errors import DelayQError
 from ...core.events import known_places, parts, streams
+from ...core.loads import memory_of
 from ...core.redis.probe import server_version
-from ...core.sending.bulk_load_limits import memory_of
 from ...pipeline import java
 from ...pipeline.errors import SparkMissing
 from ...pipeline.session import check

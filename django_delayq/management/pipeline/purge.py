@@ -8,8 +8,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from ... import connections as ours
-from ...core.sending import bulk_loads
 from ...history.retention import forget_hours
 from ...settings.conf import conf
 from . import common, history_runs
@@ -17,10 +15,9 @@ from . import common, history_runs
 if TYPE_CHECKING:
     from ...pipeline.history import History
 
-HELP: Final = "delete days and records of bulk loads that are older than DELAYQ['PIPELINE'] allows"
+HELP: Final = "delete days that are older than DELAYQ['PIPELINE'] allows"
 EXAMPLES: Final = ("delayq_pipeline purge --dry-run", "delayq_pipeline purge --events 30")
 _TABLES: Final = ("events", "attempts", "hours")
-_DAY_MS: Final = 86_400_000
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -38,7 +35,7 @@ def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     keep = {name: options[name] or getattr(settings, f"keep_{name}_days") for name in _TABLES}
     if options["dry_run"]:
         outdated = _outdated(history_runs.driver(None, options), keep)
-        result = {"state": "dry run", "keep_days": keep, **outdated, "bulk_runs": _old_runs(keep["hours"])}
+        result = {"state": "dry run", "keep_days": keep, **outdated}
         command.print_result(result)
         return
     run_id = history_runs.new_run_id("purge")
@@ -48,24 +45,8 @@ def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
         days = {name: [str(day) for day in dates] for name, dates in asdict(purged).items()}
         rows = asdict(forget_hours(keep["hours"])) if keep["hours"] is not None else {"hours": 0, "runs": 0}
         record.progress(rows=sum(rows.values()), detail={"days": days, "database": rows})
-        # Last, because everything else can be done without Redis.
-        forgotten = _forget_runs(keep["hours"])
-        record.progress(detail={"days": days, "database": rows, "bulk_runs": forgotten})
-    result = {"run_id": run_id, "state": "finished", "days": days, "database": rows, "bulk_runs": forgotten}
+    result = {"run_id": run_id, "state": "finished", "days": days, "database": rows}
     command.print_result(result)
-
-
-def _forget_runs(days: float | None) -> int:
-    """Delete the records of equally old bulk loads from Redis. Return their number."""
-    return 0 if days is None else len(bulk_loads.forget_old(ours.broker(), round(days * _DAY_MS)))
-
-
-def _old_runs(days: float | None) -> int:
-    if days is None:
-        return 0
-    broker = ours.broker()
-    before = broker.now_ms() - days * _DAY_MS
-    return sum((run.closed_ms or run.opened_ms) <= before for run in bulk_loads.list_loads(broker))
 
 
 def _outdated(history: History, keep: Mapping[str, float | None]) -> dict[str, Any]:

@@ -20,12 +20,12 @@ import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple, cast
 
-from ..errors import QueueUnavailable
-from ..job import new_request
-from ..records.frames import unpack_fields
-from ..redis.pool import within
-from ..redis.scripts import Call, clear_errors
-from ..registry import ShardSet
+from .errors import QueueUnavailable
+from .job import new_request
+from .records.frames import unpack_fields
+from .redis.pool import within
+from .redis.scripts import Call, clear_errors
+from .registry import ShardSet
 
 #: most attempts to make room for one call
 MOST_ATTEMPTS: Final = 6

@@ -14,15 +14,15 @@ from itertools import islice
 from typing import Final, TypeAlias
 from zlib import crc32
 
-from ..errors import InvalidJob, NotConfirmed
-from ..job import NewJob, request_for
-from ..outcomes import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER, UNCHANGED_LETTERS, ScheduleOutcome
-from ..records.frames import CHUNK, pack_deadline, pack_new
-from ..records.keys import MAX_SHARDS, number_of
-from ..redis.scripts import Call, SentCalls
-from ..registry import ShardSet
-from ..resharding import EpochWalk
+from .errors import InvalidJob, NotConfirmed
+from .job import NewJob, request_for
+from .outcomes import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER, UNCHANGED_LETTERS, ScheduleOutcome
 from .quotas import RoomSearch
+from .records.frames import CHUNK, pack_deadline, pack_new
+from .records.keys import MAX_SHARDS, number_of
+from .redis.scripts import Call, SentCalls
+from .registry import ShardSet
+from .resharding import EpochWalk
 
 #: bytes of jobs that fill a chunk
 CHUNK_BYTES: Final = 1 << 20
@@ -35,6 +35,8 @@ MOST_BYTES: Final = 4 << 20
 #: first and longest pause between two attempts to find room, seconds
 SHORTEST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 1.0
+#: letters of jobs that found the queue, or their id, full
+_NO_ROOM: Final = frozenset((FULL_LETTER, ID_FULL_LETTER))
 #: outcomes whose reply carries the key of a generation, if requested
 _WITH_KEY: Final = frozenset("mig")
 _AGAIN: Final = (
@@ -80,21 +82,16 @@ class JobSender:
     """Sender of any number of jobs in one call.
 
     Args:
-        keys: fill in ``NewJob.joined``, and remember which jobs are not confirmed, not only their number.
         together: store the jobs of a shard, all of them in one call, all or none (see :func:`check_together`).
     """
 
-    def __init__(
-        self, queue: ShardSet, not_after_ms: float | None = None, *, keys: bool = False, together: bool = False
-    ) -> None:
+    def __init__(self, queue: ShardSet, not_after_ms: float | None = None, *, together: bool = False) -> None:
         self._queue = queue
         self._scripts = queue.deployment.scripts
         self._together = together
-        self._options = (pack_deadline(not_after_ms), b"1" if keys else b"", b"1" if together else b"")
-        #: entries that were refused because the queue was full, while their caller waits for room
-        self._full: list[_Entry] = []
+        self._options = (pack_deadline(not_after_ms), b"1" if together else b"")
         self._room = RoomWait()
-        self.unconfirmed = _Unconfirmed(set() if keys else None)
+        self.unconfirmed = _Unconfirmed()
         self._most = TOGETHER if queue.deployment.connection.confirmation is None else TOGETHER_CONFIRMED
 
     def send(self, news: Iterable[NewJob]) -> Iterator[Answer]:
@@ -112,7 +109,6 @@ class JobSender:
                 sent.read_once()
             sent.read()
             yield from self._settle(chunks)
-            yield from self._wait_for_room()
             chunks = later
 
     # -- pack --------------------------------------------------------------------------------------------------------
@@ -174,23 +170,15 @@ class JobSender:
         walk = walk or EpochWalk(self._queue, lambda: self._queue.epochs, create=True)
         moved: dict[int, list[_Entry]] = {}
         for chunk in chunks:
-            letters = self._read(chunk)
-            if FULL_LETTER in letters:
-                letters = self._find_room(chunk, letters)
-            waits = not self._room.over and (FULL_LETTER in letters or ID_FULL_LETTER in letters)
-            if not waits and CLOSED_LETTER not in letters:
+            letters = self._find_room(chunk, self._read(chunk))
+            if CLOSED_LETTER in letters:
+                answers = list(zip(chunk.entries, letters, strict=True))
+                closed = [entry for entry, letter in answers if letter == CLOSED_LETTER]
+                moved.setdefault(chunk.number // MAX_SHARDS, []).extend(closed)
+                final = {entry[0]: letter for entry, letter in answers if letter != CLOSED_LETTER}
+                yield list(final), "".join(final.values())
+            else:
                 yield [place for place, _, _ in chunk.entries], letters
-                continue
-            final: dict[int, str] = {}
-            all_wait = waits and self._together and any(new.room_ms for new in chunk.news)
-            for entry, letter in zip(chunk.entries, letters, strict=True):
-                if letter == CLOSED_LETTER:
-                    moved.setdefault(chunk.number // MAX_SHARDS, []).append(entry)
-                elif all_wait or (waits and letter in (FULL_LETTER, ID_FULL_LETTER) and entry[1].room_ms):
-                    self._full.append(entry)
-                else:
-                    final[entry[0]] = letter
-            yield list(final), "".join(final.values())
         for epoch, entries in moved.items():
             for later in self._batches(entries, walk.after(epoch)):
                 self._send(later).read()
@@ -220,41 +208,36 @@ class JobSender:
                 self.unconfirmed.add(place)
 
     def _find_room(self, chunk: _Chunk, letters: str) -> str:
-        """Send jobs that found their shard full again while the queue has room elsewhere; return all letters.
+        """Send jobs that found their shard full again, while the queue has room elsewhere; return all letters.
 
-        A call that was made before gets the reply that was stored then, so a remainder gets its own without a search.
+        Then wait for room, if their callers do, for as long as those want to wait. A call that was made before gets the
+        reply that was stored then, so a remainder gets its own without a search.
         """
-        search, found, again = RoomSearch(self._queue), list(letters), chunk
-        while full := [place for place, letter in enumerate(found) if letter == FULL_LETTER]:
-            least = len(full) if self._together else 1
-            is_last = not again.is_repeated and not search.find(chunk.number, len(full), least=least)
-            if is_last and not self._is_kept(chunk, full):
+        search, found, again, news = RoomSearch(self._queue), list(letters), chunk, chunk.news
+        left: Iterable[int] = range(len(found))
+        while refused := [place for place in left if found[place] in _NO_ROOM]:
+            full = [place for place in refused if found[place] == FULL_LETTER]
+            late = [place for place in refused if self._together or news[place].room_ms]
+            is_last, least = False, len(full) if self._together else 1
+            if full and (again.is_repeated or search.find(chunk.number, len(full), least=least)):
+                places = full
+            elif late and self._room.rest(max(new.room_ms for new in news)):
+                places = left = late
+                search = RoomSearch(self._queue)
+            elif 0 < len(full) < len(found) and all(new.repeatable for new in news):
+                places, is_last = full, True  # a repetition of the call is to find these refusals
+            else:
                 break
-            again = chunk if self._together else _Chunk(chunk.number, [chunk.entries[place] for place in full])
+            again = chunk if self._together else _Chunk(chunk.number, [chunk.entries[place] for place in places])
             self._send([again], last=is_last).read()
-            refused, letters = FULL_LETTER * len(full), self._read(again)
-            for place, letter in zip(range(len(found)) if self._together else full, letters, strict=True):
+            letters = self._read(again)
+            for place, letter in zip(range(len(found)) if self._together else places, letters, strict=True):
                 found[place] = letter
-            if is_last or (again.is_repeated and letters == refused):
+            if not _NO_ROOM.issuperset(letters):
+                self._room.progress()
+            elif is_last or again.is_repeated:
                 break
         return "".join(found)
-
-    def _is_kept(self, chunk: _Chunk, full: Sequence[int]) -> bool:
-        """Return True if a repetition of the call is to find the refusals of a chunk whose other jobs were stored."""
-        waits = not self._room.over and any(chunk.entries[place][1].room_ms for place in full)
-        return len(full) < len(chunk.entries) and not waits and all(new.repeatable for new in chunk.news)
-
-    def _wait_for_room(self) -> Iterator[Answer]:
-        """Send the jobs that found the queue full again, until they are accepted or the wait is over."""
-        while self._full:
-            entries, self._full = self._full, []
-            # When the wait is over, this attempt is the last: its refusals are final.
-            self._room.rest(max(new.room_ms for _, new, _ in entries))
-            for chunks in self._batches(entries):
-                self._send(chunks).read()
-                yield from self._settle(chunks)
-            if len(self._full) < len(entries):
-                self._room.progress()
 
 
 class _Unconfirmed:
@@ -262,16 +245,13 @@ class _Unconfirmed:
 
     A missing confirmation must not keep back the jobs behind it: nobody would send them. So it is kept until all jobs
     were sent, and a node that has not confirmed in time is not waited for again.
-
-    Args:
-        places: for their places; None = they are only counted.
     """
 
-    def __init__(self, places: set[int] | None) -> None:
+    def __init__(self) -> None:
         #: nodes that have not confirmed in time
         self.nodes: set[int] = set()
-        self._places = places
-        self._number = 0
+        #: places of the jobs
+        self._places: set[int] = set()
         self._first: NotConfirmed | None = None
 
     def missed(self, node: int, error: NotConfirmed) -> None:
@@ -281,9 +261,7 @@ class _Unconfirmed:
 
     def add(self, place: int) -> None:
         """Note a job that is stored and not confirmed."""
-        self._number += 1
-        if self._places is not None:
-            self._places.add(place)
+        self._places.add(place)
 
     def check(self, counts: Mapping[str, int], outcomes: Sequence[ScheduleOutcome] = ()) -> None:
         """Raise the error if a job is not confirmed.
@@ -291,24 +269,26 @@ class _Unconfirmed:
         Raises:
             NotConfirmed: see there.
         """
-        if not (self._first and self._number):
+        if not (self._first and self._places):
             return
         listed = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
         error = NotConfirmed(
-            f"all jobs of the call were sent ({listed}), but {self._first.reason}: {self._number} of them are in Redis "
-            f"and may be lost with it; {_AGAIN}",
+            f"all jobs of the call were sent ({listed}), but {self._first.reason}: {len(self._places)} of them are in "
+            f"Redis and may be lost with it; {_AGAIN}",
             reason=self._first.reason,
         )
-        error.counts, error.outcomes, error.unconfirmed = counts, outcomes, self._places or frozenset()
+        error.counts, error.outcomes, error.unconfirmed = counts, outcomes, self._places
         raise error from self._first
 
 
 class RoomWait:
-    """Wait of a producer for room in a full queue, with growing pauses, at most for ``room_ms`` without progress."""
+    """Wait of a producer for room in a full queue, with growing pauses, at most for ``room_ms`` without progress.
+
+    After a wait in vain no further one is begun.
+    """
 
     def __init__(self) -> None:
-        #: a wait was in vain, so no further one is begun
-        self.over = False
+        self._is_over = False
         self._until: float | None = None
         self._pause = SHORTEST_PAUSE
 
@@ -317,11 +297,11 @@ class RoomWait:
         now = time.monotonic()
         if self._until is None:
             self._until = now + room_ms / 1000
-        self.over = now >= self._until
-        if not self.over:
+        self._is_over = self._is_over or now >= self._until
+        if not self._is_over:
             time.sleep(min(self._pause * random.uniform(0.5, 1.0), self._until - now))
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        return not self.over
+        return not self._is_over
 
     def progress(self) -> None:
         """Begin anew, because some job was accepted."""
