@@ -15,7 +15,7 @@ local function make_policies()
   -- include state payload unite gate known policies
 end
 -- include put
-local LEDGER, PAYLOAD_PLACE = KEYS[#KEYS], 2 ^ 31
+local LEDGER = KEYS[#KEYS]
 
 local stored = redis.call('HGET', LEDGER, ARGV[4])
 if stored then
@@ -27,17 +27,13 @@ for k, kind in ipairs(kinds) do
   kinds[k] = cmsgpack.unpack(kind)
 end
 
-local function key_at(place)
-  return ARGV[6] .. struct.pack('>I4', place)
-end
-
+-- Return an entry of schedule(). Job and payload have one key.
 local function entry(i)
   local e, payload = kinds[which[i] or 1], payloads[i]
-  e.id, e.ms, e.key = ids[i], dues[i], key_at(places[i])
+  e.id, e.ms, e.key = ids[i], dues[i], ARGV[6] .. struct.pack('>I4', places[i])
   e.body = string.char(e.flags) .. e.key .. bodies[i]
   if payload and #payload > 0 then
-    e.digest, e.key = payload[1], key_at(PAYLOAD_PLACE + places[i])
-    e.record = string.sub(payload[2], 1, 8) .. e.key .. string.sub(payload[2], 25)
+    e.digest, e.record = payload[1], string.sub(payload[2], 1, 8) .. e.key .. string.sub(payload[2], 25)
   end
   return e
 end
