@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeAlias
@@ -306,14 +306,6 @@ class RoomWait:
     def progress(self) -> None:
         """Begin anew, because some job was accepted."""
         self._until, self._pause = None, SHORTEST_PAUSE
-
-
-def until_room(room_ms: int, attempt: Callable[[], ScheduleOutcome]) -> ScheduleOutcome:
-    """Repeat an attempt to schedule a job while the queue is full; return the last outcome."""
-    wait, outcome = RoomWait(), ScheduleOutcome.FULL
-    while outcome is ScheduleOutcome.FULL and wait.rest(room_ms):
-        outcome = attempt()
-    return outcome
 
 
 def check_together(news: Iterable[NewJob], *, durable: bool = False) -> list[NewJob]:

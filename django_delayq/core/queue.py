@@ -21,7 +21,7 @@ from .actions import live_ids
 from .errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
 from .figures import Tally
 from .job import Generation, NewJob, new_key, request_for
-from .many import JobSender, check_together, until_room
+from .many import JobSender, RoomWait, check_together
 from .morgue import Discard, Kick, KickPace
 from .outcomes import (
     CLOSED_LETTER,
@@ -142,9 +142,9 @@ class Queue(ShardSet):
         if is_short and self.deployment.scripts.call(*self._fresh_call(new)):
             return ScheduleOutcome.CREATED
         send = partial(self._schedule_one, new, not_after_ms=not_after_ms, request=request)
-        outcome = send()
-        if new.room_ms and outcome is ScheduleOutcome.FULL:
-            outcome = until_room(new.room_ms, send)
+        outcome, wait = send(), RoomWait()
+        while new.room_ms and outcome is ScheduleOutcome.FULL and wait.rest(new.room_ms):
+            outcome = send()
         return self.accepted(outcome, new)
 
     async def schedule_on_loop(self, new: NewJob) -> ScheduleOutcome:

@@ -176,11 +176,11 @@ def is_divided(queue: ShardSet, shards: list[ShardRoom]) -> bool:
     """
     if any(room.quota is None for room in shards) or len({room.division for room in shards}) > 1:
         return False
-    # Places that are moved between the reads of two shards are counted twice.
     return not (_exceed(shards) and _exceed(read_room(queue)))
 
 
 def _exceed(shards: list[ShardRoom]) -> bool:
+    """Return True if the quotas exceed the limit. Places that are moved between the reads of shards count twice."""
     return bool(shards) and sum(room.quota or 0 for room in shards) > shards[0].max_length
 
 
@@ -235,15 +235,10 @@ def quotas_of(limit: int, lengths: Mapping[int, int], takers: list[int]) -> dict
 
 def violations(queue: ShardSet) -> list[str]:
     """Return a sentence if the quotas of a queue exceed its limit together."""
-    shards, again = read_room(queue), read_room(queue)
+    shards: list[ShardRoom] = []
     for _ in range(MOST_ATTEMPTS):
-        if [room[2:] for room in shards] == [room[2:] for room in again]:
-            break
-        # Places that are moved between the reads of two shards are counted twice.
-        shards, again = again, read_room(queue)
-    else:
-        return []
-    limit, total = max((room.max_length for room in shards), default=0), sum(room.quota or 0 for room in shards)
-    if total <= limit:
-        return []
+        shards = read_room(queue)
+        if not _exceed(shards):
+            return []
+    limit, total = shards[0].max_length, sum(room.quota or 0 for room in shards)
     return [f"{queue.name}: the quotas of the shards are {total} together, above its max_length {limit}"]
