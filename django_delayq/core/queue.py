@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -47,7 +48,6 @@ from .records.frames import (
 )
 from .records.keys import number_of
 from .records.layout import Layout
-from .redis.faults import Fault, classify
 from .redis.pool import last_sent, within
 from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
@@ -153,23 +153,16 @@ class Queue(ShardSet):
         It needs no thread if Redis accepts the job at once. Otherwise the same call, with the same request id, is made
         in a thread: it waits, looks elsewhere, tries again or raises the error. Both share one time limit.
         """
-        scripts, connection, request = self.deployment.scripts, self.deployment.connection, None
+        scripts, connection, request = self.deployment.scripts, self.deployment.connection, request_for((new,))
         until = time.monotonic() + connection.patience
         if connection.loops.can_call and not (new.room_ms or self.is_confirmed(new)):
-            try:
-                if self._is_plain(new) and await scripts.call_on_loop(*self._fresh_call(new), until=until):
-                    return ScheduleOutcome.CREATED
-                request = request_for((new,))
-                epoch, shards = self.first_epoch(fresh=_is_nowhere(new))
-                shard = self.shard(number_of(epoch, crc32(new.id.encode()) % shards))
-                args = (request, shard.constants, pack_new(new), b"0", b"", b"", b"1")
+            shard = self.shard(self.homes(new.id)[-1 if _is_nowhere(new) else 0])
+            args = (request, shard.constants, pack_new(new), b"0", b"", b"", b"1")
+            with suppress(DelayQError):
                 reply: bytes = await scripts.call_on_loop("schedule", shard.keys, *args, until=until)
                 outcome, new.joined = OF_LETTER[chr(reply[0])], reply[1:]
                 if outcome is ScheduleOutcome.IGNORED or outcome.is_stored:
                     return outcome
-            except DelayQError as error:
-                if classify(error) is Fault.SATURATION:
-                    raise
 
         def send_again() -> ScheduleOutcome:
             with within(until):

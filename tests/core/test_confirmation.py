@@ -150,7 +150,7 @@ def test_a_repeated_call_that_changes_nothing_is_not_confirmed_before_the_first_
     for _ in range(2):
         with pytest.raises(NotConfirmed):
             queue.schedule(job("order-5", **again))
-        queue.deployment.connection.reconnect()  # the second call comes over another connection
+        queue.deployment.connection.close()  # the second call comes over another connection
     pair.replica.resume()
     assert queue.schedule(job("order-5", **again)) == ("created" if repeatable else "ignored")
     assert "order-5" in bodies(pair.replica.client())

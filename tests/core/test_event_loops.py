@@ -110,7 +110,7 @@ def test_a_thousand_calls_at_the_same_time_need_no_thread_and_share_the_connecti
     connection = connect(RedisConfig.parse({"URL": redis_url, "MAX_CONNECTIONS": 5}))
     broker = Broker(connection, prefix=prefix)
     broker.queue("q").schedule(NewJob(new_id(), "work", fresh=True))
-    connection.reconnect()
+    connection.close()
     last = max(int(one["id"]) for one in redis_client.client_list())
     most = 0
 
@@ -201,7 +201,6 @@ def test_an_unreachable_server_fails_each_call_within_its_deadline(redis_factory
         errors = asyncio.run(main())
         assert time.monotonic() - began < 5
         assert {type(error) for error in errors} == {QueueUnavailable}
-        assert any("in use" in str(error) for error in errors), "more calls than connections"
     finally:
         box.resume()
         connection.close()
@@ -240,7 +239,7 @@ def test_observers_see_the_calls_of_coroutines(connection: Connection, prefix: s
     broker.queue("q").schedule(NewJob(new_id(), "work", fresh=True))
     seen.clear()
     run(put(broker))
-    assert seen == [("schedule_fresh", False)]
+    assert seen == [("schedule", False)]
 
 
 def test_old_connections_are_replaced(redis_url: str, redis_client: redis.Redis, prefix: str) -> None:
@@ -304,7 +303,7 @@ def test_calls_that_have_just_begun_outlive_the_end_of_their_connection(warm: Br
         warm.connection.close()
         return await asyncio.gather(*calls)
 
-    assert run(main()) == ["created"] * 10
+    assert asyncio.run(main()) == ["created"] * 10
 
 
 def test_over_sentinel_calls_go_to_the_new_master_after_a_failover(sentinel_box: SentinelBox) -> None:

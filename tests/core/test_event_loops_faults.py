@@ -134,7 +134,7 @@ def test_a_reply_after_its_caller_has_gone_is_not_taken_for_that_of_the_next_cal
     connection = connect(RedisConfig.parse(box.url))
 
     async def call(*words: bytes, seconds: float = 5.0) -> Any:
-        return await connection.exchange_on_loop(b"", pack_command(*words), time.monotonic() + seconds)
+        return await connection.loops.exchange(connection.pool(b""), pack_command(*words), time.monotonic() + seconds)
 
     async def main() -> None:
         await call(b"PING")
@@ -158,7 +158,7 @@ def test_more_calls_than_connections_wait_for_their_turn(connection: Connection,
         packed = pack_command(b"HGET", prefix, word)
         if number % 3 == 0:
             packed = pack_command(b"HSET", prefix, word, b"x" * number)
-        return await connection.exchange_on_loop(prefix.encode(), packed, time.monotonic() + 20)
+        return await connection.loops.exchange(connection.pool(prefix.encode()), packed, time.monotonic() + 20)
 
     async def main() -> list[Any]:
         calls = [asyncio.ensure_future(call(number)) for number in range(1280)]
