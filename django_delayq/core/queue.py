@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -48,7 +47,7 @@ from .records.frames import (
 )
 from .records.keys import number_of
 from .records.layout import Layout
-from .redis.pool import last_sent, within
+from .redis.pool import last_sent
 from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
 from .resharding import visit
@@ -146,29 +145,6 @@ class Queue(ShardSet):
         if new.room_ms and outcome is ScheduleOutcome.FULL:
             outcome = until_room(new.room_ms, send)
         return self.accepted(outcome, new)
-
-    async def schedule_on_loop(self, new: NewJob) -> ScheduleOutcome:
-        """Schedule one job from the running event loop, see :meth:`schedule`.
-
-        It needs no thread if Redis accepts the job at once. Otherwise the same call, with the same request id, is made
-        in a thread: it waits, looks elsewhere, tries again or raises the error. Both share one time limit.
-        """
-        scripts, connection, request = self.deployment.scripts, self.deployment.connection, request_for((new,))
-        until = time.monotonic() + connection.patience
-        if connection.loops.can_call and not (new.room_ms or self.is_confirmed(new)):
-            shard = self.shard(self.homes(new.id)[-1 if _is_nowhere(new) else 0])
-            args = (request, shard.constants, pack_new(new), b"0", b"", b"", b"1")
-            with suppress(DelayQError):
-                reply: bytes = await scripts.call_on_loop("schedule", shard.keys, *args, until=until)
-                outcome, new.joined = OF_LETTER[chr(reply[0])], reply[1:]
-                if outcome is ScheduleOutcome.IGNORED or outcome.is_stored:
-                    return outcome
-
-        def send_again() -> ScheduleOutcome:
-            with within(until):
-                return self.schedule(new, request=request)
-
-        return await connection.loops.in_thread(send_again)
 
     def schedule_tick(self, new: NewJob, tick_ms: int) -> ScheduleOutcome:
         """Schedule a job once per id and tick: of all processes, only the first call has an effect.

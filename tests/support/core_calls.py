@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -79,7 +78,7 @@ def watch_calls(
     """Record the calls of scripts that the block makes through this broker.
 
     Calls that wait for their reply and those that are begun and read later are recorded alike, in the order in which
-    they are sent; so are those of coroutines and those that are confirmed.
+    they are sent; so are those that are confirmed.
 
     Args:
         before: runs before each call is sent. What it raises is raised in place of the call.
@@ -87,7 +86,7 @@ def watch_calls(
     """
     calls: list[ScriptCall] = []
     scripts = broker.scripts
-    send, send_on_loop = scripts.call, scripts.call_on_loop
+    send = scripts.call
 
     def noted(name: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> ScriptCall:
         call = ScriptCall(name, keys, args)
@@ -117,14 +116,7 @@ def watch_calls(
         sent.read = watched_read  # type: ignore[method-assign]
         return sent
 
-    async def watched_on_loop(name: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
-        call = await asyncio.to_thread(noted, name, keys, args)
-        call.reply = await send_on_loop(name, keys, *args, until=until)
-        await asyncio.to_thread(after, call)
-        return call.reply
-
-    watched: dict[str, Any] = {"call": watched_send, "call_on_loop": watched_on_loop}
-    with mock.patch.multiple(scripts, **watched), _sent_by(broker, watched_send_many):
+    with mock.patch.object(scripts, "call", watched_send), _sent_by(broker, watched_send_many):
         yield calls
 
 

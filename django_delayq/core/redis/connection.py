@@ -29,7 +29,6 @@ from redis.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedSSLC
 from ..errors import Misconfigured
 from ..thread_lock import ThreadLock
 from .config import LONGEST_PAUSE, RedisConfig
-from .event_loops import EventLoops
 from .faults import REDIS_ERRORS, Fault, classify
 from .pool import BoundedPool, BoundedSentinelPool, PoolLimits, within
 
@@ -92,8 +91,6 @@ class Connection:
         self.max_age = limits.max_age
         #: time limit of a call in seconds, including the wait for a connection, connecting and every retry
         self.patience = limits.patience
-        #: connections of event loops
-        self.loops = EventLoops(options, limits)
         if not self.cluster:
             self._pool = self._make_pool(options, limits)  # not by the first of many threads
         self._waiting: WeakKeyDictionary[ConnectionPool, None] = WeakKeyDictionary()
@@ -249,7 +246,6 @@ class Connection:
             waiting = reference()
             if waiting is not None:
                 waiting.disconnect()
-        self.loops.close()
         for pool in self._pools():
             pool.close()
 

@@ -33,8 +33,6 @@ _Base: Any = AbstractConnection
 SLOTS_SECONDS: Final = 1.0
 #: age of a connection that is closed when its caller releases it
 CLOSED: Final = -math.inf
-#: options of a connection that name its server
-_ADDRESS: Final = ("host", "port", "path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +291,6 @@ class BoundedPool(ConnectionPool):
             for link in self._in_use_connections:
                 link.old_at = CLOSED
 
-    def address(self) -> tuple[tuple[str, Any], ...]:
-        """Return the options that name the server of the pool, for pools of another kind."""
-        return tuple((name, self.connection_kwargs[name]) for name in _ADDRESS if name in self.connection_kwargs)
-
     # --- for packed calls
 
     def exchange(self, packed: bytes, until: float | None = None) -> Any:
@@ -387,12 +381,6 @@ class BoundedPool(ConnectionPool):
 
 class BoundedSentinelPool(BoundedPool, SentinelConnectionPool):
     """Bounded pool for the master that Sentinels name."""
-
-    def address(self) -> tuple[tuple[str, Any], ...]:
-        """Return host and port of the master to which this pool has connected last."""
-        if self.master_address is None:
-            raise redis_errors.ConnectionError("the Sentinels were not asked for the master yet")
-        return tuple(zip(("host", "port"), self.master_address, strict=True))
 
     def release(self, connection: Any) -> None:
         """Release a connection, see :meth:`BoundedPool.release`. A connection to an earlier master is closed."""

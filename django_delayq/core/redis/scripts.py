@@ -13,7 +13,6 @@ its connection wrote last. Both calls reach the same server, and its writes arri
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import math
@@ -317,22 +316,6 @@ class Scripts:
         """Return a number that calls with such keys share if they go to the same node."""
         with clear_errors():
             return id(self._connection.pool(keys[0]))
-
-    async def call_on_loop(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
-        """Run a script from the running event loop, once; see :meth:`call`.
-
-        Raises:
-            QueueUnavailable, QueueFull, Misconfigured: also for what :meth:`call` repeats, or waits for.
-        """
-        exchange, server = self._connection.loops.exchange, self._connection.pool(keys[0])
-        with self.timed(name), clear_errors():
-            if self._flags is None:
-                await asyncio.to_thread(self._server_knows_flags)
-            sha, source = self.loaded(name)
-            try:
-                return await exchange(server, _pack_call(sha, keys, args), until)
-            except NoScriptError:
-                return await exchange(server, pack_command(b"EVAL", source, len(keys), *keys, *args), until)
 
     def timed(self, name: str, began: float | None = None) -> AbstractContextManager[None]:
         """Return a block whose end tells the observer how long it took; with ``began``, since then."""
