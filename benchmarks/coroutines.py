@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.peers import OURS
 from benchmarks.processes import program, project_python, run_program
-from benchmarks.report import Bar, Report, median
+from benchmarks.report import Report, median
 from benchmarks.server import running_server
 
 
@@ -27,5 +27,4 @@ def run(
     for name, values in found.items():
         report.rows.append((name, median(values) * 1e3, median(values) / jobs * 1e6, median(values) / ours))
         report.figures[name] = {"seconds": median(values), "rounds": values}
-    report.bars = [Bar("× threads", median(found["threads"]) / ours, 1.0)]
     return report

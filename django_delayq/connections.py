@@ -60,11 +60,6 @@ def refuse_unwanted() -> None:
         refuse_in_tests()
 
 
-def ready_broker() -> DjangoBroker | None:
-    """Return the process's broker if it exists already. Nothing is started here."""
-    return _broker
-
-
 def swift_broker() -> DjangoBroker:
     """Return a broker of the same deployment that waits ``OUTBOX["budget"]`` for a reply, for sending after a commit.
 
@@ -116,10 +111,6 @@ class DjangoBroker(Broker):
         opened = super().queue(name, shards=shards, kind=kind)
         self.limit_as_configured(name)
         return opened
-
-    def is_open(self, name: str) -> bool:
-        """Return True if :meth:`queue` returns the queue without a call to Redis."""
-        return name in self._limited and self.registry.is_believed(name)
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
         """Return the queues that a process serves, with their limits from the settings. See :meth:`Broker.served`."""

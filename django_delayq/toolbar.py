@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ from django.utils.translation import ngettext
 from .core.errors import InvalidJob
 from .core.redis.scripts import Scripts
 from .outbox import row_verbs
-from .scheduling import aio, verbs
+from .scheduling import verbs
 from .scheduling.handle import JobHandle
 from .transactions import in_transaction
 
@@ -201,16 +200,7 @@ def _recorded(act: Callable[..., Any], describe: Callable[..., Call]) -> Callabl
             call.result = act(*args, **named)
         return call.result
 
-    @functools.wraps(act)
-    async def recorded_async(*args: Any, **named: Any) -> Any:
-        panel = _panel()
-        if panel is None:
-            return await act(*args, **named)
-        with _recording(panel, describe(*args, **named)) as call:
-            call.result = await act(*args, **named)
-        return call.result
-
-    return recorded_async if iscoroutinefunction(act) else recorded
+    return recorded
 
 
 @contextmanager
@@ -231,26 +221,16 @@ def _timed(act: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(act)
     def timed(self: Scripts, name: str, *args: Any, **options: Any) -> Any:
-        with _trip(name):
-            return act(self, name, *args, **options)
+        panel, failed, began_at = _panel(), True, time.perf_counter()
+        try:
+            reply = act(self, name, *args, **options)
+            failed = False
+        finally:
+            if panel is not None:
+                panel.record_trip(name, time.perf_counter() - began_at, failed)
+        return reply
 
-    @functools.wraps(act)
-    async def timed_async(self: Scripts, name: str, *args: Any, **options: Any) -> Any:
-        with _trip(name):
-            return await act(self, name, *args, **options)
-
-    return timed_async if iscoroutinefunction(act) else timed
-
-
-@contextmanager
-def _trip(name: str) -> Iterator[None]:
-    panel, failed, began_at = _panel(), True, time.perf_counter()
-    try:
-        yield
-        failed = False
-    finally:
-        if panel is not None:
-            panel.record_trip(name, time.perf_counter() - began_at, failed)
+    return timed
 
 
 def _install_wrappers() -> None:
@@ -262,10 +242,6 @@ def _install_wrappers() -> None:
     def many(task: Any, queue: str, jobs: Any, using: str | None, **options: Any) -> Call:
         return Call("schedule_many", task.name, queue, "", using)
 
-    def one(job: Any) -> Call:
-        handle = job.handle
-        return Call("schedule", handle.task.name, handle.queue, "", handle.using_db)
-
     def change(change: Any) -> Call:
         job = change.target
         return Call(change.verb, _name_of(job.task), job.queue, job.id, job.using)
@@ -275,12 +251,10 @@ def _install_wrappers() -> None:
         (verbs, "send_many", many),
         (verbs, "send_many_durable", many),
         (row_verbs, "apply", change),
-        (aio, "send_on_loop", one),
     )
     for module, name, describe in patches:
         setattr(module, name, _recorded(getattr(module, name), describe))
     Scripts.call = _timed(Scripts.call)  # type: ignore[method-assign]
-    Scripts.call_on_loop = _timed(Scripts.call_on_loop)  # type: ignore[method-assign]
 
 
 def _name_of(task: Any) -> str:

@@ -19,18 +19,15 @@ A callback that a test calls itself, inside its transaction, sends no other verb
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
-from asgiref.sync import AsyncToSync, SyncToAsync
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.signals import connection_created
 from django.utils.connection import ConnectionDoesNotExist
 
 from .connections import refuse_unwanted
@@ -93,57 +90,6 @@ def open_elsewhere(using: str | None) -> str | None:
             if connection is not None and connection.in_atomic_block:
                 return alias
     return None
-
-
-def in_transaction_of_coroutine(using: str | None) -> bool:
-    """Return True if an ``atomic`` block is open on the database ``using`` in the thread of this coroutine's sync code.
-
-    That is the thread in which ``sync_to_async`` runs functions for it. Call it where :func:`has_loop_of_its_own`.
-    """
-    alias = using or DEFAULT_DB_ALIAS
-    if not isinstance(alias, str) or alias not in connections.settings:
-        return in_transaction(using)  # which raises
-    # `connections[alias]` would make a connection for each asyncio task.
-    here = connections.all(initialized_only=True)
-    if any(one.in_atomic_block and one.alias == alias for one in here):  # code that opened it on the event loop
-        return True
-    context = SyncToAsync.thread_sensitive_context.get(None)
-    executor = (
-        SyncToAsync.single_thread_executor if context is None else SyncToAsync.context_to_thread_executor.get(context)
-    )
-    threads = {thread.ident for thread in getattr(executor, "_threads", ())}
-    return any(one.in_atomic_block and one.alias == alias and _thread_of(one) in threads for one in _all_opened())
-
-
-def _thread_of(connection: BaseDatabaseWrapper) -> int:
-    return connection._thread_ident  # type: ignore[attr-defined, no-any-return]
-
-
-def has_loop_of_its_own() -> bool:
-    """Return True on an event loop that no blocking code waits for with ``async_to_sync``.
-
-    A loop of ``async_to_sync`` ends with the call, and the coroutine's sync code runs in the caller's thread.
-    """
-    loop = asyncio.get_running_loop()
-    return getattr(AsyncToSync.executors, "current", None) is None and loop not in AsyncToSync.loop_thread_executors
-
-
-#: database connections of all threads
-_opened: Final[WeakKeyDictionary[BaseDatabaseWrapper, None]] = WeakKeyDictionary()
-
-
-def _note_opened(connection: BaseDatabaseWrapper, **_: object) -> None:
-    _opened[connection] = None
-
-
-def _all_opened() -> Iterator[BaseDatabaseWrapper]:
-    for reference in _opened.keyrefs():  # a copy, to which other threads add nothing
-        connection = reference()
-        if connection is not None:
-            yield connection
-
-
-connection_created.connect(_note_opened, dispatch_uid="django_delayq.transactions")
 
 
 def now_or_on_commit(send: Callable[[], T], what: CallDescription, *, using: str | None) -> T | OnCommit:

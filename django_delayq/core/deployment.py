@@ -8,7 +8,7 @@ from typing import Any, Final
 from .job import BrokenJob, pack_repeats
 from .records.keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key
 from .redis.connection import Connection
-from .redis.probe import by_server, check_version, server_version
+from .redis.probe import by_server, check_server
 from .redis.scripts import Observer, Scripts, clear_errors
 
 DEFAULT_LEASE_MS: Final = 15_000
@@ -100,13 +100,16 @@ class Deployment:
         """Return the reply of ``INFO``; on a cluster, of its first node."""
         with clear_errors():
             info: dict[str, Any] = self.connection.ask_any(self.client.info)
-        return by_server(info)[0]
+        return info
 
     def check_server(self) -> None:
-        """Refuse a server that is too old.
+        """Check that every server is fit for a queue.
 
         Raises:
-            Misconfigured: Redis is older than 6.2.
+            Misconfigured: Redis is older than 6.2, or of another kind than configured (a Sentinel, a cluster's node).
+            QueueUnavailable: it is a read-only replica.
         """
+        connection = self.connection
         with clear_errors():
-            check_version(server_version(self.client.info), self.connection.display_url)
+            for info in by_server(self.client.info()):
+                check_server(info, connection.display_url, cluster=connection.cluster)

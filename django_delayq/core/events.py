@@ -210,13 +210,7 @@ def entries(
     packed = pack_command(b"XRANGE", key, low, high, b"COUNT", limit)
     with clear_errors():
         try:
-            pool = deployment.connection.pool(key)
-            link = pool.take()
-            try:
-                link.send_packed_command([packed], False)
-                return [unpack_entry(raw) for raw in link.read_response()]
-            finally:
-                pool.release(link)
+            return [unpack_entry(raw) for raw in deployment.connection.pool(key).exchange(packed)]
         except ELSEWHERE:
             return [entry_of(*stored) for stored in deployment.client.xrange(key, min=low, max=high, count=limit)]
 

@@ -27,9 +27,6 @@ from .reading import (
     read_page,
     unpack_cursor,
 )
-from .redis.connection import PARTIAL_SECONDS
-from .redis.faults import REDIS_ERRORS
-from .redis.probe import by_server
 from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
 
@@ -118,18 +115,11 @@ class Inspector:
             QueueUnavailable: none answers.
         """
         with clear_errors():
-            client: Any = self._deployment.client
-            if not self._deployment.connection.cluster:
-                return [client.info()]
-            infos, failure = [], None
-            for node in client.get_primaries():
-                try:
-                    with self._deployment.connection.limited(PARTIAL_SECONDS):
-                        infos += by_server(client.info(target_nodes=node))
-                except REDIS_ERRORS as error:
-                    failure = error
-            if failure is not None and not infos:
-                raise failure
+            deployment = self._deployment
+            replies = [reply for _, reply in deployment.connection.each_server(deployment.client.info)]
+            infos = [reply for reply in replies if not isinstance(reply, Exception)]
+            if not infos:
+                raise replies[-1]
         return infos
 
     def last_ticks(self, ids: Sequence[tuple[ShardSet, str]]) -> list[int | None]:

@@ -50,8 +50,7 @@ from .records.frames import (
 )
 from .records.keys import number_of
 from .records.layout import Layout
-from .redis.faults import Fault, classify
-from .redis.pool import last_sent, within
+from .redis.pool import last_sent
 from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
 from .resharding import visit
@@ -147,36 +146,6 @@ class Queue(ShardSet):
         while new.room_ms and outcome is ScheduleOutcome.FULL and wait.rest(new.room_ms):
             outcome = send()
         return self.accepted(outcome, new)
-
-    async def schedule_on_loop(self, new: NewJob) -> ScheduleOutcome:
-        """Schedule one job from the running event loop, see :meth:`schedule`.
-
-        It needs no thread if Redis accepts the job at once. Otherwise the same call, with the same request id, is made
-        in a thread: it waits, looks elsewhere, tries again or raises the error. Both share one time limit.
-        """
-        scripts, connection, request = self.deployment.scripts, self.deployment.connection, None
-        until = time.monotonic() + connection.patience
-        if connection.loops.can_call and not (new.room_ms or self.is_confirmed(new)):
-            try:
-                if self._is_plain(new) and await scripts.call_on_loop(*self._fresh_call(new), until=until):
-                    return ScheduleOutcome.CREATED
-                request = request_for((new,))
-                epoch, shards = self.first_epoch(fresh=_is_nowhere(new))
-                shard = self.shard(number_of(epoch, crc32(new.id.encode()) % shards))
-                args = (request, shard.constants, pack_new(new), b"0", b"", b"")
-                reply: bytes = await scripts.call_on_loop("schedule", shard.keys, *args, until=until)
-                outcome, new.joined = OF_LETTER[chr(reply[0])], reply[1:]
-                if outcome is ScheduleOutcome.IGNORED or outcome.is_stored:
-                    return outcome
-            except DelayQError as error:
-                if classify(error) is Fault.SATURATION:
-                    raise
-
-        def send_again() -> ScheduleOutcome:
-            with within(until):
-                return self.schedule(new, request=request)
-
-        return await connection.loops.in_thread(send_again)
 
     def schedule_tick(self, new: NewJob, tick_ms: int) -> ScheduleOutcome:
         """Schedule a job once per id and tick: of all processes, only the first call has an effect.

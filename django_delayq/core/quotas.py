@@ -147,7 +147,7 @@ class RoomSearch:
     def _call(self, number: int, here: ShardRoom, act: bytes, places: int) -> int:
         shard, scripts = self._queue.shard(number), self._queue.deployment.scripts
         args = (new_request(), shard.constants, here.max_length, here.division, act, places)
-        return int(scripts.call("quota", shard.keys, *args, until=self._until))
+        return int(scripts.call("quota", shard.keys, *args))
 
     def _take(self, here: ShardRoom, shards: list[ShardRoom], jobs: int) -> int:
         """Take places for ``jobs`` jobs from other shards, and more from one that has many; return their number."""

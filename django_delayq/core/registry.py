@@ -198,12 +198,6 @@ class QueueRegistry(Generic[Q_co]):
         believed = self.believed(name)
         return self._open(name, shards, kind) if believed is None else believed
 
-    def is_believed(self, name: str) -> bool:
-        """Return True if :meth:`queue` returns the queue without a call to Redis."""
-        queue = self._queues.get(name)
-        fresh_since = time.monotonic() - self.deployment.layout_seconds
-        return queue is not None and not queue.deleted and queue.read_at > fresh_since
-
     def believed(self, name: str) -> Q_co | None:
         """Return the queue of this name if this process knows it; its layout is read again from time to time."""
         queue = self._queues.get(name)

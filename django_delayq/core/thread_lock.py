@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-from types import TracebackType
 from weakref import WeakSet
 
 
@@ -23,9 +22,7 @@ class ThreadLock:
     def __enter__(self) -> None:
         self._lock.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._lock.release()
 
 

@@ -80,6 +80,7 @@ class Waker:
     def close(self) -> None:
         """Make the current and all later calls of :meth:`wait` return soon."""
         self._closed.set()
+        self.interrupt()
 
 
 class ListWaker(Waker):
@@ -101,24 +102,15 @@ class ListWaker(Waker):
     def wait(self, timeout: float, names: frozenset[str] | None = None) -> Hints:
         """Wait for a wake-up; see :meth:`Waker.wait`."""
         keys = [key for key, name in self._queues.items() if names is None or name in names]
-        if self._closed.is_set() or not keys:
-            return []
         with clear_errors():
             self._client_id = self._blocking.client_id()
-            if self._closed.is_set():
-                return []
-            popped = self._blocking.blpop(keys, timeout)
+            popped = self._blocking.blpop(keys, timeout) if keys and not self._closed.is_set() else None
         self._client_id = None
         if not popped:
             return []
         key, token = popped
         self._queues[key] = name = self._queues.pop(key)
         return [(name, int(token))]
-
-    def close(self) -> None:
-        """End the waits, the current one too; see :meth:`Waker.close`."""
-        super().close()
-        self.interrupt()
 
     def interrupt(self) -> None:
         """End the current wait; see :meth:`Waker.interrupt`."""

@@ -1,9 +1,7 @@
 """Verbs for coroutines: ``await aschedule(…)`` does not block the event loop.
 
 They run their synchronous counterparts in the thread that Django's own a-methods use (``sync_to_async`` with
-``thread_sensitive``), which is also the thread of the coroutine's transactions. Only ``aschedule()`` of a plain job on
-an event loop of its own (ASGI, ``asyncio.run()``, a worker) calls Redis from the loop: outside transactions, for jobs
-that are not durable, without a schedule middleware, not below ``async_to_sync``. If a coroutine is cancelled while it
+``thread_sensitive``), which is also the thread of the coroutine's transactions. If a coroutine is cancelled while it
 waits, the call may still have been sent: check with :func:`aget_job`.
 """
 
@@ -15,16 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from asgiref.sync import sync_to_async
 
-from .. import connections
 from ..core.task import Task
 from ..outbox import row_verbs
 from ..outbox.row_verbs import A, Change, R
-from ..transactions import OnCommit, has_loop_of_its_own, in_transaction_of_coroutine
+from ..transactions import OnCommit
 from . import changes, verbs
 from .handle import Delay, JobHandle, Left
-from .middleware import chain
-from .plans import READY, Plan, plan_of
-from .sending import send_on_loop
 from .targets import find_job
 
 if TYPE_CHECKING:
@@ -49,24 +43,7 @@ async def aschedule_call(
     task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]
 ) -> JobHandle:
     """Schedule a job, given the function's arguments and the options separately. See :func:`aschedule`."""
-    plan = _plan_on_loop(task, options)
-    if plan is None:
-        return await sync_to_async(verbs.schedule_call)(task, arguments, named, options)
-    job = verbs.prepare(plan, arguments, named, options)
-    await send_on_loop(job)
-    return job.handle
-
-
-def _plan_on_loop(task: Task, options: Mapping[str, Any]) -> Plan | None:
-    """Return the plan of a call that blocks nowhere; None = it may block, or waits for a commit."""
-    broker = connections.ready_broker()
-    if broker is None or not broker.connection.loops.can_call or not has_loop_of_its_own():
-        return None
-    if chain() is not None or in_transaction_of_coroutine(options.get("using_db")):
-        return None
-    plan = None if "queue" in options or "durable" in options else READY.get(task)
-    plan = plan or plan_of(task, options)
-    return None if plan.durable or not broker.is_open(plan.queue) else plan
+    return await sync_to_async(verbs.schedule_call)(task, arguments, named, options)
 
 
 async def aschedule_many(

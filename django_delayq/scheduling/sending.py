@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from asgiref.sync import sync_to_async
-
 from .. import connections
 from ..core.errors import NotConfirmed
 from ..core.job import NewJob
@@ -64,15 +62,6 @@ def send(job: Prepared, broker: DjangoBroker | None = None) -> None:
         handle.outcome = queue.schedule(new)
         handle.generation = generation_of(new)
     _notify(handle)
-
-
-async def send_on_loop(job: Prepared) -> None:
-    """Send one job that is not durable from the running event loop, at once; see :func:`send`."""
-    new, handle = job
-    handle.outcome = await connections.queue(handle.queue).schedule_on_loop(new)
-    handle.generation = generation_of(new)
-    if job_scheduled.receivers:
-        await sync_to_async(_notify)(handle)
 
 
 def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker, *, all_or_none: bool = False) -> None:

@@ -67,7 +67,7 @@ class MemoryServer(FakeServer):
         """Return the core's connection to the server. Its calls are not retried."""
         options = {"connection_class": _Connection, "server": self, "retry": Retry(NoBackoff(), 0)}
         options |= {"protocol": 2, "socket_timeout": None}
-        return Connection(RedisConfig(host="in-memory"), options, PoolLimits())
+        return Connection(RedisConfig(host="in-memory"), options, PoolLimits(), {})
 
 
 @cache

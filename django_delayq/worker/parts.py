@@ -27,7 +27,7 @@ class _Rest:
     __slots__ = ("logged_at", "pause", "since", "until")
 
     def __init__(self, longest: float) -> None:
-        self.pause = Backoff(cap=longest, config_cap=longest)
+        self.pause = Backoff(cap=longest)
         self.until = 0.0
         self.logged_at = -LOG_SECONDS
         #: when the first call began that Redis did not answer; 0 = there was none
@@ -112,7 +112,7 @@ class Parts:
         name = part if fault is Fault.BUG else self._node(part)
         rest = self._rests.setdefault(name, _Rest(self._longest))
         now = time.monotonic()
-        rest.until = now + rest.pause.next(fault)
+        rest.until = now + rest.pause.next()
         if fault is not Fault.BUG:
             rest.since = rest.since or began
         if now - rest.logged_at < LOG_SECONDS:

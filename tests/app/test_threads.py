@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from django_delayq import connections, transactions
+from django_delayq import connections
 from django_delayq.api import waiting
 from django_delayq.client.transport import AsyncTransport
 from django_delayq.core.broker import Broker
@@ -25,7 +25,7 @@ from django_delayq.scheduling import middleware
 from django_delayq.settings import conf, context_links
 
 from ..support.forks import holds_in_a_child
-from ..support.preemption import Line, each_line
+from ..support.preemption import each_line
 
 NOW_MS = 1.7e12
 
@@ -157,28 +157,7 @@ def is_noted(queue: str) -> bool:
     return durability.is_expected("default", queue, None)
 
 
-# -- loops and connections of other threads --------------------------------------------------------------------------
-
-
-def test_a_coroutine_looks_for_its_transaction_while_other_threads_open_connections(delayq: Broker) -> None:
-    kept: list[Any] = [SimpleConnection() for _ in range(5)]
-
-    async def look(line: Line) -> bool:
-        with line.preempted(lambda: transactions._note_opened(kept[4])):
-            return transactions.in_transaction_of_coroutine(None)
-
-    for line in each_line(transactions._all_opened, WeakKeyDictionary.__iter__):
-        transactions._opened.pop(kept[4], None)
-        for one in kept[:4]:
-            transactions._note_opened(one)
-        assert asyncio.run(look(line)) is False
-
-
-class SimpleConnection:
-    """Connection of another thread, outside of transactions."""
-
-    alias = "default"
-    in_atomic_block = False
+# -- loops of other threads --------------------------------------------------------------------------
 
 
 class Loop:

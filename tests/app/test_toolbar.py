@@ -31,9 +31,7 @@ def without_wrappers_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
         (toolbar.verbs, "send_many"),
         (toolbar.verbs, "send_many_durable"),
         (toolbar.row_verbs, "apply"),
-        (toolbar.aio, "send_on_loop"),
         (toolbar.Scripts, "call"),
-        (toolbar.Scripts, "call_on_loop"),
     ):
         monkeypatch.setattr(place, name, getattr(place, name))
     monkeypatch.setattr(toolbar.verbs, "_watched_by_toolbar", False, raising=False)

@@ -70,10 +70,8 @@ class RecordingMachine(RuleBasedStateMachine):
         self.called = set(range(SHARDS))
         scripts = self.broker.scripts
         self._send = type(scripts).call.__get__(scripts)
-        self._send_all = type(scripts).call_many.__get__(scripts)
         self._send_many = type(scripts).send_many.__get__(scripts)
         scripts.call = self._remembering_call  # type: ignore[method-assign]
-        scripts.call_many = self._remembering_all  # type: ignore[method-assign]
         scripts.send_many = self._remembering_many  # type: ignore[method-assign]
         self.set_clock()
         self.see()
@@ -113,14 +111,6 @@ class RecordingMachine(RuleBasedStateMachine):
         reply = self._send(script, keys, *args, **limits)
         self._remember(script, keys, args, reply)
         return reply
-
-    def _remembering_all(self, calls: Sequence[ManyCall], **options: Any) -> list[Any]:
-        for call in calls:
-            self._note_called(call.name, call.keys, call.args)
-        replies: list[Any] = self._send_all(calls, **options)
-        for call in calls:
-            self._remember(call.name, call.keys, call.args, call.reply)
-        return replies
 
     def _remembering_many(self, calls: Sequence[ManyCall]) -> SentCalls:
         for call in calls:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -150,7 +149,7 @@ def test_a_repeated_call_that_changes_nothing_is_not_confirmed_before_the_first_
     for _ in range(2):
         with pytest.raises(NotConfirmed):
             queue.schedule(job("order-5", **again))
-        queue.deployment.connection.reconnect()  # the second call comes over another connection
+        queue.deployment.connection.close()  # the second call comes over another connection
     pair.replica.resume()
     assert queue.schedule(job("order-5", **again)) == ("created" if repeatable else "ignored")
     assert "order-5" in bodies(pair.replica.client())
@@ -286,24 +285,6 @@ def test_missing_scripts_are_loaded(pair: Pair, opened: Opened) -> None:
     pair.master.client().script_flush()
     assert queue.schedule(job("order-5")) == "created"
     assert "order-5" in bodies(pair.replica.client())
-
-
-def test_the_verbs_of_an_event_loop_wait_in_a_thread(pair: Pair, opened: Opened) -> None:
-    queue = queue_of(opened, pair.setting())
-    queue.schedule(job("first"))
-    pair.replica.pause()
-    threading.Timer(0.5, pair.replica.resume).start()
-
-    async def main() -> int:
-        turns, verb = 0, asyncio.create_task(queue.schedule_on_loop(job("five")))
-        while not verb.done():
-            await asyncio.sleep(0.01)
-            turns += 1
-        assert await verb == "created"
-        return turns
-
-    assert asyncio.run(main()) > 10
-    assert "five" in bodies(pair.replica.client())
 
 
 def test_who_does_not_use_it_sends_no_further_command(pair: Pair, opened: Opened) -> None:

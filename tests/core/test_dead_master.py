@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -64,8 +63,7 @@ def test_a_process_that_knows_its_queues_schedules_without_the_registry(
         dead.start()
 
 
-@pytest.mark.parametrize("way", ["thread", "event loop"])
-def test_a_call_waits_for_a_node_that_refuses_connections(own_cluster: ClusterBox, spread: Broker, way: str) -> None:
+def test_a_call_waits_for_a_node_that_refuses_connections(own_cluster: ClusterBox, spread: Broker) -> None:
     dead = next(node for node in own_cluster.nodes if node is not own_cluster.node_of(spread.queues_key))
     living = living_queues(own_cluster, spread, dead)
     queue = spread.queue(next(name for name in QUEUES if name not in living))
@@ -74,11 +72,7 @@ def test_a_call_waits_for_a_node_that_refuses_connections(own_cluster: ClusterBo
     back = threading.Timer(1.5, dead.start)
     back.start()
     try:
-        if way == "thread":
-            assert queue.schedule(job()) == "created"
-        else:
-            new = job()
-            assert asyncio.run(queue.schedule_on_loop(new)) == "created"
+        assert queue.schedule(job()) == "created"
     finally:
         back.join()
     assert sum(counts.ready for counts in spread.inspector.all_counts()) == 2

@@ -29,7 +29,7 @@ def test_without_INFO_the_check_and_the_first_call_both_say_what_is_missing(
     redis_factory: Factory, opened: Opener
 ) -> None:
     connection = open_as(redis_factory(), opened, "~*", "&*", "+@all", "-info")
-    for call in (connection.check, lambda: Broker(connection).queue("q")):
+    for call in (Broker(connection).check_server, lambda: Broker(connection).queue("q")):
         with pytest.raises(Misconfigured, match=r"may not do what a queue does.*'info'.*extend its ACL"):
             call()
 
@@ -37,7 +37,6 @@ def test_without_INFO_the_check_and_the_first_call_both_say_what_is_missing(
 def test_the_permissions_that_the_documents_name_suffice(redis_factory: Factory, opened: Opener) -> None:
     (rules,) = re.findall(r"ACL SETUSER delayq on >SECRET (.*)", OPERATIONS.read_text())
     connection = open_as(redis_factory(), opened, *rules.split())
-    connection.check()
     broker = Broker(connection)
     broker.check_server()
     queue = broker.queue("q", shards=2)

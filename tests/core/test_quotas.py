@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 import time
@@ -239,25 +238,6 @@ def test_a_call_that_its_caller_repeats_gets_the_answers_of_its_first_try(sound:
     assert run_some(queue, 20) == 9
     with unchanged(sound):
         assert queue.schedule_many(news()) == first
-
-
-@pytest.mark.server
-def test_a_verb_on_an_event_loop_finds_the_room_too(sound: Broker) -> None:
-    queue = sound.queue("q", shards=4)
-    sound.limit("q", max_length=8)
-    idents = ids_of(queue, 2)
-
-    async def send() -> list[str]:
-        outcomes: list[str] = []
-        for _ in range(9):
-            new = NewJob(next(idents), "work")
-            try:
-                outcomes.append(await queue.schedule_on_loop(new))
-            except QueueFull:
-                outcomes.append("full")
-        return outcomes
-
-    assert asyncio.run(send()) == ["created"] * 8 + ["full"]
 
 
 # -- at the same time --------------------------------------------------------------------------------------------------

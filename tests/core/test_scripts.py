@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from django_delayq.core import Broker, NewJob, ack, new_id
 from django_delayq.core.redis.scripts import compose, script_names
-from tests.support.core_calls import keep_few_heads, source_of
+from tests.support.core_calls import source_of
 from tests.support.core_stored import DUE_KEYS, SHARD_KEYS, check_stored, make_shard, shard_key
 
 from .stage import Stage
@@ -144,13 +144,6 @@ def test_a_call_whose_id_was_made_just_now_is_like_any_other(stage: Stage) -> No
         assert stage.put(f"j{number}", fresh=True, **options) == other.put(f"j{number}", **options) == "created"
     assert stage.picture() == other.picture()
     assert stage.counters() == other.counters()
-
-
-def test_what_is_kept_of_shards_that_come_and_go_is_bounded(broker: Broker) -> None:
-    heads = keep_few_heads(broker, 20)
-    for number in range(50):
-        assert broker.queue(f"tenant{number}").schedule(NewJob("a", "work")) == "created"
-        assert heads() <= 20
 
 
 def test_a_fault_of_ours_is_raised_as_it_is_and_not_as_its_own_cause(broker: Broker) -> None:

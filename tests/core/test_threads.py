@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import pytest
 
 from django_delayq.core import Broker, Connection, InvalidJob, NewJob, Queue, Registry, Task, TaskOptions
-from tests.support.core_calls import lock_of
+from tests.support.core_calls import in_use, lock_of
 from tests.support.core_figures import Tally, flush_now, is_scheduled
 from tests.support.core_stored import assert_invariants
 
@@ -27,7 +26,6 @@ from .threads_stage import (
     ADOPTING_ONE_OF_ALL,
     CHOOSING_A_SHARD,
     CHOOSING_EPOCHS,
-    CLOSING_LOOPS,
     FINDING_HOME,
     FLUSHING,
     INSTALLING_A_LAYOUT,
@@ -42,7 +40,6 @@ from .threads_stage import (
     SENDING_MANY,
     STORING_A_LAYOUT,
     VISITING_SHARDS,
-    clients_of_loop,
     flush_of_another_thread,
 )
 
@@ -219,20 +216,10 @@ def test_connections_in_use_are_closed_although_another_thread_opens_one(
             pool.close()
         if line.reached:
             opening.join()
-        assert pool.in_use == len(links)
+        assert in_use(pool) == len(links)
         for link in links:
             pool.release(link)
-        assert pool.in_use == 0
-
-
-def test_the_clients_of_loops_are_closed_although_another_loop_removes_those_that_ended() -> None:
-    for line in each_line(CLOSING_LOOPS):
-        ended = asyncio.new_event_loop()
-        ended.close()
-        clients = clients_of_loop(ended)
-        with line.preempted(partial(clients.by_loop.pop, ended, None)):
-            clients.close()
-        assert not clients.by_loop
+        assert in_use(pool) == 0
 
 
 # -- counters --------------------------------------------------------------------------------------------------------

@@ -31,7 +31,8 @@ def drain(stage: Stage) -> Iterator[Drain]:
         yield taken
         return
     # At the shard's own node a token is delivered while the script runs, so the mark comes behind all of them.
-    ear = stage.broker.connection.blocking(key=stage.key("meta")).pubsub(ignore_subscribe_messages=True)
+    node = client.get_redis_connection(client.get_node_from_key(stage.key("meta")))
+    ear = node.pubsub(ignore_subscribe_messages=True)
     ear.subscribe(where)
     ear.get_message(timeout=5)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AbstractContextManager
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
 from django_delayq.core import Queue, Registry
 from django_delayq.core.figures import Tally
@@ -13,8 +11,6 @@ from django_delayq.core.loads import _epochs_now
 from django_delayq.core.many import JobSender
 from django_delayq.core.morgue import Kick
 from django_delayq.core.quotas import read_room
-from django_delayq.core.redis.event_loops import EventLoops
-from django_delayq.core.redis.pool import PoolLimits
 from django_delayq.core.registry import QueueRegistry
 from django_delayq.core.resharding import EpochChanges, visit
 
@@ -34,25 +30,9 @@ KICKING: Final = Kick._anywhere
 READING_ROOM: Final = read_room
 CHOOSING_EPOCHS: Final = _epochs_now
 
-CLOSING_LOOPS: Final = EventLoops.close
 FLUSHING: Final = Tally.flush
 POSTING: Final = Tally._post
 NOTING_LIMITS: Final = Registry._note_limited
-
-
-class _SharedClients(EventLoops):
-    """Clients of event loops, with those of each loop in sight."""
-
-    def __init__(self) -> None:
-        super().__init__({}, PoolLimits())
-        self.by_loop: dict[asyncio.AbstractEventLoop, Any] = self._clients
-
-
-def clients_of_loop(loop: asyncio.AbstractEventLoop) -> _SharedClients:
-    """Return clients of which one belongs to this event loop."""
-    clients = _SharedClients()
-    clients.by_loop[loop] = SimpleNamespace(start_closing=None)
-    return clients
 
 
 def flush_of_another_thread(tally: Tally) -> AbstractContextManager[object]:

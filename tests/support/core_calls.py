@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from unittest import mock
 from django_delayq.core import Broker, Queue
 from django_delayq.core.deployment import Deployment
 from django_delayq.core.redis.faults import Fault, classify
-from django_delayq.core.redis.scripts import Call, Scripts, SentCalls, compose, pack_command, script_names
+from django_delayq.core.redis.scripts import Call, SentCalls, compose, pack_command, script_names
 from django_delayq.core.wake import ChannelWaker, Waker
 
 __all__ = [
@@ -29,7 +28,7 @@ __all__ = [
     "broker_clock",
     "call_stats",
     "classify",
-    "keep_few_heads",
+    "in_use",
     "lock_of",
     "pack_command",
     "port_of",
@@ -79,7 +78,7 @@ def watch_calls(
     """Record the calls of scripts that the block makes through this broker.
 
     Calls that wait for their reply and those that are begun and read later are recorded alike, in the order in which
-    they are sent; so are those of coroutines and those that are confirmed.
+    they are sent; so are those that are confirmed.
 
     Args:
         before: runs before each call is sent. What it raises is raised in place of the call.
@@ -87,7 +86,7 @@ def watch_calls(
     """
     calls: list[ScriptCall] = []
     scripts = broker.scripts
-    send, send_all, send_on_loop = scripts.call, scripts.call_many, scripts.call_on_loop
+    send = scripts.call
 
     def noted(name: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> ScriptCall:
         call = ScriptCall(name, keys, args)
@@ -96,16 +95,12 @@ def watch_calls(
         return call
 
     def watched_send(name: str, keys: tuple[bytes, ...], *args: Any, **limits: Any) -> Any:
+        if limits.get("confirm"):  # recorded where it is sent
+            return send(name, keys, *args, **limits)
         call = noted(name, keys, args)
         call.reply = send(name, keys, *args, **limits)
         after(call)
         return call.reply
-
-    def watched_all(together: Sequence[Call], **limits: Any) -> list[Any]:
-        watched = [noted(call.name, call.keys, call.args) for call in together]
-        replies = send_all(together, **limits)
-        note_replies(together, watched)
-        return replies
 
     def watched_send_many(send_many: Callable[..., SentCalls], together: Sequence[Call]) -> SentCalls:
         watched = [noted(call.name, call.keys, call.args) for call in together]
@@ -114,24 +109,14 @@ def watch_calls(
 
         def watched_read() -> None:
             read()
-            note_replies(together, watched)
+            for call, script_call in zip(together, watched, strict=True):
+                script_call.reply = call.reply
+                after(script_call)
 
         sent.read = watched_read  # type: ignore[method-assign]
         return sent
 
-    def note_replies(together: Sequence[Call], watched: Sequence[ScriptCall]) -> None:
-        for call, script_call in zip(together, watched, strict=True):
-            script_call.reply = call.reply
-            after(script_call)
-
-    async def watched_on_loop(name: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
-        call = await asyncio.to_thread(noted, name, keys, args)
-        call.reply = await send_on_loop(name, keys, *args, until=until)
-        await asyncio.to_thread(after, call)
-        return call.reply
-
-    watched: dict[str, Any] = {"call": watched_send, "call_many": watched_all, "call_on_loop": watched_on_loop}
-    with mock.patch.multiple(scripts, **watched), _sent_by(broker, watched_send_many):
+    with mock.patch.object(scripts, "call", watched_send), _sent_by(broker, watched_send_many):
         yield calls
 
 
@@ -268,10 +253,9 @@ def replace_script(broker: Broker, name: str, source: str) -> None:
     broker.scripts._loaded[name] = (hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest(), source)
 
 
-def keep_few_heads(broker: Broker, most: int) -> Callable[[], int]:
-    """Let a broker keep few packed commands of shards; return a function that counts them."""
-    scripts = broker.scripts = Scripts(broker.connection, most_heads=most)
-    return lambda: len(scripts._heads)
+def in_use(pool: Any) -> int:
+    """Return the number of connections of a pool that callers hold."""
+    return len(pool._in_use_connections)
 
 
 def lock_of(part: Any) -> Any:

@@ -9,9 +9,14 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import partial
+from inspect import signature
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from redis import Redis
 
 from ..errors import Misconfigured
 from ..inputs import suggest
@@ -48,33 +53,24 @@ def _flag(name: str, value: object) -> bool:
     return flag
 
 
-def _whole_number(least: int, most: int) -> Check:
-    def check(name: str, value: object) -> int:
-        number = -1
-        if isinstance(value, int) and not isinstance(value, bool):
-            number = value
-        elif isinstance(value, str) and re.fullmatch(r"\d{1,9}", value):
-            number = int(value)
-        if least <= number <= most:
-            return number
-        # In a URL the number may be part of a password that was not escaped.
-        actual = f", not {value!r:.20}" if isinstance(value, int) else ""
-        raise Misconfigured(f"{name} must be a whole number from {least} to {most}{actual}")
+def _number(kind: type[float], least: float, most: float, what: str, name: str, value: Any) -> float:
+    number = math.nan
+    if type(value) in (kind, int, str):
+        with suppress(ValueError):
+            number = kind(value)
+    if least <= number <= most:
+        return number
+    # In a URL the number may be part of a password that was not escaped.
+    actual = "" if isinstance(value, str) else f", not {value!r:.20}"
+    raise Misconfigured(f"{name} must be {what}{actual}")
 
-    return check
+
+def _whole_number(least: int, most: int) -> Check:
+    return partial(_number, int, least, most, f"a whole number from {least} to {most}")
 
 
 def _seconds(most: int) -> Check:
-    def check(name: str, value: object) -> float:
-        try:
-            seconds = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
-        except ValueError:
-            seconds = math.nan
-        if 0 < seconds <= most:
-            return seconds
-        raise Misconfigured(f"{name} must be a number of seconds above 0, at most {most}")
-
-    return check
+    return partial(_number, float, 1e-9, most, f"a number of seconds above 0, at most {most}")
 
 
 def _verification(name: str, value: object) -> object:
@@ -85,26 +81,20 @@ def _verification(name: str, value: object) -> object:
     return text
 
 
-def _addresses(name: str, value: object) -> tuple[Address, ...]:
-    if isinstance(value, str):
-        value = value.split(",")
-    if not isinstance(value, Iterable) or isinstance(value, Mapping):
-        raise Misconfigured(f"{name} must be a list like [['10.0.0.1', 6379], …]")
-    addresses = tuple(_address(name, item) for item in value)
-    if not addresses:
-        raise Misconfigured(f"{name} is an empty list; name at least one address")
-    return addresses
+def _addresses(name: str, value: Any) -> tuple[Address, ...]:
+    addresses: list[Address] = []
+    with suppress(TypeError, ValueError):
+        addresses += map(_address, value.split(",") if isinstance(value, str) else value)
+    if addresses:
+        return tuple(addresses)
+    raise Misconfigured(f"{name} must be a list like [['10.0.0.1', 6379], …] or ['10.0.0.1:6379', …]")
 
 
-def _address(name: str, item: object) -> Address:
-    if isinstance(item, str):
-        host, _, port = item.strip().rpartition(":")
-        item = (host.strip("[]"), port)
-    if isinstance(item, Iterable):
-        pair = tuple(item)
-        if len(pair) == 2 and isinstance(pair[0], str) and pair[0]:
-            return pair[0], _PORT("PORT", pair[1])
-    raise Misconfigured(f"an address in {name} is ['10.0.0.1', 6379] or '10.0.0.1:6379'")
+def _address(item: Any) -> Address:
+    host, port = item.strip().rpartition(":")[::2] if isinstance(item, str) else item
+    if not isinstance(host, str) or not host:
+        raise ValueError
+    return host.strip("[]"), _PORT("PORT", port)
 
 
 _PORT: Final = _whole_number(1, 65535)
@@ -168,7 +158,7 @@ class RedisConfig:
             return value
         if not isinstance(value, (str, Mapping)):
             raise Misconfigured(f"Redis is given as a URL like {EXAMPLE} or as a dict, not as {type(value).__name__}")
-        config = cls(**_checked(_parse_url(value) if isinstance(value, str) else _parse_mapping(value)))
+        config = cls(**_checked(_of_url(value) if isinstance(value, str) else _of_mapping(value)))
         if config.patience > RESEND_LIMIT:
             raise Misconfigured(
                 f"SOCKET_TIMEOUT and RETRIES let one command take {config.patience:.0f} s; at most {RESEND_LIMIT:.0f} "
@@ -280,93 +270,74 @@ _ALIASES: Final = {
 _SETTINGS: Final = {"cluster_nodes": "CLUSTER", "sentinel_master": "MASTER"}
 #: options that no query of a URL has
 _NAMED_BY_URL: Final = ("host", "port", "path", "sentinels", "sentinel_master", "cluster_nodes")
-#: options of URLs written for other programs, which have a fixed value here
-_FIXED: Final = (
-    "protocol",
-    "decode_responses",
-    "encoding",
-    "encoding_errors",
-    "retry_on_timeout",
-    "socket_keepalive",
-    "health_check_interval",
-    "client_name",
-    "timeout",
-)
-
 
 # --- reading
 
 
-def _parse_url(url: str) -> dict[str, Any]:
+def _of_url(url: str) -> dict[str, Any]:
     # redis-py's own parser would ignore a database that is no number.
     scheme, separator, _ = url.strip().partition("://")
     scheme = scheme.lower()
-    if not separator:
-        raise Misconfigured(f"the Redis URL has no scheme; write it like {EXAMPLE}, or 'unix:///run/redis.sock'")
-    if scheme not in ("redis", "rediss", "unix"):
-        hint = "; give Sentinel and Cluster as a dict" if "sentinel" in scheme or "cluster" in scheme else ""
-        raise Misconfigured(f"{scheme[:30]}:// is no Redis URL; use redis://, rediss:// (TLS) or unix://{hint}")
-    try:
-        parts = urlsplit(url.strip())
-        port = parts.port
-    except ValueError:
-        parts, port = None, None
+    if not separator or scheme not in ("redis", "rediss", "unix"):
+        given = f"{scheme[:30]}://" if separator else "a text without a scheme"
+        raise Misconfigured(
+            f"{given} is no Redis URL; use redis://, rediss:// (TLS) or unix://, for example {EXAMPLE}; give Sentinel "
+            "and Cluster as a dict"
+        )
+    parts, port = None, None
+    with suppress(ValueError):
+        split = urlsplit(url.strip())
+        parts, port = split, split.port
     if parts is None or parts.fragment:
         # The broken part is most often the tail of a password, so it is not repeated.
         raise Misconfigured(
             "the Redis URL cannot be read: the port is no number, or a password holds one of / ? # [ ] unescaped; "
             "percent-encode it with urllib.parse.quote(password, safe='')"
         )
-    values = _parse_query(parts.query)
-    login = {"username": parts.username, "password": parts.password}
-    values |= {name: unquote(text) for name, text in login.items() if text}
-    path = unquote(parts.path)
+    texts = {"username": parts.username, "password": parts.password}
     if scheme == "unix":
-        if parts.hostname or not path.strip("/"):
+        if parts.hostname or not parts.path.strip("/"):
             raise Misconfigured("a unix:// URL needs the absolute path of the socket: 'unix:///run/redis/redis.sock'")
-        return {**values, "path": path}
-    database = {"db": path.strip("/")} if path.strip("/") else {}
-    host, port = unquote(parts.hostname or "localhost"), 6379 if port is None else port
-    return {**database, **values, "host": host, "port": port, "ssl": scheme == "rediss"}
+        texts["path"] = parts.path
+    else:
+        texts |= {"host": parts.hostname or "localhost", "db": parts.path.strip("/")}
+    values: dict[str, Any] = {name: unquote(text) for name, text in texts.items() if text}
+    return {**values, **_of_query(parts.query), "port": port, "ssl": scheme == "rediss"}
 
 
-def _parse_query(query: str) -> dict[str, Any]:
+def _of_query(query: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         name = _ALIASES.get(name.lower(), name.lower())
-        if name in _FIXED:
-            logger.warning("the option %s of the Redis URL is ignored: django_delayq sets it itself", name)
-        elif name in CHECKS and name not in _NAMED_BY_URL:
+        if name in CHECKS and name not in _NAMED_BY_URL:
             values[name] = value
+        elif name in signature(Redis).parameters:
+            logger.warning("the option %s of the Redis URL is ignored: django_delayq sets it itself", name)
         else:
             option = repr(name) if re.fullmatch(r"[a-z_]{1,40}", name) else "after the '?'"
             raise Misconfigured(f"the Redis URL has an unknown option {option}.{suggest(name, CHECKS)}")
     return values
 
 
-def _parse_mapping(options: Mapping[Any, Any]) -> dict[str, Any]:
+def _of_mapping(options: Mapping[Any, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in options.items():
-        name = str(key).lower()
-        name = _ALIASES.get(name, name)
+        name = _ALIASES.get(str(key).lower(), str(key).lower())
         if name != "url" and name not in CHECKS:
             names = [option.upper() for option in ("url", "cluster", "master", *CHECKS)]
             raise Misconfigured(f"{str(key)[:40]!r} is no option of Redis.{suggest(str(key).upper(), names)}")
-        values[name] = value
-    url = values.pop("url", None)
-    present = {"URL": url is not None, "SENTINELS": "sentinels" in values, "CLUSTER": "cluster_nodes" in values}
-    ways = [name for name, is_given in present.items() if is_given]
+        if value is not None:
+            values[name] = value
+    ways = [name for name in ("url", "sentinels", "cluster_nodes") if name in values]
     if len(ways) > 1:
-        raise Misconfigured(f"{' and '.join(ways)} are different ways to name one Redis; keep one of them")
-    if url is not None:
-        if not isinstance(url, str):
-            raise Misconfigured(f"URL must be a text like {EXAMPLE}, not {type(url).__name__}")
-        return {**_parse_url(url), **{name: value for name, value in values.items() if value is not None}}
+        named = " and ".join(_SETTINGS.get(name, name.upper()) for name in ways)
+        raise Misconfigured(f"{named} are different ways to name one Redis; keep one of them")
     if not ways and not values.keys() & {"host", "path"}:
         raise Misconfigured(
             f"no address of Redis is given; give URL (like {EXAMPLE}), SENTINELS with MASTER, or CLUSTER"
         )
-    return values
+    url = values.pop("url", None)
+    return values if url is None else _of_url(_text("URL", url)) | values
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:

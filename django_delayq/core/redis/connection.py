@@ -7,11 +7,10 @@ a queue (ten silent retries, no time limit at all). Therefore every setting is g
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -21,17 +20,15 @@ from weakref import WeakKeyDictionary
 
 import redis
 from redis import exceptions as redis_errors
-from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.backoff import AbstractBackoff, ExponentialWithJitterBackoff, NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
-from redis.sentinel import Sentinel, SentinelConnectionPool
+from redis.sentinel import Sentinel, SentinelConnectionPool, SentinelManagedSSLConnection
 
 from ..errors import Misconfigured
 from ..thread_lock import ThreadLock
-from . import probe
-from .config import LONGEST_PAUSE, Address, RedisConfig, logger
-from .event_loops import EventLoops
+from .config import LONGEST_PAUSE, RedisConfig
 from .faults import REDIS_ERRORS, Fault, classify
 from .pool import BoundedPool, BoundedSentinelPool, PoolLimits, within
 
@@ -46,15 +43,8 @@ _LONGEST_PAUSE: Final = 0.3
 #: errors while a node of a cluster is replaced, or begins to serve again
 _LOSSES: Final = (redis_errors.ConnectionError, redis_errors.ClusterDownError, redis_errors.SlotNotCoveredError)
 _MOVES: Final = (redis_errors.ClusterError, redis_errors.TryAgainError)
-#: replies of a cluster node that does not hold all keys of a call
-ON_ANOTHER_NODE: Final = (
-    redis_errors.AskError,  # and its subclass MovedError
-    redis_errors.TryAgainError,
-    redis_errors.ClusterError,
-    redis_errors.SlotNotCoveredError,
-)
-#: errors of a cluster node after which the call goes to another node (or waits for the slot to move)
-ELSEWHERE: Final = (*ON_ANOTHER_NODE, redis_errors.ConnectionError, redis_errors.TimeoutError)
+#: errors of a cluster node after which the call goes to another node, or waits; a MovedError is an AskError
+ELSEWHERE: Final = (*_LOSSES, *_MOVES, redis_errors.AskError, redis_errors.TimeoutError)
 
 # Errors after which the same command is sent again. READONLY is among them, because it ends with a new connection,
 # which finds the new master; the script was not run. Every script recognises a repeated command.
@@ -70,7 +60,7 @@ _LOGIN: Final = ("username", "password", "db", "credential_provider", "connectio
 
 
 class Connection:
-    """Connection to a single server at a fixed address, or to another kind of deployment.
+    """Connection to a single server at a fixed address, or to the master that Sentinels name, or to a Cluster.
 
     Thread-safe; nothing connects before the first command. After a fork the child makes connections of its own
     (redis-py compares the process id).
@@ -78,15 +68,20 @@ class Connection:
     Args:
         config: the deployment.
         options: settings of its connections.
+        of_sentinels: login and TLS of the connections to the Sentinels.
     """
 
     #: True for a Redis Cluster
     cluster: ClassVar[bool] = False
+    _pool: BoundedPool
 
-    def __init__(self, config: RedisConfig, options: dict[str, Any], limits: PoolLimits) -> None:
+    def __init__(
+        self, config: RedisConfig, options: dict[str, Any], limits: PoolLimits, of_sentinels: Mapping[str, Any]
+    ) -> None:
         self._config = config
         self._options = options
         self._limits = limits
+        self._of_sentinels = of_sentinels
         #: address without any secret, for logs and messages
         self.display_url = config.display_url
         #: what confirms the writes of new jobs; None = nothing
@@ -96,19 +91,29 @@ class Connection:
         self.max_age = limits.max_age
         #: time limit of a call in seconds, including the wait for a connection, connecting and every retry
         self.patience = limits.patience
-        #: connections of event loops, and their threads
-        self.loops = EventLoops(options, limits)
-        #: pool of the only server, not created by the first of many threads; None on a cluster
-        self.only_pool: BoundedPool | None = None if self.cluster else self._make_pool(options, limits)
+        if not self.cluster:
+            self._pool = self._make_pool(options, limits)  # not by the first of many threads
         self._waiting: WeakKeyDictionary[ConnectionPool, None] = WeakKeyDictionary()
 
     @cached_property
     def client(self) -> redis.Redis | RedisCluster:
         """Client for commands; all threads share it."""
-        return redis.Redis.from_pool(cast(BoundedPool, self.only_pool))
+        return redis.Redis.from_pool(self._pool)
 
     def _make_pool(self, options: dict[str, Any], limits: PoolLimits) -> BoundedPool:
-        return BoundedPool(limits=limits, **_pool_options(options))
+        if not self._config.sentinels:
+            return BoundedPool(limits=limits, **options)
+        # A query to each Sentinel ends within its own time limit and within that of the calling command. There are no
+        # retries, because the next Sentinel is the retry.
+        seconds = options["socket_connect_timeout"]
+        shared = {name: value for name, value in options.items() if name not in _LOGIN and not name.startswith("ssl_")}
+        own = {**self._of_sentinels, **shared, "retry": _retry(0), "socket_timeout": seconds}
+        manager = Sentinel([])
+        manager.sentinels = [
+            redis.Redis(connection_pool=BoundedPool(limits=PoolLimits(patience=seconds), host=host, port=port, **own))
+            for host, port in self._config.sentinels
+        ]
+        return BoundedSentinelPool(self._config.sentinel_master, manager, limits=limits, **options)
 
     def __repr__(self) -> str:
         return f"<Connection {self.display_url}>"
@@ -122,7 +127,34 @@ class Connection:
         Raises:
             Misconfigured: it is not a synchronous redis-py client, or reads from replicas.
         """
-        return _wrapped(client)
+        of_sentinels: dict[str, Any] | None = None
+        pool = getattr(client, "connection_pool", None)
+        if isinstance(client, RedisCluster):
+            settings: dict[str, Any] = client.nodes_manager.connection_kwargs
+            place: dict[str, Any] = {"cluster_nodes": tuple((node.host, int(node.port)) for node in client.get_nodes())}
+        elif not isinstance(client, redis.Redis) or not isinstance(pool, ConnectionPool):
+            raise Misconfigured(
+                f"{type(client).__module__}.{type(client).__qualname__} is no synchronous redis-py client; "
+                "use a URL, or a django-redis cache with the default client class"
+            )
+        else:
+            settings = {**pool.connection_kwargs, "connection_class": pool.connection_class}
+            place = {name: settings[name] for name in ("host", "port", "path") if settings.get(name)}
+        if isinstance(pool, SentinelConnectionPool):
+            if not pool.is_master:
+                raise Misconfigured("the Redis client reads replicas; a queue needs the master: set is_master=True")
+            known = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
+            addresses = tuple((str(one["host"]), int(one["port"])) for one in known)
+            place = {"sentinels": addresses, "sentinel_master": pool.service_name}
+            of_sentinels = dict(pool.sentinel_manager.sentinel_kwargs)
+            if of_sentinels.pop("ssl", False):
+                of_sentinels["connection_class"] = SSLConnection
+        login: dict[str, Any] = {name: settings.get(name) for name in ("username", "password")}
+        ssl = bool(settings.get("ssl")) or issubclass(settings.get("connection_class", object), SSLConnection)
+        ssl_options = {name: value for name, value in settings.items() if name.startswith("ssl_")}
+        config = RedisConfig(**login, **place, db=int(settings.get("db") or 0), ssl=ssl, ssl_options=ssl_options)
+        kept = ("credential_provider", "connection_class")
+        return connect(config, {name: settings[name] for name in kept if settings.get(name) is not None}, of_sentinels)
 
     def hurried(self, seconds: float) -> Self:
         """Return another connection to the same deployment, for callers that prefer an early error to a long wait.
@@ -130,39 +162,24 @@ class Connection:
         Args:
             seconds: time limit of a call. A lost connection is replaced once within that time.
         """
-        lost = (redis_errors.ConnectionError, redis_errors.ReadOnlyError)
-        options = self._options | {
-            "socket_timeout": seconds,
-            "socket_connect_timeout": seconds,
-            "retry": Retry(NoBackoff(), 1, supported_errors=lost),
-            "retry_on_error": list(lost),
-        }
-        return self._with(options, replace(self._limits, patience=seconds))
+        options = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": _retry(1)}
+        limits = replace(self._limits, patience=seconds)
+        return type(self)(self._config, self._options | options, limits, self._of_sentinels)
 
-    def _with(self, options: dict[str, Any], limits: PoolLimits) -> Self:
-        return type(self)(self._config, options, limits)
-
-    def blocking(self, wait: float | None = None, *, key: str | bytes | None = None) -> redis.Redis:
+    def blocking(self) -> redis.Redis:
         """Return a separate client for BLPOP or pub/sub; never share it between threads, close it after use.
 
-        Its reads have no time limit, and no command is sent twice. TCP keepalive detects a lost peer.
-
-        Args:
-            wait: the longest wait in seconds that the caller will request; reads then end 5 s after it.
-            key: on a cluster, the client talks to the node that holds this key (default: any master).
+        Its reads have no time limit, and no command is sent twice. TCP keepalive detects a lost peer. On a cluster it
+        talks to any master.
         """
-        pool = self._waiting_pool(None if wait is None else wait + 5.0, key)
+        options = self._options | self._address() | {"retry": _retry(0), "socket_timeout": None}
+        pool = self._make_pool(options, PoolLimits(self._limits.connections))
         self._waiting[pool] = None
         # Not from_pool(): `blocking().pubsub()` must not lose its pool when the client is collected.
         return redis.Redis(connection_pool=pool)
 
-    def _waiting_pool(self, seconds: float | None, key: str | bytes | None) -> BoundedPool:
-        """Return a pool for blocking calls on the node of ``key``: without retries, a deadline and an age."""
-        options = self._options | self._address(key) | _no_retries() | {"socket_timeout": seconds}
-        return self._make_pool(options, replace(self._limits, patience=math.inf, max_age=None))
-
-    def _address(self, key: str | bytes | None) -> dict[str, Any]:
-        """Return the address of the node of ``key``, unless the options name it."""
+    def _address(self) -> dict[str, Any]:
+        """Return the address of a server, unless the options name it."""
         return {}
 
     def pool(self, key: bytes) -> BoundedPool:
@@ -171,7 +188,7 @@ class Connection:
         Raises:
             SlotNotCoveredError: no node is known that holds it.
         """
-        return cast(BoundedPool, self.only_pool)
+        return self._pool
 
     def limited(self, seconds: float) -> AbstractContextManager[None]:
         """Return a block in which, on a cluster, the commands of this thread together take at most so many seconds.
@@ -181,13 +198,20 @@ class Connection:
         """
         return within(time.monotonic() + seconds if self.cluster else None)
 
-    def ask_any(self, command: Callable[..., T]) -> T:
-        """Return the reply of any server; on a cluster the first of the masters that answers.
+    def each_server(self, command: Callable[..., T]) -> Iterator[tuple[Any, T | Exception]]:
+        """Yield each server's reply to a method of the client; on a cluster node and reply, or error, of each master.
 
-        Args:
-            command: method of the client, without arguments.
+        A node that does not answer costs ``PARTIAL_SECONDS``.
         """
-        return command()
+        yield None, command()
+
+    def ask_any(self, command: Callable[..., T]) -> T:
+        """Return the reply of any server to a method of the client; on a cluster the first of the masters' replies."""
+        reply: T | Exception = redis_errors.ClusterDownError("CLUSTERDOWN no master is known")
+        for _, reply in self.each_server(command):
+            if not isinstance(reply, Exception):
+                return reply
+        raise cast(Exception, reply)
 
     def slots_of(self, key: bytes) -> str:
         """Return the slots of the cluster's node that holds ``key``, and its address, as far as this client can tell.
@@ -200,44 +224,18 @@ class Connection:
         """Return slots and address of each master of a cluster that does not answer."""
         return []
 
-    def run(
-        self, source: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None, outlasts: bool = False
-    ) -> Any:
+    def run(self, source: str, keys: tuple[bytes, ...], *args: Any, until: float, outlasts: bool = False) -> Any:
         """Run a script by its source, wherever its keys are now.
 
         While a slot moves from one node of a cluster to another, its keys are spread over both: Redis refuses a script
         (TRYAGAIN) until the move is over. The call waits for that, up to ten seconds.
 
         Args:
-            until: end (monotonic) of the call; None = ``patience`` from now.
+            until: end (monotonic) of the call.
             outlasts: wait until then for a node that refuses connections or begins to serve: a replica takes its place.
         """
-        with within(time.monotonic() + self.patience if until is None else until):
+        with within(until):
             return self.client.eval(source, len(keys), *keys, *args)
-
-    async def exchange_on_loop(self, key: bytes, packed: bytes, until: float) -> Any:
-        """Send a packed command from the running event loop, once; see :meth:`EventLoops.exchange`.
-
-        Args:
-            key: determines the node on a cluster.
-        """
-        return await self.loops.exchange(self.pool(key), packed, until)
-
-    def check(self) -> dict[str, Any]:
-        """Check that the server is fit for a queue; return its ``INFO``.
-
-        Raises:
-            Misconfigured: an operator has to change something (password, scheme, version, kind of deployment).
-            QueueUnavailable: it cannot be reached or does not serve now.
-        """
-        # Without retries: the caller needs the present state.
-        make_pool = partial(self._waiting_pool, self._options["socket_timeout"], None)
-        return probe.check(make_pool, self.display_url, cluster=self.cluster)
-
-    def reconnect(self) -> None:
-        """Close idle connections, so that the next command resolves the address again."""
-        for pool in self._pools():
-            pool.disconnect(inuse_connections=False)
 
     def close(self) -> None:
         """Close all its connections, also those of blocking clients. The next command opens new ones.
@@ -248,62 +246,16 @@ class Connection:
             waiting = reference()
             if waiting is not None:
                 waiting.disconnect()
-        self.loops.close()
         for pool in self._pools():
             pool.close()
 
     def _pools(self) -> list[BoundedPool]:
         """Return the pools of the client for commands, as far as there are any."""
-        return [cast(BoundedPool, self.only_pool)]
+        return [self._pool]
 
 
-def _pool_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a client as those of a pool."""
-    if options.get("ssl"):
-        options = {"connection_class": SSLConnection} | options
-    return {name: value for name, value in options.items() if name != "ssl"}
-
-
-def _no_retries() -> dict[str, Any]:
-    return {"retry": Retry(NoBackoff(), 0, supported_errors=_RETRIED), "retry_on_error": []}
-
-
-# --- Sentinels
-
-
-class SentinelConnection(Connection):
-    """Connection to the master that Sentinels name.
-
-    Args:
-        own: login and TLS of the connections to the Sentinels.
-    """
-
-    def __init__(
-        self, config: RedisConfig, options: dict[str, Any], limits: PoolLimits, own: Mapping[str, Any]
-    ) -> None:
-        self._own = own
-        super().__init__(config, options, limits)
-
-    def _with(self, options: dict[str, Any], limits: PoolLimits) -> Self:
-        return type(self)(self._config, options, limits, self._own)
-
-    def _make_pool(self, options: dict[str, Any], limits: PoolLimits) -> BoundedPool:
-        shared = {name: value for name, value in options.items() if name not in _LOGIN and not name.startswith("ssl")}
-        # No retries, because the next Sentinel is the retry.
-        own = {**self._own, **shared, **_no_retries(), "socket_timeout": options["socket_connect_timeout"]}
-        manager = bounded_sentinels(self._config.sentinels, own)
-        return BoundedSentinelPool(self._config.sentinel_master, manager, limits=limits, **options)
-
-
-def bounded_sentinels(addresses: Iterable[Address], settings: dict[str, Any]) -> Sentinel:
-    """Return the Sentinels; a query to each ends within its own time limit and within that of the calling command."""
-    manager = Sentinel(list(addresses), sentinel_kwargs=settings)
-    for client in manager.sentinels:
-        pool = client.connection_pool
-        limits = PoolLimits(patience=settings["socket_timeout"])
-        options = {**pool.connection_kwargs, "connection_class": pool.connection_class}
-        client.connection_pool = BoundedPool(limits=limits, **options)
-    return manager
+def _retry(times: int, backoff: AbstractBackoff | None = None) -> Retry:
+    return Retry(backoff or NoBackoff(), times, supported_errors=_RETRIED)
 
 
 # --- Cluster
@@ -318,7 +270,8 @@ class _Cluster(RedisCluster):
     def __init__(self, *, patience: float, **options: Any) -> None:
         #: time limit of a command in seconds, however many nodes it needs
         self._patience = patience
-        self._newcomers: dict[str, ClusterNode] = {}
+        #: nodes that redirects named, and that were in no list at that time
+        self.newcomers: dict[str, ClusterNode] = {}
         super().__init__(**options)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -329,12 +282,8 @@ class _Cluster(RedisCluster):
         node = super().get_node(host, port, node_name)  # type: ignore[no-untyped-call]
         if node is None and node_name:
             address, _, number = node_name.rpartition(":")
-            node = self._newcomers.setdefault(node_name, ClusterNode(address, int(number)))
+            node = self.newcomers.setdefault(node_name, ClusterNode(address, int(number)))
         return node
-
-    def known_nodes(self) -> list[ClusterNode]:
-        """Return the nodes of the list, and those that redirects named."""
-        return [*self.get_nodes(), *self._newcomers.values()]  # type: ignore[no-untyped-call]
 
 
 class ClusterConnection(Connection):
@@ -342,8 +291,8 @@ class ClusterConnection(Connection):
 
     cluster = True
 
-    def __init__(self, config: RedisConfig, options: dict[str, Any], limits: PoolLimits) -> None:
-        super().__init__(config, options, limits)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         #: seconds to wait for a slot that is moving to another node
         self.moving_seconds = MOVING
         self._client: _Cluster | None = None
@@ -355,15 +304,14 @@ class ClusterConnection(Connection):
         """Client for commands; all threads share it. It reads the slots when it is created."""
         if self._client is None:
             with self._lock:
-                if self._client is None:
-                    self._client = self._create_client()
+                self._client = self._client or self._create_client()
         return self._client
 
     def _create_client(self) -> _Cluster:
         (host, port), *others = self._config.cluster_nodes
-        options = {name: value for name, value in _pool_options(self._options).items() if name != "retry_on_error"}
+        options = {name: value for name, value in self._options.items() if name != "retry_on_error"}
         try:
-            with within(time.monotonic() + self._limits.patience):
+            with within(time.monotonic() + self.patience):
                 # One silent node must not stop the queues of the others.
                 return _Cluster(
                     # redis-py accepts another class of pools only together with a URL.
@@ -371,34 +319,33 @@ class ClusterConnection(Connection):
                     startup_nodes=[ClusterNode(host, port) for host, port in others],
                     require_full_coverage=False,
                     connection_pool_class=partial(BoundedPool, limits=self._limits),
-                    patience=self._limits.patience,
+                    patience=self.patience,
                     **options,
                 )
         except IndexError as error:  # raised by redis-py for a cluster that has no slots yet
             raise redis_errors.ClusterDownError("CLUSTERDOWN no slot is served by any node") from error
 
-    def _address(self, key: str | bytes | None) -> dict[str, Any]:
-        client = self.client
-        nodes: list[Any] = [client.get_node_from_key(key)] if key is not None else client.get_primaries()
-        # In turn, so that a caller whose node fell silent gets another one.
-        node = nodes[next(self._turns) % len(nodes)] if nodes else None
-        if node is None:
+    def _address(self) -> dict[str, Any]:
+        nodes: Any = self.client.get_primaries()
+        if not nodes:
             raise redis_errors.ClusterDownError("CLUSTERDOWN no master is known")
+        # In turn, so that a caller whose node fell silent gets another one.
+        node = nodes[next(self._turns) % len(nodes)]
         return {"host": node.host, "port": node.port}
 
     def pool(self, key: bytes) -> BoundedPool:
         client: Any = self.client
         return cast(BoundedPool, client.get_redis_connection(client.get_node_from_key(key)).connection_pool)
 
-    def ask_any(self, command: Callable[..., T]) -> T:
-        failure: Exception = redis_errors.ClusterDownError("CLUSTERDOWN no master is known")
+    def each_server(self, command: Callable[..., T]) -> Iterator[tuple[Any, T | Exception]]:
         for node in cast(Any, self.client).get_primaries():
+            reply: T | Exception
             try:
                 with self.limited(PARTIAL_SECONDS):
-                    return command(target_nodes=node)
+                    reply = command(target_nodes=node)
             except REDIS_ERRORS as error:
-                failure = error
-        raise failure
+                reply = error
+            yield node, reply
 
     def slots_of(self, key: bytes) -> str:
         client: Any = self.client
@@ -406,19 +353,11 @@ class ClusterConnection(Connection):
             node = client.get_node_from_key(key)
         except redis_errors.RedisClusterException:
             node = None
-        if node is None:
-            return f"slot {client.keyslot(key)}, which no node serves"
-        return self._slots_of_node(node)
+        return self._slots_of_node(node) if node else f"slot {client.keyslot(key)}, which no node serves"
 
     def silent_masters(self) -> list[str]:
-        silent, client = [], cast(Any, self.client)
-        for node in client.get_primaries():
-            try:
-                with self.limited(PARTIAL_SECONDS):
-                    client.ping(target_nodes=node)
-            except REDIS_ERRORS:
-                silent.append(self._slots_of_node(node))
-        return silent
+        replies = self.each_server(self.client.ping)
+        return [self._slots_of_node(node) for node, reply in replies if isinstance(reply, Exception)]
 
     def _slots_of_node(self, node: Any) -> str:
         cache = cast(Any, self.client).nodes_manager.slots_cache
@@ -427,113 +366,69 @@ class ClusterConnection(Connection):
         ranges = [f"{slots[low]}-{slots[high - 1]}" for low, high in pairwise(breaks) if low < high]
         return f"slots {', '.join(ranges)} of {node.name}"
 
-    def run(
-        self, source: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None, outlasts: bool = False
-    ) -> Any:
-        until = time.monotonic() + self.patience if until is None else until
+    def run(self, source: str, keys: tuple[bytes, ...], *args: Any, until: float, outlasts: bool = False) -> Any:
         moved_by = min(until, time.monotonic() + self.moving_seconds)
         while True:
             try:
                 return super().run(source, keys, *args, until=until)
             except _LOSSES as error:
-                pause = _pause_of_failover(error, until if outlasts else 0.0)
-            except _MOVES as error:
-                pause = _pause_of_move(error, moved_by)
+                pause, end = random.uniform(0.1, _LONGEST_PAUSE), until if outlasts else 0.0
+                if classify(error) is not Fault.TRANSIENT or time.monotonic() + pause > end:
+                    raise
+            except _MOVES:
+                pause = random.uniform(0.005, 0.05)
+                if time.monotonic() > moved_by:
+                    raise
             time.sleep(pause)
 
     def _pools(self) -> list[BoundedPool]:
-        nodes = [] if self._client is None else self._client.known_nodes()
+        client: Any = self._client
+        nodes = [*client.get_nodes(), *client.newcomers.values()] if client else []
         return [node.redis_connection.connection_pool for node in nodes if node.redis_connection is not None]
-
-
-def _pause_of_move(error: Exception, moved_by: float) -> float:
-    """Return the seconds to wait for a slot that moves; raise the error if it is not a move, or takes too long."""
-    if time.monotonic() > moved_by:
-        raise error
-    return random.uniform(0.005, 0.05)
-
-
-def _pause_of_failover(error: Exception, until: float) -> float:
-    """Return the seconds to wait for the replica of a lost node; raise the error if waiting is useless, or too long."""
-    if classify(error) is not Fault.TRANSIENT or time.monotonic() + _LONGEST_PAUSE > until:
-        raise error
-    return random.uniform(0.1, _LONGEST_PAUSE)
 
 
 # --- making one
 
 
-def connect(config: RedisConfig) -> Connection:
-    """Return the connection to the deployment of ``config``. It connects with the first command, not here."""
-    return _connect(config, {})
+def connect(
+    config: RedisConfig, adopted: Mapping[str, Any] | None = None, of_sentinels: Mapping[str, Any] | None = None
+) -> Connection:
+    """Return the connection to the deployment of ``config``. It connects with the first command, not here.
 
-
-def _connect(config: RedisConfig, adopted: dict[str, Any], own: Mapping[str, Any] | None = None) -> Connection:
-    """Return the connection to a deployment, with further options of its connections, and of those to Sentinels."""
-    limits = PoolLimits(config.max_connections, config.patience, config.max_connection_age)
+    Args:
+        adopted: further options of its connections.
+        of_sentinels: options of the connections to the Sentinels, in place of those of ``config``.
+    """
     backoff = ExponentialWithJitterBackoff(base=0.02, cap=LONGEST_PAUSE)
-    settings: dict[str, Any] = {
+    options: dict[str, Any] = {
+        "username": config.username,
+        "password": config.password,
         "socket_timeout": config.socket_timeout,
         "socket_connect_timeout": config.connect_timeout,
-        "retry": Retry(backoff, config.retries, supported_errors=_RETRIED),
+        "retry": _retry(config.retries, backoff),
         "retry_on_error": list(_RETRIED),  # redis-py before 6 checks this list, too
         "health_check_interval": 0,  # an extra step in each call; the command itself detects the same problems
         "protocol": 2,
         "decode_responses": False,
         "encoding": "utf-8",
     }
-    tls: dict[str, Any] = {"ssl": True, **config.ssl_options} if config.ssl and not config.path else {}
-    if not config.path:
-        settings |= {"socket_keepalive": True, "socket_keepalive_options": _KEEPALIVE}
-    options = {**settings, **tls, "username": config.username, "password": config.password, **adopted}
+    tls: dict[str, Any] = {}
+    if config.path:
+        options |= {"connection_class": UnixDomainSocketConnection, "path": config.path}
+    else:
+        options |= {"socket_keepalive": True, "socket_keepalive_options": _KEEPALIVE}
+        if config.ssl:
+            tls = {"connection_class": SSLConnection, **config.ssl_options}
+    options |= tls
+    if tls and config.sentinels:
+        options["connection_class"] = SentinelManagedSSLConnection
+    options |= adopted or {}
+    limits = PoolLimits(config.max_connections, config.patience, config.max_connection_age)
     if config.cluster_nodes:
-        return ClusterConnection(config, options, limits)
+        return ClusterConnection(config, options, limits, {})
     options["db"] = config.db
     if config.sentinels:
         login = {"username": config.sentinel_username, "password": config.sentinel_password}
-        return SentinelConnection(config, options, limits, {**login, **tls} if own is None else own)
-    if config.path:
-        address: dict[str, Any] = {"connection_class": UnixDomainSocketConnection, "path": config.path}
-    else:
-        address = {"host": config.host, "port": config.port}
-    return Connection(config, address | options, limits)
-
-
-def _wrapped(client: Any) -> Connection:
-    """Return the connection to the deployment of a redis-py client; see :meth:`Connection.wrap`."""
-    if isinstance(client, RedisCluster):
-        nodes = tuple((str(node.host), int(node.port)) for node in client.get_nodes())
-        return _adopted(client.nodes_manager.connection_kwargs, {"cluster_nodes": nodes, "db": 0})
-    pool = getattr(client, "connection_pool", None)
-    if not isinstance(client, redis.Redis) or not isinstance(pool, ConnectionPool):
-        raise Misconfigured(
-            f"{type(client).__module__}.{type(client).__qualname__} is no synchronous redis-py client; "
-            "use a URL, or a django-redis cache with the default client class"
-        )
-    settings = {**pool.connection_kwargs, "connection_class": pool.connection_class}
-    if not isinstance(pool, SentinelConnectionPool):
-        return _adopted(settings, {name: settings[name] for name in ("host", "port", "path") if settings.get(name)})
-    if not pool.is_master:
-        raise Misconfigured("the Redis client connects to replicas; a queue needs the master: set is_master=True")
-    of_sentinels = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
-    addresses = tuple((str(one["host"]), int(one["port"])) for one in of_sentinels)
-    place = {"sentinels": addresses, "sentinel_master": pool.service_name}
-    return _adopted(settings, place, pool.sentinel_manager.sentinel_kwargs)
-
-
-def _adopted(settings: dict[str, Any], place: dict[str, Any], own: Mapping[str, Any] | None = None) -> Connection:
-    """Return the connection to a place, with login, TLS and class of a foreign client's connections."""
-    if settings.get("decode_responses"):
-        logger.warning(
-            "the given Redis client decodes responses; django_delayq needs bytes, so it makes connections of its own"
-        )
-    options: dict[str, Any] = {
-        "username": settings.get("username"),
-        "password": settings.get("password"),
-        "db": int(settings.get("db") or 0),
-        "ssl": bool(settings.get("ssl")) or issubclass(settings.get("connection_class", object), SSLConnection),
-        "ssl_options": {name: value for name, value in settings.items() if name.startswith("ssl_")},
-    }
-    kept = ("credential_provider", "connection_class")
-    adopted = {name: settings[name] for name in kept if settings.get(name) is not None}
-    return _connect(RedisConfig(**options | place), adopted, own)
+        return Connection(config, options, limits, {**login, **tls} if of_sentinels is None else of_sentinels)
+    address = {} if config.path else {"host": config.host, "port": config.port}
+    return Connection(config, options | address, limits, {})

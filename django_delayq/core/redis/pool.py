@@ -7,7 +7,6 @@ the wait for it, connecting, and each attempt have time limits of their own. Her
 from __future__ import annotations
 
 import math
-import os
 import random
 import threading
 import time
@@ -17,48 +16,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakSet
 
 from redis import exceptions as redis_errors
-from redis.connection import ConnectionPool
+from redis.connection import AbstractConnection, ConnectionPool
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
-if TYPE_CHECKING:
-
-    class _Base:
-        """Attributes and methods of redis-py's connections."""
-
-        retry: Retry
-        socket_timeout: float | None
-        socket_connect_timeout: float | None
-        _sock: Any
-
-        def __init__(self, **options: Any) -> None: ...
-        def connect(self) -> None: ...
-        def disconnect(self, *args: Any, **options: Any) -> None: ...
-        def send_command(self, *args: Any, **options: Any) -> None: ...
-        def send_packed_command(self, command: Any, check_health: bool = True) -> None: ...
-        def read_response(self, *args: Any, **options: Any) -> Any: ...
-        def can_read(self, timeout: float = 0) -> bool: ...
-        def _connect(self) -> Any: ...
-
-else:
-    _Base = object
+from .faults import REDIS_ERRORS, Fault, classify
 
 T = TypeVar("T")
+_Base: Any = AbstractConnection
 
 #: seconds in which a node of a cluster has to name the slots
 SLOTS_SECONDS: Final = 1.0
-#: options of a connection that name its server
-_ADDRESS: Final = ("host", "port", "path")
-#: errors after which a retry is useless
-_HOPELESS: Final = (
-    redis_errors.AuthenticationError,
-    redis_errors.AuthorizationError,
-    redis_errors.MaxConnectionsError,
-)
+#: age of a connection that is closed when its caller releases it
+CLOSED: Final = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +48,6 @@ class PoolLimits:
     connections: int = 100
     patience: float = math.inf
     max_age: float | None = None
-
-
-_NO_LIMITS: Final = PoolLimits()
 
 
 def end_of(max_age: float | None) -> float:
@@ -110,9 +81,9 @@ def within(until: float | None) -> Iterator[None]:
         _thread.until = outer
 
 
-def deadline_of_thread() -> float | None:
-    """Return the deadline set by :func:`within` for this thread."""
-    return _thread.until
+def end_of_call(patience: float) -> float:
+    """Return the end (monotonic) of a call that begins now: the deadline of this thread, or that of its patience."""
+    return time.monotonic() + patience if _thread.until is None else _thread.until
 
 
 def last_sent(since: float) -> float:
@@ -160,19 +131,23 @@ class CallRetry(Retry):
                     fail(error, failures) if with_failure_count else fail(error)
                     pause = self._backoff.compute(failures)
                     is_last = failures > self._retries or time.monotonic() + pause >= self.until
-                    if is_last or isinstance(error, _HOPELESS) or (is_retryable and not is_retryable(error)):
+                    if is_last or classify(error) is not Fault.TRANSIENT or (is_retryable and not is_retryable(error)):
                         raise
                 time.sleep(pause)
         finally:
             self.until = None
 
-    @property
-    def errors(self) -> tuple[type[Exception], ...]:
-        """Errors after which the same command may be sent again."""
-        return self._supported_errors
+    def limited(self, seconds: float | None) -> float | None:
+        """Return the time limit of a step: its own one, or the time left for the call."""
+        if self.until is None or self.until == math.inf:
+            return seconds
+        remaining = self.until - time.monotonic()
+        if remaining <= 0:
+            raise redis_errors.TimeoutError("no answer within the time that a call may take")
+        return remaining if seconds is None else min(seconds, remaining)
 
 
-class Link(_Base):
+class Link(_Base):  # type: ignore[misc]  # half of its methods have no annotations
     """Mixin for redis-py's connections: connecting is tried once and shares the deadline of the call that needs it.
 
     It connects at the first send, so that connecting, the handshake and the command make one attempt.
@@ -182,17 +157,15 @@ class Link(_Base):
     """
 
     retry: CallRetry
+    socket_timeout: float | None
+    socket_connect_timeout: float | None
 
-    def __init__(self, *, limits: PoolLimits = _NO_LIMITS, **options: Any) -> None:
+    def __init__(self, *, limits: PoolLimits, **options: Any) -> None:
         super().__init__(**options)
         self.retry = CallRetry(self.retry, limits.patience)
         self._max_age = limits.max_age
-        #: True if it is to be closed when it is released
-        self.closes = False
         #: moment (monotonic) at which it is to be replaced
         self.old_at = math.inf
-        #: True if the socket's time limit may differ from ``socket_timeout``
-        self._limited = False
 
     # --- interface of redis-py
 
@@ -200,18 +173,17 @@ class Link(_Base):
         """Connect and shake hands, unless connected."""
         if self._sock is not None:
             return
-        call = self.retry
-        call.connecting = self._limited = True
+        self.retry.connecting = True
         try:
-            with within(call.until):
+            with within(self.retry.until):
                 super().connect()
         finally:
-            call.connecting = False
+            self.retry.connecting = False
         self.old_at = end_of(self._max_age)
 
     def _connect(self) -> Any:
         limits = self.socket_timeout, self.socket_connect_timeout
-        self.socket_timeout, self.socket_connect_timeout = map(self._bounded, limits)
+        self.socket_timeout, self.socket_connect_timeout = map(self.retry.limited, limits)
         try:
             return super()._connect()
         finally:
@@ -224,73 +196,23 @@ class Link(_Base):
         to another node wait, so a silent one must not take the whole time limit of a call.
         """
         if args[0] == "CLUSTER SLOTS":
-            until, end = self.retry.until, time.monotonic() + SLOTS_SECONDS
-            self.limit(end if until is None else min(until, end))
+            self.retry.until = min(self.retry.until or math.inf, time.monotonic() + SLOTS_SECONDS)
         super().send_command(*args, **options)
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a packed command; connect first if necessary."""
         if self._sock is None:
             self.connect()
-        if self._limited:
-            seconds = self._bounded(self.socket_timeout)
-            if self._sock is not None:  # None if another thread closed it
-                self._sock.settimeout(seconds)
-            self._limited = self.retry.connecting or seconds != self.socket_timeout
+        self.allow(self.retry.limited(self.socket_timeout))
         _thread.sent_at = time.monotonic()
         super().send_packed_command(command, check_health)
 
-    # --- for packed calls
+    # --- for the pool and packed calls
 
-    def exchange(self, packed: bytes) -> Any:
-        """Send a packed command and return the reply, after as many attempts as the policy and the deadline allow."""
-
-        def attempt() -> Any:
-            self.send_packed_command([packed], False)
-            return self.read_response()
-
-        try:
-            return self.retry.call_with_retry(attempt, self.disconnect)
-        except BaseException as error:
-            if not isinstance(error, redis_errors.ResponseError):
-                self.disconnect()  # a reply may be left on it
-            raise
-
-    # --- for the pool
-
-    def limit(self, until: float) -> None:
-        """Set the deadline of the call in progress."""
-        self.retry.until = until
-        if self.socket_timeout is None or until - time.monotonic() < self.socket_timeout:
-            self._limited = True
-
-    def allow(self, seconds: float) -> None:
-        """Give the reply that is read next so much time, beyond the deadline of the call. That of retries stays."""
-        self._limited = True
-        if self._sock is not None:
+    def allow(self, seconds: float | None) -> None:
+        """Give the next step so much time, even beyond the deadline of the call."""
+        if self._sock is not None:  # None if another thread closed it
             self._sock.settimeout(seconds)
-
-    @property
-    def is_open(self) -> bool:
-        """True while it is connected, as far as this process can tell."""
-        return self._sock is not None
-
-    def is_stale(self) -> bool:
-        """Return True if the peer closed the connection, or if unread data is left on it."""
-        try:
-            return self._sock is not None and bool(self.can_read())
-        except (redis_errors.RedisError, OSError):
-            return True
-
-    def _bounded(self, seconds: float | None) -> float | None:
-        """Return the time limit of a step: its own one, or the time left for the call."""
-        until = self.retry.until
-        if until is None or until == math.inf:
-            return seconds
-        remaining = until - time.monotonic()
-        if remaining <= 0:
-            raise redis_errors.TimeoutError("no answer within the time that a call may take")
-        return remaining if seconds is None else min(seconds, remaining)
 
 
 @cache
@@ -338,50 +260,59 @@ class BoundedPool(ConnectionPool):
     def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
         """Return a connection for a command of redis-py; see :meth:`take`."""
         link = self.take()
-        if link.is_stale():
+        try:
+            if link._sock is not None and link.can_read():  # the peer closed it, or unread data is left on it
+                link.disconnect()
+        except REDIS_ERRORS:
             link.disconnect()
         return link
 
     def release(self, connection: Any) -> None:
         """Take a connection back, and pass it to the longest-waiting caller."""
-        if self.pid != os.getpid():
-            self._checkpid()
+        self._checkpid()
         with self._lock:
             if connection not in self._in_use_connections:  # released before, or the parent process's
                 return
             connection.retry.until = None
-            if connection.closes:
-                connection.closes = False
+            if connection.old_at == CLOSED:
                 connection.disconnect()
             if self._waiting:
                 self._waiting.popleft().put(connection)
                 return
             self._in_use_connections.discard(connection)
-            if connection.is_open:
-                self._available_connections.append(connection)
-            else:
-                self._available_connections.insert(0, connection)  # open ones are used first
+            self._available_connections.append(connection)
 
     def close(self) -> None:
         """Close the idle connections now, and those in use as soon as their callers release them."""
-        if self.pid != os.getpid():
-            self._checkpid()
+        self._checkpid()
         with self._lock:  # other threads take connections
-            for link in self._in_use_connections:
-                link.closes = True
             for link in self._available_connections:
                 link.disconnect()
-
-    def address(self) -> tuple[tuple[str, Any], ...]:
-        """Return the options that name the server of the pool, for pools of another kind."""
-        return tuple((name, self.connection_kwargs[name]) for name in _ADDRESS if name in self.connection_kwargs)
-
-    @property
-    def in_use(self) -> int:
-        """Number of connections that callers hold."""
-        return len(self._in_use_connections)
+            for link in self._in_use_connections:
+                link.old_at = CLOSED
 
     # --- for packed calls
+
+    def exchange(self, packed: bytes, until: float | None = None) -> Any:
+        """Send a packed command and return the reply, after as many attempts as the policy and the deadline allow.
+
+        Args:
+            until: see :meth:`take`.
+        """
+        link = self.take(until)
+
+        def attempt() -> Any:
+            link.send_packed_command([packed], False)
+            return link.read_response()
+
+        try:
+            return link.retry.call_with_retry(attempt, link.disconnect)
+        except BaseException as error:
+            if not isinstance(error, redis_errors.ResponseError):
+                link.disconnect()  # a reply may be left on it
+            raise
+        finally:
+            self.release(link)
 
     def take(self, until: float | None = None) -> Link:
         """Return a connection, to be returned by :meth:`release`.
@@ -392,23 +323,23 @@ class BoundedPool(ConnectionPool):
         Raises:
             MaxConnectionsError: all connections were in use until then.
         """
-        if self.pid != os.getpid():
-            self._checkpid()
+        self._checkpid()
         with self._lock:
             link = self._find_free()
             if link is None:
                 place: SimpleQueue[Link] = SimpleQueue()
                 self._waiting.append(place)
-        if until is None:
-            until = _thread.until
+        until = _thread.until if until is None else until
         if link is None:
-            until = time.monotonic() + self.limits.patience if until is None else until
+            until = end_of_call(self.limits.patience) if until is None else until
             link = self._wait(place, until)
-        if until is not None:
-            link.limit(until)
-        if time.monotonic() >= link.old_at:
+        link.retry.until = until
+        if (now := time.monotonic()) >= link.old_at:
             link.disconnect()  # it reconnects before it sends
-            self._close_old()
+            with self._lock:
+                for idle in self._available_connections:
+                    if now >= idle.old_at:
+                        idle.disconnect()
         return link
 
     @property
@@ -447,22 +378,9 @@ class BoundedPool(ConnectionPool):
                 ) from None
             raise
 
-    def _close_old(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            for idle in self._available_connections:
-                if now >= idle.old_at:
-                    idle.disconnect()
-
 
 class BoundedSentinelPool(BoundedPool, SentinelConnectionPool):
     """Bounded pool for the master that Sentinels name."""
-
-    def address(self) -> tuple[tuple[str, Any], ...]:
-        """Return host and port of the master to which this pool has connected last."""
-        if self.master_address is None:
-            raise redis_errors.ConnectionError("the Sentinels were not asked for the master yet")
-        return tuple(zip(("host", "port"), self.master_address, strict=True))
 
     def release(self, connection: Any) -> None:
         """Release a connection, see :meth:`BoundedPool.release`. A connection to an earlier master is closed."""

@@ -13,17 +13,16 @@ its connection wrote last. Both calls reach the same server, and its writes arri
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any, Final, NoReturn, TypeAlias, cast
 
 from redis import exceptions as redis_errors
@@ -33,9 +32,9 @@ from ..errors import Misconfigured, NotConfirmed, QueueFull, QueueUnavailable
 from ..records.keys import SHARD_KEYS, Shard
 from .config import Confirmation
 from .connection import ELSEWHERE, PARTIAL_SECONDS, Connection
-from .faults import REDIS_ERRORS, Fault, classify, without_permission
-from .pool import BoundedPool, deadline_of_thread, within
-from .probe import by_server, server_version
+from .faults import REDIS_ERRORS, Fault, classify
+from .pool import BoundedPool, end_of_call, within
+from .probe import by_server, version_of
 
 #: ``observe(verb, seconds, failed)``: the script's name, the caller's waiting time including retries, and True if the
 #: call raised. It runs in the thread of the call, so it should be short and must not block.
@@ -44,20 +43,19 @@ Observer: TypeAlias = Callable[[str, float, bool], object]
 logger: Final = logging.getLogger(__name__)
 
 #: maximum number of packed call headers that are cached, 1.5 kB each
-MOST_HEADS: Final = 20_000
+_MOST_HEADS: Final = 20_000
 #: keys of a script that works on one shard, with its wake list
 _MOST_KEYS: Final = len(SHARD_KEYS) + 1
 #: scripts of callers that do nothing else meanwhile. Loops over shards go on with the next one
 _OF_PRODUCERS: Final = frozenset({"schedule", "schedule_fresh", "cancel", "reschedule"})
 _SCRIPT_FLAGS_SINCE: Final = (7, 0)
-#: keys of calls that are sent in one piece: 32 MB
-_KEYS_TOGETHER: Final = 16_384 * _MOST_KEYS
-#: shortest and longest time limit of a reply, seconds: one that has arrived is read although the time is over
-_REPLY_SECONDS: Final = (0.001, 3600.0)
+#: shortest time limit of a reply, seconds: one that has arrived is read although the time is over
+_REPLY_SECONDS: Final = 0.001
 #: seconds that the reply to a wait for confirmation may come after the wait's own end
 _GRACE: Final = 1.0
 #: seconds after which the key of the small write expires
 _KEY_AGE: Final = b"10"
+_LUA: Final = files("django_delayq.core") / "lua"
 _INCLUDE: Final = re.compile(r"^ *-- include (.+)$", re.MULTILINE)
 _EXPORTS: Final = re.compile(r"^-- exports (.+)$", re.MULTILINE)
 _UNOBSERVED: Final = nullcontext()
@@ -70,12 +68,8 @@ _UNSENT: Final = redis_errors.ConnectionError("the call was not sent")
 @cache
 def script_names() -> tuple[str, ...]:
     """Return the names of all scripts."""
-    names = (path.name for path in _folder().iterdir())
+    names = (path.name for path in _LUA.iterdir())
     return tuple(sorted(name.removesuffix(".lua") for name in names if name.endswith(".lua")))
-
-
-def _folder() -> Traversable:
-    return files("django_delayq.core") / "lua"
 
 
 @cache
@@ -86,14 +80,13 @@ def compose(name: str, *, flags: bool = True, test_clock: bool = False) -> str:
         flags: keep the first line, which Redis before 7 cannot read.
         test_clock: take the time from the shard's meta instead of Redis, so that a test can move it.
     """
-    lua = _folder()
-    source = (lua / f"{name}.lua").read_text(encoding="utf-8")
+    source = (_LUA / f"{name}.lua").read_text(encoding="utf-8")
 
     def paste(match: re.Match[str]) -> str:
         pieces = match[1].split()
         if test_clock:
             pieces = ["test_clock" if piece == "clock" else piece for piece in pieces]
-        return "\n".join(_in_block((lua / "lib" / f"{piece}.lua").read_text(encoding="utf-8")) for piece in pieces)
+        return "\n".join(_in_block((_LUA / "lib" / f"{piece}.lua").read_text(encoding="utf-8")) for piece in pieces)
 
     source = _INCLUDE.sub(paste, source)
     if not flags and source.startswith("#!"):
@@ -130,7 +123,7 @@ def raise_clear(error: Exception) -> NoReturn:
     if fault is Fault.OVERLOAD:
         raise QueueFull(f"Redis has no memory left ({error}); free some or try again later") from error
     if isinstance(error, NoPermissionError):
-        raise Misconfigured(without_permission(error)) from error
+        raise Misconfigured(f"the Redis user may not do what a queue does ({error}); extend its ACL") from error
     if fault is Fault.CONFIG:
         raise Misconfigured(f"Redis refuses this client ({error}); check user, password and permissions") from error
     raise QueueUnavailable(f"Redis cannot be used now ({type(error).__name__}: {error}); try again") from error
@@ -155,13 +148,23 @@ def _pack_head(sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
     return b"*%d\r\n" % (len(words) + arguments) + b"".join(map(pack_argument, words))
 
 
+#: Packing all the keys of a shard takes longer than all the rest of a schedule() call.
+_head_of_shard: Final = lru_cache(_MOST_HEADS)(_pack_head)
+
+
+def _pack_call(sha: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> bytes:
+    # A single key is soon packed, and there may be one for each job; those of several shards would fill the cache.
+    pack_head = _head_of_shard if 1 < len(keys) <= _MOST_KEYS else _pack_head
+    return pack_head(sha, keys, len(args)) + b"".join(map(pack_argument, args))
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """Call of a script among others. It carries a request id or changes nothing, so it may be sent again.
 
     Attributes:
         confirm: wait until its writes are confirmed (see above).
-        reply: what the script returned; an error if it has to be made again.
+        reply: what the script returned; an error if it has not replied.
         missing: the error if its writes were made and not confirmed in time.
     """
 
@@ -189,46 +192,36 @@ class Scripts:
     Args:
         connection: to the deployment.
         test_clock: see :class:`..deployment.Deployment`.
-        most_heads: number of shards whose commands are kept packed, times the scripts.
     """
 
-    def __init__(self, connection: Connection, *, test_clock: bool = False, most_heads: int = MOST_HEADS) -> None:
+    def __init__(self, connection: Connection, *, test_clock: bool = False) -> None:
         self._connection = connection
-        self._most_heads = most_heads
         self._test_clock = test_clock
         self._loaded: dict[str, tuple[str, str]] = {}
-        self._heads: dict[tuple[str, bytes, bytes, int], bytes] = {}
         self._flags: bool | None = None
         #: called after every call; its exceptions are only logged
         self.observer: Observer | None = None
         self._can_confirm = False
 
-    def call(
-        self, name: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None, confirm: bool = False
-    ) -> Any:
+    def call(self, name: str, keys: tuple[bytes, ...], *args: Any, confirm: bool = False) -> Any:
         """Run a script; load it if the server does not have it (restart, ``SCRIPT FLUSH``, failover).
 
+        It ends ``patience`` of the connection from now, or at the deadline of this thread (:func:`.pool.within`).
+
         Args:
-            until: end (monotonic) of the call; None = ``patience`` of the connection from now, or the deadline of this
-                thread (:func:`.pool.within`).
             confirm: wait until its writes are confirmed (see above), beyond that time.
 
         Raises:
             QueueUnavailable, QueueFull, Misconfigured: see :func:`clear_errors`.
             NotConfirmed: the writes were made, and were not confirmed in time.
         """
-        with self._timed(name):
-            if confirm:
-                return self._call_confirmed(Call(name, keys, args, confirm=True))
-            until = self._end() if until is None else until
+        if confirm:
+            return self._call_confirmed(Call(name, keys, args, confirm=True))
+        with self.timed(name):
+            until = end_of_call(self._connection.patience)
             try:
-                sha, _ = self.loaded(name)
-                pool = self._connection.only_pool or self._connection.pool(keys[0])
-                link = pool.take(until)
-                try:
-                    return link.exchange(self._command(sha, keys, args))
-                finally:
-                    pool.release(link)
+                packed = _pack_call(self.loaded(name)[0], keys, args)
+                return self._connection.pool(keys[0]).exchange(packed, until)
             except NoScriptError:
                 pass  # EVAL loads and runs on the node that answers, inside one command
             except REDIS_ERRORS as error:
@@ -244,7 +237,7 @@ class Scripts:
             return self._connection.run(self.loaded(name)[1], keys, *args, until=until, outlasts=outlasts)
 
     def _call_confirmed(self, call: Call) -> Any:
-        self._send_many([call]).read()
+        self.send_many([call]).read()
         if call.missing is not None:
             call.missing.reply = call.reply
             raise call.missing
@@ -260,9 +253,17 @@ class Scripts:
         Raises:
             QueueUnavailable, QueueFull, Misconfigured: a part of the calls failed; see :meth:`call`.
         """
-        if calls:
-            with self._timed(calls[0].name):
-                (self._call_partly if partial and self._connection.cluster else self._call_many)(calls)
+        if partial and self._connection.cluster:
+            # One node after the other, so that one that hangs costs the others nothing.
+            for mine in self._by_node(calls).values():
+                with within(time.monotonic() + PARTIAL_SECONDS):
+                    try:
+                        self.send_many(mine).read()
+                    except QueueUnavailable as error:
+                        for call in mine:
+                            call.reply = error if call.failed else call.reply
+        elif calls:
+            self.send_many(calls).read()
         return [call.reply for call in calls]
 
     def send_many(self, calls: Sequence[Call]) -> SentCalls:
@@ -273,32 +274,10 @@ class Scripts:
         Raises:
             Misconfigured: the server cannot confirm writes; nothing was sent.
         """
-        began = time.perf_counter()
-        sent = self._send_many(calls)
-        if calls:
-            sent.timing = self._timed(calls[0].name, began)
-        return sent
-
-    def _call_many(self, calls: Sequence[Call]) -> None:
-        most = max(1, _KEYS_TOGETHER // max(len(call.keys) for call in calls))  # calls for several shards have many
-        for start in range(0, len(calls), most):
-            self._send_many(calls[start : start + most]).read()
-
-    def _call_partly(self, calls: Sequence[Call]) -> None:
-        """Make the calls of one node after the other, so that one that hangs costs the others nothing."""
-        for mine in self._by_node(calls).values():
-            with within(time.monotonic() + PARTIAL_SECONDS):
-                try:
-                    self._call_many(mine)
-                except QueueUnavailable as error:
-                    for call in mine:
-                        call.reply = error if call.failed else call.reply
-
-    def _send_many(self, calls: Sequence[Call]) -> SentCalls:
         with clear_errors():
             if not self._can_confirm and any(call.confirm for call in calls):
                 self._check_confirmation()
-            return SentCalls(self, calls, self._end())
+            return SentCalls(self, calls, end_of_call(self._connection.patience))
 
     def _check_confirmation(self) -> None:
         for obstacle in cast(Confirmation, self._connection.confirmation).obstacles(self._servers()):
@@ -318,14 +297,11 @@ class Scripts:
 
     def _by_node(self, calls: Sequence[Call]) -> dict[BoundedPool | None, list[Call]]:
         """Return the calls by the pool of their node; None = no node is known that has the slot."""
-        if self._connection.only_pool is not None:
-            return {self._connection.only_pool: list(calls)}
         parts: dict[BoundedPool | None, list[Call]] = {}
         for call in calls:
-            try:
+            pool: BoundedPool | None = None
+            with suppress(*REDIS_ERRORS):
                 pool = self._connection.pool(call.keys[0])
-            except REDIS_ERRORS as error:
-                call.reply, pool = error, None
             parts.setdefault(pool, []).append(call)
         return parts
 
@@ -336,56 +312,15 @@ class Scripts:
             if call.confirm:  # its request id makes it a repeated one, which is confirmed like the first
                 SentCalls(self, [call], until).read_once()
 
-    def _end(self) -> float:
-        """Return the end (monotonic) of a call that begins now."""
-        return deadline_of_thread() or time.monotonic() + self._connection.patience
-
     def node(self, keys: tuple[bytes, ...]) -> int:
         """Return a number that calls with such keys share if they go to the same node."""
         with clear_errors():
             return id(self._connection.pool(keys[0]))
 
-    async def call_on_loop(self, name: str, keys: tuple[bytes, ...], *args: Any, until: float) -> Any:
-        """Run a script from the running event loop, once; see :meth:`call`.
-
-        Raises:
-            QueueUnavailable, QueueFull, Misconfigured: also for what :meth:`call` repeats, or waits for.
-        """
-        exchange = self._connection.exchange_on_loop
-        with self._timed(name), clear_errors():
-            if self._flags is None:
-                await asyncio.to_thread(self._server_knows_flags)
-            sha, source = self.loaded(name)
-            try:
-                return await exchange(keys[0], self._command(sha, keys, args), until)
-            except NoScriptError:
-                return await exchange(keys[0], pack_command(b"EVAL", source, len(keys), *keys, *args), until)
-
-    def _timed(self, name: str, began: float | None = None) -> AbstractContextManager[None]:
+    def timed(self, name: str, began: float | None = None) -> AbstractContextManager[None]:
         """Return a block whose end tells the observer how long it took; with ``began``, since then."""
         observer = self.observer
         return _UNOBSERVED if observer is None else _observed(observer, name, began)
-
-    def _command(self, sha: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> bytes:
-        return self._packed(sha, keys, len(args)) + b"".join(map(pack_argument, args))
-
-    def _packed(self, sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
-        """Return the constant part of a script's command on a shard, in wire format.
-
-        Packing all the keys of a shard takes redis-py longer than all the rest of a schedule() call.
-        """
-        # A single key is soon packed, and there may be one for each job; the first and the last one do not identify the
-        # keys of several shards.
-        if not 1 < len(keys) <= _MOST_KEYS:
-            return _pack_head(sha, keys, arguments)
-        of = (sha, keys[0], keys[-1], arguments)
-        head = self._heads.get(of)
-        if head is None:
-            head = _pack_head(sha, keys, arguments)
-            if len(self._heads) >= self._most_heads:  # queues and epochs come and go; those in use are packed again
-                self._heads.clear()
-            self._heads[of] = head
-        return head
 
     def loaded(self, name: str) -> tuple[str, str]:
         """Return ``(sha, source)`` of a script in the form that this server needs."""
@@ -397,7 +332,8 @@ class Scripts:
 
     def _server_knows_flags(self) -> bool:
         if self._flags is None:
-            self._flags = server_version(self._connection.client.info) >= _SCRIPT_FLAGS_SINCE
+            servers = by_server(self._connection.client.info("server"))
+            self._flags = min(map(version_of, servers)) >= _SCRIPT_FLAGS_SINCE
         return self._flags
 
 
@@ -417,27 +353,21 @@ def _observed(observer: Observer, name: str, began_at: float | None) -> Iterator
 class SentCalls:
     """Calls that were sent together, and whose replies are read once, by :meth:`read`.
 
-    From the first round trip on, a call that failed (the slot has moved, the script is not loaded, the connection
-    broke) is made alone, one for each node, and the others that failed follow together.
+    From the first round trip on, one call for each node that failed (the slot has moved, the script is not loaded, the
+    connection broke) is made alone, and the others that failed follow together.
     """
 
-    def __init__(self, scripts: Scripts, calls: Sequence[Call], until: float, *, again: bool = False) -> None:
+    def __init__(self, scripts: Scripts, calls: Sequence[Call], until: float) -> None:
         self._scripts = scripts
         self._calls = calls
         #: end (monotonic) of all attempts: after it the shards may have forgotten the request ids
         self._until = until
-        self._again = again
+        self._began = time.perf_counter()
         self._unread: list[tuple[BoundedPool, Any, list[Call]]] = []
-        #: entered while the replies are read, for observers
-        self.timing: AbstractContextManager[None] = _UNOBSERVED
-        try:
-            # All callers take connections in one order of the nodes, so they never wait for each other in a circle.
-            for pool, mine in sorted(scripts._by_node(calls).items(), key=lambda part: id(part[0])):
-                if pool is not None:
-                    self._send(pool, mine)
-        except BaseException:
-            self._release_all()
-            raise
+        # All callers take connections in one order of the nodes, so they never wait for each other in a circle.
+        for pool, mine in sorted(scripts._by_node(calls).items(), key=lambda part: id(part[0])):
+            if pool is not None:
+                self._send(pool, mine)
         self._remaining = until - time.monotonic()
         if not all(pool.has_spare for pool, _, _ in self._unread):
             self.read_once()  # the last connection is not kept while its caller does something else
@@ -448,67 +378,54 @@ class SentCalls:
         Raises:
             QueueUnavailable, QueueFull, Misconfigured: see :meth:`Scripts.call`.
         """
-        with self.timing:
+        if not self._calls:
+            return
+        scripts, failed = self._scripts, self._calls
+        with scripts.timed(self._calls[0].name, self._began):
             self.read_once()
-            failed = [call for call in self._calls if call.failed]
-            if failed:
-                self._make_again(failed)
-
-    def _make_again(self, failed: list[Call]) -> None:
-        # One call for each node loads the script there; the second time, every call is made alone.
-        first = failed if self._again else [mine[0] for mine in self._scripts._by_node(failed).values()]
-        for call in first:
-            self._scripts._make(call, self._until)
-        if rest := [call for call in failed if call.failed]:
-            SentCalls(self._scripts, rest, self._until, again=True).read()
+            while failed := [call for call in failed if call.failed]:
+                for mine in scripts._by_node(failed).values():
+                    scripts._make(mine[0], self._until)
+                SentCalls(scripts, [call for call in failed if call.failed], self._until).read_once()
 
     def read_once(self) -> None:
-        """Read the replies, each into its call, or the error in its place."""
+        """Read the replies that have come, each into its call."""
         until = time.monotonic() + self._remaining  # time that the caller spends before the read does not count
-        try:
-            while self._unread:
-                pool, link, calls = self._unread[0]
-                with suppress(*REDIS_ERRORS):
-                    self._read_node(link, calls, until)
-                del self._unread[0]
+        while self._unread:
+            pool, link, calls = self._unread.pop(0)
+            try:
+                self._read_node(link, calls, until)
+            except BaseException as error:
+                link.disconnect()  # half a reply may be left on it
+                if not isinstance(error, REDIS_ERRORS):
+                    raise
+            finally:
                 pool.release(link)
-        finally:
-            self._release_all()
 
     def _send(self, pool: BoundedPool, calls: list[Call]) -> None:
         scripts, link = self._scripts, None
         try:
-            packed = [scripts._command(scripts.loaded(call.name)[0], call.keys, call.args) for call in calls]
+            packed = [_pack_call(scripts.loaded(call.name)[0], call.keys, call.args) for call in calls]
             if any(call.confirm for call in calls):
                 small_write = (b"SET", calls[0].keys[0].rpartition(b":")[0] + b":confirm", b"", b"EX", _KEY_AGE)
                 packed += [pack_command(*small_write), pack_command(*self._rule.command)]
             link = pool.take(self._until)
-            self._unread.append((pool, link, calls))
             link.send_packed_command([b"".join(packed)])
-        except REDIS_ERRORS as error:
-            for call in calls:
-                call.reply = error
+            self._unread.append((pool, link, calls))
+        except REDIS_ERRORS:
             if link is not None:
                 link.disconnect()
                 pool.release(link)
-                self._unread.pop()
 
     def _read_node(self, link: Any, calls: list[Call], until: float) -> None:
-        try:
-            shortest, longest = _REPLY_SECONDS
-            link.allow(max(shortest, min(until - time.monotonic(), link.socket_timeout or longest)))
-            replies = [_read_one(link) for _ in calls]
-            missing = self._read_confirmation(link) if any(call.confirm for call in calls) else None
-            for call, reply in zip(calls, replies, strict=True):
-                call.reply = reply
-                call.missing = missing if call.confirm and not call.failed else None
-            if any(isinstance(reply, link.retry.errors) for reply in replies):
-                link.disconnect()  # to a server that is no master any more, for instance
-        except BaseException as error:
-            link.disconnect()  # half a reply may be left on it
-            for call in calls:
-                call.reply = error if isinstance(error, Exception) else call.reply
-            raise
+        link.allow(max(_REPLY_SECONDS, min(until - time.monotonic(), link.socket_timeout or math.inf)))
+        replies = [_read_one(link) for _ in calls]
+        missing = self._read_confirmation(link) if any(call.confirm for call in calls) else None
+        for call, reply in zip(calls, replies, strict=True):
+            call.reply = reply
+            call.missing = missing if call.confirm and not call.failed else None
+        if any(isinstance(reply, redis_errors.ReadOnlyError) for reply in replies):
+            link.disconnect()  # the server is no master any more
 
     def _read_confirmation(self, link: Any) -> NotConfirmed | None:
         """Read the replies behind those of the calls; return the error if the confirmation did not come in time."""
@@ -526,12 +443,6 @@ class SentCalls:
     @property
     def _rule(self) -> Confirmation:
         return cast(Confirmation, self._scripts._connection.confirmation)
-
-    def _release_all(self) -> None:
-        for pool, link, _ in self._unread:
-            link.disconnect()
-            pool.release(link)
-        self._unread.clear()
 
 
 def _read_one(link: Any) -> Any:

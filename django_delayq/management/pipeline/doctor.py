@@ -25,7 +25,6 @@ from ... import connections as ours
 from ...core.errors import DelayQError
 from ...core.events import known_places, parts, streams
 from ...core.loads import memory_of
-from ...core.redis.probe import server_version
 from ...pipeline import java
 from ...pipeline.errors import SparkMissing
 from ...pipeline.session import check
@@ -108,14 +107,15 @@ def _redis(settings: Conf, master: str) -> Iterator[Finding]:
     try:
         check_reach(redis_address(settings), master)
         broker = ours.broker()
-        info = broker.connection.check()
+        broker.check_server()
+        info = broker.server_info()
         # The settings of a cluster are those of its worst master.
         nodes = list(memory_of(broker).values()) if broker.connection.cluster else [info]
     except (DelayQError, RedisError) as error:
         yield Finding("ERROR", "redis", f"{error}. Is it running, and is {SETTING}['REDIS'] right?")
         return
-    number = ".".join(map(str, server_version(broker.client.info)))
-    yield Finding("OK", "redis", f"{info.get('server_name', 'redis')} {number} at {broker.connection.display_url}")
+    release = f"{info.get('server_name', 'redis')} {info['redis_version']}"
+    yield Finding("OK", "redis", f"{release} at {broker.connection.display_url}")
     yield _eviction(nodes)
     for check_events in (_cap, _unread):
         try:
