@@ -6,12 +6,12 @@ from collections.abc import Container, Sequence
 from functools import partial
 from typing import Unpack
 
-from . import depths, figures, rules
+from . import figures
 from .deployment import DEFAULT_EVENT_CAP, DEFAULT_LEASE_MS, Deployment
 from .figures import Tally
 from .inspector import Inspector
+from .layouts import Layout, QueueLimits
 from .queue import Queue
-from .records.layout import Layout
 from .redis.connection import Connection
 from .redis.scripts import Observer
 from .registry import QueueRegistry
@@ -94,14 +94,13 @@ class Broker(Deployment):
         gone = self.epochs.delete(name, force=force)
         if gone:
             figures.drop(self, name)
-            depths.drop(self, name)
         return gone
 
-    def limit(self, name: str, **limits: Unpack[rules.QueueLimits]) -> None:
+    def limit(self, name: str, **limits: Unpack[QueueLimits]) -> None:
         """Set limits of a queue. None leaves a limit unchanged.
 
         Args:
-            limits: members of :class:`~.rules.QueueLimits`.
+            limits: members of :class:`~.layouts.QueueLimits`.
 
         Raises:
             InvalidJob: there is no such queue or limit, or a limit is negative.

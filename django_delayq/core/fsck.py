@@ -4,7 +4,7 @@ A live id is in exactly one of due and lease, in the class that its body names; 
 attempt; a parked job has a place in the order of its task; a body exists exactly for a live id; a token exactly for a
 lease; the failure indexes match the state; payloads belong to a live merged job and are in order; a morgue record is in
 both its indexes; the request window has its stated length; a completion mark belongs to a durable key; no id is live in
-two epochs; samples of depths are whole; the quotas of a queue's shards do not exceed its limit. Each id is examined
+two epochs; the quotas of a queue's shards do not exceed its limit. Each id is examined
 inside one script, so a busy system causes no false alarm.
 """
 
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from . import depths
 from .broker import Broker
 from .bulk import Progress
 from .errors import QueueUnavailable
@@ -88,7 +87,6 @@ def check(
         else:
             _check_epochs(queue, report)
             _check_quotas(queue, report, repair)
-        _check_depths(queue, report)
     report.unreachable += sorted(silent)
     return report
 
@@ -107,15 +105,6 @@ def _check_shard(queue: Queue, number: int, report: Report, silent: set[str], *,
         silent.add(slots)
         return False
     return True
-
-
-def _check_depths(queue: Queue, report: Report) -> None:
-    try:
-        report.violations += depths.violations(queue.deployment, queue.name)
-    except QueueUnavailable:
-        if not queue.deployment.connection.cluster:
-            raise
-        report.unreachable.append(f"the depths of {queue.name}")
 
 
 def _size(queue: Queue) -> int:
@@ -178,14 +167,15 @@ class _ShardCheck:
     def run(self) -> None:
         """Check the shard."""
         # Payloads first: a job whose payloads are in no order must get them back before it is taken for an empty one.
-        for chunk in _chunks(self._members("payload")):
-            self._examine("payload", chunk)
-        for chunk in _chunks(self._idents()):
-            self._examine("id", chunk)
-        for chunk in _chunks(self._members("parked_order")):
-            self._examine("parked", chunk)
-        for chunk in _chunks(self._members("morgue", "morgue_id", "grave")):
-            self._examine("grave", chunk)
+        subjects = {
+            "payload": self._members("payload"),
+            "id": self._idents(),
+            "parked": self._members("parked_order"),
+            "grave": self._members("morgue", "morgue_id", "grave"),
+        }
+        for kind, members in subjects.items():
+            for chunk in _chunks(members):
+                self._examine(kind, chunk)
         self._check_lengths()
         self._check_marks()
 

@@ -21,6 +21,7 @@ from .actions import live_ids
 from .errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
 from .figures import Tally
 from .job import Generation, NewJob, new_key, request_for
+from .layouts import Layout
 from .morgue import Discard, Kick, KickPace
 from .outcomes import (
     CLOSED_LETTER,
@@ -46,7 +47,6 @@ from .records.frames import (
     unpack_tick,
 )
 from .records.keys import number_of
-from .records.layout import Layout
 from .redis.faults import Fault, classify
 from .redis.pool import last_sent, within
 from .redis.scripts import clear_errors

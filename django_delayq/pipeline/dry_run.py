@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from ..core import layouts
 from ..core.broker import Broker
 from ..core.job import KEY_BYTES
-from ..core.records import layout as layouts
 from ..core.records.keys import number_of
 from ..core.redis.scripts import clear_errors
 from ..core.sending.bulk_load_limits import memory_of

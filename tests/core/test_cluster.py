@@ -11,7 +11,7 @@ from django_delayq.core import Broker, NewJob, Payload, Queue, Settlement, ack, 
 from tests.support.cluster_box import ClusterBox
 from tests.support.core_calls import ChannelWaker, Waker, begin_stats, call_stats, script_names, scripts_used
 from tests.support.core_figures import (
-    DepthSample,
+    DepthPoint,
     Figures,
     PermitHolding,
     ResultRecord,
@@ -118,7 +118,7 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     assert change_permits(cluster_broker, "task:work", 1, [PermitHolding("w:1", 0, 2, 60_000)]).granted == (1,)
     assert read_permits(cluster_broker, "task:work") == {"w:1": 1}
     now_ms = cluster_broker.now_ms()
-    record_depths(cluster_broker, {"q": DepthSample(ready=3)}, now_ms)
+    record_depths(cluster_broker, {"q": DepthPoint(ready=3)}, now_ms)
     assert [point.ready for point in read_depths(cluster_broker, ["q"], now_ms)["q"]] == [3]
     assert cluster_broker.queue_names() == ["q"]
     cluster_broker.pause_producers()

@@ -11,7 +11,6 @@ from typing import Any
 from ..broker import Broker
 from ..errors import DelayQError, InvalidJob, QueueFull
 from ..inputs import check_int, short
-from ..records.keys import pace_key
 from ..redis.faults import REDIS_ERRORS
 from ..redis.scripts import clear_errors
 from .bulk_loads import BulkLoad
@@ -126,7 +125,7 @@ class Throttle:
             self._wait_for_memory()
         self._chunks += 1
         if self._limits.per_second is not None and not self._is_known(ledger, digest):
-            key = pace_key(self._broker.prefix, self._load.id).encode()
+            key = self._broker.key(f"pace:{self._load.id}").encode()
             ms = self._broker.scripts.call("pace", (key,), jobs, f"{self._limits.per_second:.6f}")
             rest(ms / 1000, self._stop)
 

@@ -17,10 +17,10 @@ from zlib import crc32
 from ..broker import Broker
 from ..errors import DelayQError, QueueFull, QueuePaused
 from ..job import NewJob
+from ..layouts import Epochs, Layout
 from ..outcomes import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
 from ..records.bulk_load_frames import NO_CODE, Frame, LoadEntry, Rows, Shape, entry_of, with_keys
 from ..records.keys import MAX_SHARDS, number_of
-from ..records.layout import Epochs, Layout
 from ..redis.scripts import Call, SentCalls, clear_errors
 from ..resharding import EpochWalk
 from .bulk_load_limits import BulkLoadLimits, BulkLoadWait, Throttle

@@ -32,14 +32,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from math import lcm
 from typing import Any, Final
 
+from .. import layouts
 from ..broker import Broker
 from ..errors import DelayQError, InvalidJob
 from ..inputs import check_int, short
+from ..layouts import Epochs, Layout
 from ..outcomes import OF_LETTER
-from ..records import layout as layouts
 from ..records.frames import CHUNK
-from ..records.keys import bulk_loads_key, number_of
-from ..records.layout import Epochs, Layout
+from ..records.keys import number_of
 from ..redis.scripts import clear_errors
 
 OPEN: Final = "open"
@@ -110,7 +110,7 @@ def open_load(
     )
     while True:
         with clear_errors():
-            fresh = broker.client.hsetnx(bulk_loads_key(broker.prefix), load_id, _encode(requested))
+            fresh = broker.client.hsetnx(broker.key("loads"), load_id, _encode(requested))
         stored = requested if fresh else read_load(broker, load_id)
         if stored is None:
             continue  # it was forgotten at this moment
@@ -141,14 +141,14 @@ def read_load(broker: Broker, load_id: str) -> BulkLoad | None:
 def _read(broker: Broker, load_id: str) -> tuple[bytes, BulkLoad] | None:
     """Return the record of a load as stored and decoded."""
     with clear_errors():
-        stored = broker.client.hget(bulk_loads_key(broker.prefix), load_id)
+        stored = broker.client.hget(broker.key("loads"), load_id)
     return None if stored is None else (stored, _decode(load_id, stored))
 
 
 def list_loads(broker: Broker) -> list[BulkLoad]:
     """Return all recorded bulk loads, the oldest first."""
     with clear_errors():
-        stored = broker.client.hgetall(bulk_loads_key(broker.prefix))
+        stored = broker.client.hgetall(broker.key("loads"))
     return sorted(
         (_decode(name.decode(), record) for name, record in stored.items()), key=lambda load: (load.opened_ms, load.id)
     )
@@ -280,7 +280,7 @@ def _stages(broker: Broker, load: BulkLoad) -> Iterator[tuple[bytes, BulkLoad]]:
 
 def _swap(broker: Broker, load_id: str, stored: bytes, changed: BulkLoad | None) -> None:
     """Change a record, unless it changed since ``stored`` was read; None deletes it."""
-    key = bulk_loads_key(broker.prefix).encode()
+    key = broker.key("loads").encode()
     broker.scripts.call("swap_bulk_load", (key,), load_id, stored, b"" if changed is None else _encode(changed))
 
 
