@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from .broker import Broker
 from .bulk import Progress
+from .counts import count_shards
 from .errors import QueueUnavailable
 from .morgue import live_in_older
 from .queue import Queue
@@ -110,12 +111,10 @@ def _check_shard(queue: Queue, number: int, report: Report, silent: set[str], *,
 def _size(queue: Queue) -> int:
     """Return about how many entries of a queue are checked; 0 if it cannot be counted now."""
     try:
-        with clear_errors():
-            shards = map(queue.shard, queue.numbers)
-            names = (shard.names[kind] for shard in shards for kind in ("body", "payload", "grave"))
-            return sum(int(queue.deployment.client.hlen(name)) for name in names)
+        counts = count_shards(queue, queue.numbers)
     except QueueUnavailable:
         return 0
+    return counts.live + counts.morgue
 
 
 def assert_invariants(broker: Broker) -> None:

@@ -8,7 +8,6 @@ them. If a change is interrupted in between, or Redis loses a shard, the next ti
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -59,7 +58,7 @@ class ShardSet:
         self.name = name
         #: moment (monotonic) until which no room is searched, because there was none (:mod:`.sending.quotas`)
         self.full_until = 0.0
-        #: moment (monotonic) at which the layout was read last
+        #: moment (monotonic) at which the layout was read last, or could not be read on a cluster
         self.read_at = 0.0
         self.install(layout)
 
@@ -171,8 +170,6 @@ class QueueRegistry(Generic[Q_co]):
         self.producers_paused = False
         self._queues: dict[str, Q_co] = {}
         self._lock = ThreadLock()
-        #: moment (monotonic) until which the registry is not read again for known queues, because it was unreachable
-        self._unreadable_until = -math.inf
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -213,9 +210,7 @@ class QueueRegistry(Generic[Q_co]):
         On a cluster the registry may be unreachable while the shards of the queue are not. Then the layout is believed
         for longer: jobs are accepted under an old one too, because shards that were closed since redirect them.
         """
-        connection, now = self.deployment.connection, time.monotonic()
-        if connection.cluster and now < self._unreadable_until:
-            return
+        connection = self.deployment.connection
         try:
             with connection.limited(REGISTRY_SECONDS):
                 if self.read_layout(name)[1] is None:
@@ -223,21 +218,21 @@ class QueueRegistry(Generic[Q_co]):
         except QueueUnavailable as error:
             if not connection.cluster:
                 raise
-            self._unreadable_until = now + self.deployment.layout_seconds
+            for queue in self.opened_queues():
+                queue.read_at = time.monotonic()
             log.warning("the registry cannot be read; queues are used as they were read last: %s", error)
 
     def _open(self, name: str, shards: int | None, kind: str | None) -> Q_co:
         new_shards, new_kind = self.new_queue(name)
         shards, kind = shards or new_shards, kind or new_kind
         try:
-            layout = self.create(name, lambda stone: layouts.new_layout(shards or 1, kind, stone))
+            queue, _ = self.create(name, lambda stone: layouts.new_layout(shards or 1, kind, stone))
         except QueueUnavailable as error:
             raise QueueUnavailable(
                 f"queue {name!r} cannot be used: this process has not read its layout yet, and the registry "
                 f"({self.key}) cannot be read now; try again ({error})"
             ) from (error.__cause__ or error)
-        queue = self._queues[name]
-        if shards is not None and layout["shards"] != shards:
+        if shards is not None and queue.shards != shards:
             log.warning("%s", queue.text_of_other_shards(shards))
         return queue
 
@@ -341,9 +336,9 @@ class QueueRegistry(Generic[Q_co]):
         queue = self._queues.get(name)
         if queue is None or queue.deleted:
             return self.queue(name).layout
-        layout = self.create(name, lambda _: layouts.recovered(queue.layout))
-        self._close_former(name, layout)
-        return layout
+        restored, _ = self.create(name, lambda _: layouts.recovered(queue.layout))
+        self._close_former(name, restored.layout)
+        return restored.layout
 
     # -- layouts -----------------------------------------------------------------------------------------------------
 
@@ -437,16 +432,16 @@ class QueueRegistry(Generic[Q_co]):
             if changed == layout or self.swap_layout(name, stored, changed):
                 return changed
 
-    def create(self, name: str, make: Callable[[Layout | None], Layout]) -> Layout:
-        """Return the layout of a queue; if there is none, store and return ``make(its tombstone, if any)``."""
+    def create(self, name: str, make: Callable[[Layout | None], Layout]) -> tuple[Q_co, bool]:
+        """Return a queue, and True if it was created by this call, with the layout ``make(its tombstone, if any)``."""
         while True:
             stored, layout = self.read_layout(name)
             if layout is not None and not layouts.is_deleted(layout):
-                return layout
+                return self._queues[name], False
             if layout is not None and "old" in layout:
                 self.delete_keys(name, stored, layout)
-            elif self.publish(name, stored, fresh := make(layout)):
-                return fresh
+            elif self.publish(name, stored, make(layout)):
+                return self._queues[name], True
 
     def create_with(self, name: str, *, kind: str, shards: int, **limits: Any) -> tuple[Q_co, bool]:
         """Return a queue, and True if this call created it.
@@ -454,15 +449,8 @@ class QueueRegistry(Generic[Q_co]):
         Args:
             limits: as :func:`.layouts.limits_in_force` returns them. An existing queue keeps its own.
         """
-        created: list[Layout] = []
-
-        def fresh(stone: Layout | None) -> Layout:
-            layout = layouts.new_layout(shards, kind, stone)
-            created.append(layouts.limited(layout, layouts.limit_arguments(limits)))
-            return created[-1]
-
-        layout = self.create(name, fresh)
-        return self._queues[name], bool(created) and layout is created[-1]
+        given = layouts.limit_arguments(limits)
+        return self.create(name, lambda stone: layouts.limited(layouts.new_layout(shards, kind, stone), given))
 
     def delete_keys(self, name: str, stored: bytes, layout: Layout) -> None:
         """Delete the keys of a deleted queue, and forget that there were any."""

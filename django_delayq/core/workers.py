@@ -35,23 +35,15 @@ _CUT: Final = b"\n... (cut here)"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerCommand:
-    """Command for a worker: one of ``COMMANDS``. ``id`` is that of the call that sent it."""
-
-    word: str
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
 class AnnouncementReply:
     """Reply to a worker's announcement.
 
-    Redis's time in ms, the commands that the worker has not confirmed yet, and the queues that operators added to its
-    program ("watch") or took from it ("ignore").
+    Redis's time in ms, the commands that the worker has not confirmed yet (word -> id of the call that sent it), and
+    the queues that operators added to its program ("watch") or took from it ("ignore").
     """
 
     now_ms: float
-    commands: tuple[WorkerCommand, ...] = ()
+    commands: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -89,10 +81,8 @@ class WorkerRegistry:
             "announce", tuple(map(str.encode, keys)), name, description, confirmed, known
         )
         self.changes = changes.decode()
-        pending = sorted(_pairs(commands), key=lambda pair: COMMANDS.index(pair[0]))
-        return AnnouncementReply(
-            float(now_ms), tuple([WorkerCommand(*pair) for pair in pending]), dict(_pairs(choices))
-        )
+        pending = dict(sorted(_pairs(commands), key=lambda pair: COMMANDS.index(pair[0])))
+        return AnnouncementReply(float(now_ms), pending, dict(_pairs(choices)))
 
     def forget(self, name: str) -> None:
         """Remove a worker and its pending commands: first from the registry, so that it gets no further command."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: seconds between two samples
 PERIOD: Final = 60.0
-#: queues with a series of their own; a series takes about SIZE of Redis's memory
+#: queues with a series of their own; a series takes about 100 KB of Redis's memory
 MOST_QUEUES: Final = 500
 
 

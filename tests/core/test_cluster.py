@@ -112,7 +112,7 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     assert cluster_broker.announce("w:1", {"threads": 1})
     assert [worker["name"] for worker in cluster_broker.workers()] == ["w:1"]
     assert cluster_broker.tell_worker("w:1", "dump")
-    assert [command.word for command in cluster_broker.announce("w:1", {"threads": 1}).commands] == ["dump"]
+    assert list(cluster_broker.announce("w:1", {"threads": 1}).commands) == ["dump"]
     cluster_broker.note_figures(Figures(counts={("redis_error", "transient"): 2}))
     assert cluster_broker.figures().counts == {("redis_error", "transient"): 2}
     assert change_permits(cluster_broker, "task:work", 1, [PermitHolding("w:1", 0, 2, 60_000)]).granted == (1,)

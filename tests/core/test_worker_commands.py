@@ -13,7 +13,7 @@ from .stage import T0, Stage
 
 def words(stage: Stage, name: str = "w", done: tuple[str, ...] | None = ()) -> dict[str, str]:
     """Return the commands that a worker gets with an announcement: word -> id."""
-    return {command.word: command.id for command in stage.broker.announce(name, {}, done=done).commands}
+    return dict(stage.broker.announce(name, {}, done=done).commands)
 
 
 def test_a_worker_hears_what_it_was_told_until_it_has_done_so(stage: Stage) -> None:

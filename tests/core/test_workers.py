@@ -68,6 +68,6 @@ def test_what_a_worker_announced_before_the_clock_was_put_back_does_not_make_it_
 def test_a_new_worker_is_not_told_what_was_meant_for_another_one_of_its_name(broker: Broker) -> None:
     broker.announce("w:1", {}, done=None)
     assert broker.tell_worker("w:1", "stop")
-    assert [command.word for command in broker.announce("w:1", {}, done=[]).commands] == ["stop"]
-    assert broker.announce("w:1", {}, done=None).commands == ()
-    assert broker.announce("w:1", {}, done=[]).commands == ()
+    assert list(broker.announce("w:1", {}, done=[]).commands) == ["stop"]
+    assert broker.announce("w:1", {}, done=None).commands == {}
+    assert broker.announce("w:1", {}, done=[]).commands == {}

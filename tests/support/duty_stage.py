@@ -10,7 +10,7 @@ from typing import Any
 
 from django_delayq.core import Broker, NewJob, Queue, Registry, Task, TaskOptions
 from django_delayq.core.registry import pause_recurring, recurring_pauses, resume_recurring
-from django_delayq.core.workers import AnnouncementReply, WorkerCommand
+from django_delayq.core.workers import AnnouncementReply
 from django_delayq.worker.attempt import Attempt, trusted
 from django_delayq.worker.changes import Changes
 from django_delayq.worker.commands import WorkerCommands
@@ -46,7 +46,6 @@ __all__ = [
     "RedisHealth",
     "TickingQueue",
     "Tower",
-    "WorkerCommand",
     "beat",
     "check_now",
     "cleanup_of",
