@@ -9,7 +9,7 @@ old               ``[[epoch, shards], ...]``: closed epochs that may still hold 
 past              the same for retired epochs: tombstones, needed if Redis loses them
 next              ``[epoch, shards]`` while a reshard is in progress
 leaving           ``"empty"`` or ``"force"`` while the queue is being deleted
-deleted           true: a tombstone. ``old`` then lists epochs whose keys are still to be removed
+deleted           true: a tombstone
 paused            ``{"in": ms, "out": ms}``: the paused directions, and when the pause ends by itself, Unix ms on
                   Redis's clock; 0 = it does not
 limits            see :class:`QueueLimits`. Every shard has pauses and limits as its rules (``lua/rule.lua``)
@@ -136,13 +136,10 @@ def recovered(known: Layout, found: Layout | None = None, *, is_closed: bool = F
     return _with({**_without(present, "past", "deleted", *unfinished), "epoch": epoch}, "old", old)
 
 
-def tombstone(layout: Layout, *, wiped: bool) -> Layout:
+def tombstone(layout: Layout) -> Layout:
     """Return the tombstone of a deleted queue."""
-    stone = {name: layout[name] for name in ("shards", "epoch", "kind")} | {"deleted": True}
-    past = layout.get("past", [])
-    if wiped:
-        return {**stone, "past": [*past, *layout.get("old", ())][-_LONGEST_PAST:]}
-    return {**stone, "past": past, "old": [list(pair) for pair in epochs_of(layout)]}
+    past = [*layout.get("past", ()), *map(list, epochs_of(layout))][-_LONGEST_PAST:]
+    return {**{name: layout[name] for name in ("shards", "epoch", "kind")}, "deleted": True, "past": past}
 
 
 def _without(layout: Layout, *names: str) -> Layout:

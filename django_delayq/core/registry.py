@@ -438,9 +438,7 @@ class QueueRegistry(Generic[Q_co]):
             stored, layout = self.read_layout(name)
             if layout is not None and not layouts.is_deleted(layout):
                 return self._queues[name], False
-            if layout is not None and "old" in layout:
-                self.delete_keys(name, stored, layout)
-            elif self.publish(name, stored, make(layout)):
+            if self.publish(name, stored, make(layout)):
                 return self._queues[name], True
 
     def create_with(self, name: str, *, kind: str, shards: int, **limits: Any) -> tuple[Q_co, bool]:
@@ -451,15 +449,6 @@ class QueueRegistry(Generic[Q_co]):
         """
         given = layouts.limit_arguments(limits)
         return self.create(name, lambda stone: layouts.limited(layouts.new_layout(shards, kind, stone), given))
-
-    def delete_keys(self, name: str, stored: bytes, layout: Layout) -> None:
-        """Delete the keys of a deleted queue, and forget that there were any."""
-        shards = ShardSet(self, name, layout)
-        for number in layouts.all_numbers((*layout.get("past", ()), *layout["old"])):
-            shards.call("retire", number, b"1")
-        with clear_errors():
-            self.deployment.client.delete(self.deployment.wake_key(name))
-        self.swap_layout(name, stored, layouts.tombstone(layout, wiped=True))
 
     # -- pauses and limits -------------------------------------------------------------------------------------------
 

@@ -139,8 +139,6 @@ class EpochChanges:
                 self._leave(shards, stored)
             elif "next" in layout:
                 self._advance(shards, stored)
-            elif layouts.is_deleted(layout) and "old" in layout:
-                self._registry.delete_keys(name, stored, layout)
             else:
                 return
             log.info("queue %r: a step of a change was made: %s", name, layout)
@@ -163,14 +161,18 @@ class EpochChanges:
         self._registry.publish(former.name, stored, layouts.published(layout))
 
     def _leave(self, shards: ShardSet, stored: bytes) -> None:
-        """Close a queue that is being deleted; leave a tombstone if it may go."""
+        """Close a queue that is being deleted; if it may go, delete its keys and leave a tombstone."""
         layout = shards.layout
         shards.close(shards.numbers)
         if layout["leaving"] == "empty" and not count_shards(shards, shards.numbers).is_empty:
             # Closed shards are never opened again, so the queue continues in a new epoch.
             changed = layouts.with_next(layout, layout["shards"])
         else:
-            changed = layouts.tombstone(layout, wiped=False)
+            for number in layouts.all_numbers((*layout.get("past", ()), *shards.epochs)):
+                shards.call("retire", number, b"1")
+            with clear_errors():
+                shards.deployment.client.delete(shards.deployment.wake_key(shards.name))
+            changed = layouts.tombstone(layout)
         self._registry.swap_layout(shards.name, stored, changed)
 
     def retire(self, name: str) -> list[int]:
