@@ -21,10 +21,12 @@ import random
 import threading
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
 from .deployment import Deployment
@@ -61,7 +63,9 @@ MOST_FIELDS: Final = 50_000
 
 _BOUNDS: Final = (*(b"%d" % bound for bound in BUCKETS_MS), b"inf")
 _NONE: Final = (0,) * len(_BOUNDS)
-K = TypeVar("K")
+#: kinds of histograms, in the order of :class:`Figures`: first byte of their fields
+_KINDS: Final = (b"l", b"r", b"s")
+LATENESS, RUN, SCRIPT = _KINDS
 #: counts of the buckets followed by the sum in ms, while they are collected
 Cells: TypeAlias = list[Any]
 
@@ -148,19 +152,6 @@ def fill(cells: Cells, values: Iterable[float]) -> None:
         cells[-1] += max(0, value)
 
 
-class _Cells(NamedTuple):
-    """Cells of the histograms of :class:`Figures`, while they are collected."""
-
-    lateness: dict[Any, Cells]
-    run: dict[Any, Cells]
-    script: dict[Any, Cells]
-
-    def figures(self, counts: dict[Any, int]) -> Figures:
-        """Return what was collected."""
-        lateness, run, script = [{name: histogram_of(cells) for name, cells in kind.items()} for kind in self]
-        return Figures(lateness, run, script, counts)
-
-
 def histogram_of(cells: Cells) -> Histogram:
     """Return the counted durations as a histogram.
 
@@ -169,6 +160,15 @@ def histogram_of(cells: Cells) -> Histogram:
     """
     whole = int(cells[-1])
     return Histogram(tuple(cells[:-1]), whole + (random.random() < cells[-1] - whole))
+
+
+def figures_of(collected: Mapping[tuple[bytes, Any], Cells], counts: Mapping[Any, int]) -> Figures:
+    """Return what was collected by kind and name."""
+    by_kind: dict[bytes, dict[Any, Histogram]] = {kind: {} for kind in _KINDS}
+    for (kind, name), cells in collected.items():
+        by_kind[kind][name] = histogram_of(cells)
+    lateness, run, script = by_kind.values()
+    return Figures(lateness, run, script, counts)
 
 
 #: seconds for which counters are collected before a flush
@@ -210,8 +210,8 @@ class Tally:
         self._open()
 
     def _open(self) -> None:
-        self._cells = _Cells({}, {}, {})
-        self._counts: dict[tuple[str, str], int] = {}
+        self._cells: dict[tuple[bytes, Any], Cells] = defaultdict(new_cells)
+        self._counts: dict[tuple[str, str], int] = defaultdict(int)
         self._fresh = False
 
     def __bool__(self) -> bool:
@@ -225,19 +225,16 @@ class Tally:
         ran = [one for one in settlements if one.started_ms > 0 and one.verb in _RUNS]
         if not ran:
             return
-        tasks = {one.job.task for one in ran}
-        by_task = [(task, [one.run_ms for one in ran if one.job.task == task]) for task in tasks]
-        late = [one.started_ms - one.job.due_ms for one in ran]
         with self._lock:
-            _fill(self._cells.lateness, queue, late)
-            for task, took in by_task:
-                _fill(self._cells.run, (queue, task), took)
+            fill(self._cells[LATENESS, queue], [one.started_ms - one.job.due_ms for one in ran])
+            for one in ran:
+                fill(self._cells[RUN, (queue, one.job.task)], (one.run_ms,))
             self._changed()
 
     def count(self, name: str, label: str, more: int = 1) -> None:
         """Add to a count."""
         with self._lock:
-            self._counts[name, label] = self._counts.get((name, label), 0) + more
+            self._counts[name, label] += more
             self._changed()
 
     def waited(self, script: str, seconds: float, failed: bool) -> None:
@@ -245,7 +242,7 @@ class Tally:
         if script == CARRIER:
             return
         with self._lock:
-            _fill(self._cells.script, script, [seconds * 1000])
+            fill(self._cells[SCRIPT, script], (seconds * 1000,))
             self._changed()
 
     def _changed(self) -> None:
@@ -289,7 +286,7 @@ class Tally:
         with self._lock:
             cells, counts = self._cells, self._counts
             self._open()
-        return cells.figures(counts)
+        return figures_of(cells, counts)
 
     def _flush_in(self, seconds: float) -> None:
         """Flush in this many seconds, unless a flush is scheduled or running; under the lock."""
@@ -335,10 +332,6 @@ class Tally:
             logger.info("the last counters could not be sent: %s", error)
 
 
-def _fill(of: dict[K, Cells], name: K, values: Iterable[float]) -> None:
-    fill(of.setdefault(name, new_cells()), values)
-
-
 _tallies: WeakSet[Tally] = WeakSet()
 
 
@@ -358,8 +351,6 @@ os.register_at_fork(after_in_child=_forget)
 
 # -- fields of the hash ----------------------------------------------------------------------------------------------
 
-#: first byte of the fields of the histograms, in the order of :class:`Figures`
-_KINDS: Final = (b"l", b"r", b"s")
 _PLACES: Final = {bound: place for place, bound in enumerate((*_BOUNDS, b"sum"))}
 
 
@@ -376,19 +367,17 @@ def to_fields(figures: Figures) -> list[tuple[bytes, int]]:
 
 def from_fields(stored: Mapping[bytes, bytes]) -> Figures:
     """Return the counters read from the hash. Fields that this release does not recognise are left out."""
-    grown, counts = _Cells({}, {}, {}), dict[Any, int]()
-    by_kind = dict(zip(_KINDS, grown, strict=True))
+    collected: dict[tuple[bytes, Any], Cells] = defaultdict(new_cells)
+    counts: dict[Any, int] = {}
     for field_name, value in stored.items():
         head, _, rest = field_name.partition(b":")
-        try:
+        with suppress(KeyError, ValueError):
             if head == b"c":
                 counts[_named(rest)] = int(value)
-            else:
-                place = _PLACES[head[1:]]
-                by_kind[head[:1]].setdefault(_named(rest), new_cells())[place] += int(value)
-        except (KeyError, ValueError):
-            continue
-    return grown.figures(counts)
+            elif head[:1] in _KINDS:
+                place, number = _PLACES[head[1:]], int(value)
+                collected[head[:1], _named(rest)][place] += number
+    return figures_of(collected, counts)
 
 
 def _stored(name: str | tuple[str, str]) -> bytes:
