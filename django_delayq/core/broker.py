@@ -7,13 +7,11 @@ from functools import partial
 from typing import Unpack
 
 from . import figures
-from .deployment import DEFAULT_EVENT_CAP, DEFAULT_LEASE_MS, Deployment
+from .deployment import Deployment
 from .figures import Tally
 from .inspector import Inspector
 from .layouts import Layout, QueueLimits
 from .queue import Queue
-from .redis.connection import Connection
-from .redis.scripts import Observer
 from .registry import QueueRegistry
 from .resharding import EpochChanges
 from .sending import quotas
@@ -28,19 +26,8 @@ class Broker(Deployment):
     have their names here, too.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        prefix: str = "delayq",
-        lease_ms: int = DEFAULT_LEASE_MS,
-        event_cap: int = DEFAULT_EVENT_CAP,
-        test_clock: bool = False,
-        observe: Observer | None = None,
-    ) -> None:
-        super().__init__(
-            connection, prefix=prefix, lease_ms=lease_ms, event_cap=event_cap, test_clock=test_clock, observe=observe
-        )
+    def make_parts(self) -> None:
+        """Make the registries, the inspector and the counters."""
         registry = self.registry = QueueRegistry(self, self.make_queue)
         self.inspector = Inspector(registry)
         self.epochs = EpochChanges(registry)

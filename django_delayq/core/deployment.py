@@ -13,8 +13,6 @@ from .redis.connection import Connection
 from .redis.probe import by_server, check_version, server_version
 from .redis.scripts import Observer, Scripts, clear_errors
 
-DEFAULT_LEASE_MS: Final = 15_000
-DEFAULT_EVENT_CAP: Final = 10_000
 #: shards whose keys are kept in memory
 _MOST_SHARDS: Final = 1 << 16
 
@@ -46,8 +44,8 @@ class Deployment:
         connection: Connection,
         *,
         prefix: str = "delayq",
-        lease_ms: int = DEFAULT_LEASE_MS,
-        event_cap: int = DEFAULT_EVENT_CAP,
+        lease_ms: int = 15_000,
+        event_cap: int = 10_000,
         test_clock: bool = False,
         observe: Observer | None = None,
     ) -> None:
@@ -60,10 +58,14 @@ class Deployment:
         self.scripts = Scripts(connection, test_clock=test_clock)
         self.queues_key = self.key("queues")
         #: ``shard(queue, number)``: keys and constants of a shard (``keys.number_of``); those in use are kept
-        self.shard = lru_cache(_MOST_SHARDS)(self._make_shard)
+        self.shard: Callable[[str, int], Shard] = lru_cache(_MOST_SHARDS)(self._make_shard)
         #: called with reserved jobs whose bodies cannot be read, before they are buried
         self.on_unreadable: Callable[[Sequence[BrokenJob]], None] = lambda jobs: None
         self.observe(observe)
+        self.make_parts()
+
+    def make_parts(self) -> None:
+        """Make what a subclass builds on the deployment."""
 
     @property
     def client(self) -> Any:

@@ -22,7 +22,7 @@ from .errors import QueueUnavailable
 from .morgue import live_in_older
 from .queue import Queue
 from .records.frames import is_mark, pack
-from .records.keys import DUE_KEYS, number_of
+from .records.keys import DUE_KEYS, MAX_SHARDS
 from .redis.scripts import clear_errors
 from .sending import quotas
 
@@ -55,16 +55,6 @@ class Report:
         if self.progress:
             self.progress(self.checked, max(self.checked, self.total))
 
-    def add(
-        self, queue: Queue, number: int, violation: str, subject: bytes | None = None, *, repaired: bool = False
-    ) -> None:
-        """Add a violation in a shard; its subject is an id or another entry."""
-        where = f"{queue.name}[{number}]"
-        if subject is not None:
-            where += f" {subject.decode(errors='backslashreplace')!r}"
-        self.violations.append(f"{where}: {violation}")
-        self.repaired += repaired
-
 
 def check(
     broker: Broker, *, queues: Iterable[str] = (), repair: bool = False, progress: Progress | None = None
@@ -86,8 +76,9 @@ def check(
         if left_out:
             report.unreachable.append(f"{left_out} of {len(queue.numbers)} shards of {queue.name}")
         else:
-            _check_epochs(queue, report)
-            _check_quotas(queue, report, repair)
+            found = quotas.violations(queue)
+            report.violations += found
+            report.repaired += quotas.divide(queue) if found and repair else 0
     report.unreachable += sorted(silent)
     return report
 
@@ -124,31 +115,6 @@ def assert_invariants(broker: Broker) -> None:
         raise AssertionError("\n".join([*report.violations, *report.unreachable]))
 
 
-def _check_epochs(queue: Queue, report: Report) -> None:
-    """Check that no id lives in two epochs. Only an operator can decide which one is right, so it is not repaired."""
-    for epoch, shards in queue.epochs[1:]:
-        for place in range(shards):
-            number = number_of(epoch, place)
-            for chunk in _chunks(_live(queue, number)):
-                # No false alarm in a busy system: older shards are closed, so an id that is live there has been live
-                # all the time.
-                for ident in live_in_older(queue, number, chunk):
-                    report.add(queue, number, "live in two epochs", ident)
-
-
-def _check_quotas(queue: Queue, report: Report, repair: bool) -> None:
-    found = quotas.violations(queue)
-    report.violations += found
-    if found and repair:
-        report.repaired += quotas.divide(queue)
-
-
-def _live(queue: Queue, number: int) -> Iterator[bytes]:
-    with clear_errors():
-        for ident, _ in queue.deployment.client.hscan_iter(queue.shard(number).names["body"], count=1000):
-            yield ident
-
-
 class _ShardCheck:
     """Check of one shard."""
 
@@ -177,6 +143,7 @@ class _ShardCheck:
                 self._examine(kind, chunk)
         self._check_lengths()
         self._check_marks()
+        self._check_epochs()
 
     def _call(self, script: str, *args: object) -> Any:
         shard, scripts = self._shard, self._queue.deployment.scripts
@@ -239,8 +206,22 @@ class _ShardCheck:
                         self._client.hdel(marks, key)
                     self._add("mark without durable key", key, repaired=self._repair)
 
+    def _check_epochs(self) -> None:
+        """Check that no id lives in an older epoch, too. Only an operator can decide which one is right."""
+        if self._shard.number // MAX_SHARDS == self._queue.epochs[0][0]:
+            return
+        for chunk in _chunks(self._members("body")):
+            # No false alarm in a busy system: older shards are closed, so an id that is live there has been live all
+            # the time.
+            for ident in live_in_older(self._queue, self._shard.number, chunk):
+                self._add("live in two epochs", ident)
+
     def _add(self, violation: str, subject: bytes | None = None, *, repaired: bool = False) -> None:
-        self._report.add(self._queue, self._shard.number, violation, subject, repaired=repaired)
+        where = f"{self._queue.name}[{self._shard.number}]"
+        if subject is not None:  # an id or another entry
+            where += f" {subject.decode(errors='backslashreplace')!r}"
+        self._report.violations.append(f"{where}: {violation}")
+        self._report.repaired += repaired
 
 
 def _chunks(members: Iterator[bytes]) -> Iterator[list[bytes]]:
