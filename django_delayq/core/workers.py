@@ -147,9 +147,7 @@ class WorkerRegistry:
             key, order = self._deployment.key(_choices(_program_of(worker, name))), (queue, word)
         else:
             key, order = self._deployment.key(f"commands:{name}"), (word, secrets.token_hex(8))
-        with clear_errors():
-            self._deployment.client.hset(key, *order)
-            self._deployment.client.expire(key, ORDERS_KEPT)
+        self._deployment.scripts.call("command", (key.encode(),), *order, ORDERS_KEPT)
         return True
 
     def _check_choice(self, word: str, queue: str) -> None:
