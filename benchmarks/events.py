@@ -17,7 +17,7 @@ import redis
 from benchmarks.core import broker_on
 from benchmarks.report import Bar, Report, median
 from benchmarks.server import Server, running_server
-from django_delayq.core.events import FIELD, WIDTH, unpack_entry, words_of
+from django_delayq.core.events import FIELD, WIDTH, entry_of, words_of
 from django_delayq.core.job import Job
 from django_delayq.core.outcomes import ack, fail
 from django_delayq.core.records.frames import pack_attempt
@@ -122,7 +122,8 @@ def _bare(server: Server, keys: list[bytes]) -> int:
                 entries = line.read_response()
                 if not entries:
                     break
-                seen += len(words_of(map(unpack_entry, entries))) // WIDTH
+                read = [entry_of(ident, dict(zip(words[::2], words[1::2], strict=True))) for ident, words in entries]
+                seen += len(words_of(read)) // WIDTH
                 position = b"(" + entries[-1][0]
         pool.release(line)
     return seen

@@ -89,7 +89,8 @@ def _most_retries(server: Server) -> int:
         retried = [
             int(event.fields["attempt"])
             for number in broker.queue("default").numbers
-            for event in events.read(broker, "default", number, limit=20_000)
+            for entry in events.entries(broker, "default", number, limit=20_000)
+            for event in events.events_of("default", number, entry)
             if event.outcome == "failed"
         ]
     return max(retried, default=0)

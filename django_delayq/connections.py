@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.core.signals import setting_changed
 
 from . import signals
-from .core import rules
+from .core import layouts
 from .core.broker import Broker
 from .core.queue import Queue
 from .core.redis.connection import Connection, RedisConfig
@@ -129,7 +129,7 @@ class DjangoBroker(Broker):
         """
         if is_configured(name):
             entry = conf().queue(name)
-            self.limit(name, **rules.limit_arguments({word: getattr(entry, word) for word in rules.LIMITS}))
+            self.limit(name, **layouts.limit_arguments({word: getattr(entry, word) for word in layouts.LIMITS}))
         self._limited.add(name)
 
     def existing(self, name: str) -> Queue | None:
@@ -164,10 +164,7 @@ def other_shards(of: Broker) -> list[str]:
     for live in of.queues():
         shards = configured_shards(live.name)
         if shards is not None and shards != live.shards:
-            messages.append(
-                f"queue {live.name!r} has {live.shards} shards in Redis, but {shards} are configured; Redis "
-                f"decides. To change it: manage.py delayq_reshard {live.name} --shards {shards}"
-            )
+            messages.append(live.text_of_other_shards(shards))
     return messages
 
 

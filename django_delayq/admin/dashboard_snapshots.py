@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..core import depths
+from ..core import figures
 from ..core.errors import DelayQError
 from ..status import Change, RunningJob, Snapshot, compare, take
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
-    from ..core.depths import DepthPoint
+    from ..core.figures import DepthPoint
 
 #: seconds for which a snapshot, or a failure of Redis, is shared
 SHARED: Final = 0.9
@@ -108,7 +108,7 @@ class SnapshotCache:
         """Return the points of the last hour. There is a new one once a minute, so they are read as often."""
         minute = int(now_ms // 60_000)
         if self._depths is None or self._depths[0] != minute:
-            self._depths = minute, depths.read(broker, [depths.TOTAL], now_ms)[depths.TOTAL]
+            self._depths = minute, figures.read_depths(broker, [figures.TOTAL], now_ms)[figures.TOTAL]
         return self._depths[1]
 
     def _change(self, snapshot: Snapshot) -> Change | None:

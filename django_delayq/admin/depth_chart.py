@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.utils.translation import gettext as _
 
-from ..core.depths import DepthPoint
+from ..core.figures import DepthPoint
 from .charts import Chart, Row, number
 from .formatting import clock, grouped, wall_seconds
 

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import connections
-from ..core import rules
+from ..core import layouts
 from ..core.errors import InvalidJob, QueueNotEmpty
 from ..core.inputs import short
 from ..core.queue import Queue
@@ -74,12 +74,12 @@ class QueueChanges(RedisPages):
         """Change the limits of a queue, unless the settings name it."""
         queue = queue_or_404(object_id)
         configured = connections.is_configured(queue.name)
-        initial = rules.limits_in_force(queue.layout)
+        initial = layouts.limits_in_force(queue.layout)
         form = LimitsForm(request.POST if request.method == "POST" else None, initial=initial)
         if request.method != "POST" or configured or not form.is_valid():
             more = {"form": form, "configured": configured, "yes": _("Change the limits")}
             return self.confirm(request, "queue_limit", _("Change limits"), queue, **more)
-        connections.broker().limit(queue.name, **rules.limit_arguments(form.limits))
+        connections.broker().limit(queue.name, **layouts.limit_arguments(form.limits))
         self.note(request, queue.name, f"limits: {form.limits}")
         messages.success(request, _("The limits were changed."))
         return self.back(self.url("change", queue.name))

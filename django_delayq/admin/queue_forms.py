@@ -11,8 +11,8 @@ from django.utils.translation import gettext_lazy
 from .. import connections
 from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
+from ..core.layouts import LIMITS
 from ..core.records.keys import MAX_SHARDS
-from ..core.rules import LIMITS
 from ..settings.conf import conf
 
 _MOST: Final = 1 << 40

@@ -11,8 +11,8 @@ from django.utils.translation import gettext as _
 
 from .. import connections
 from ..core.errors import InvalidJob
+from ..core.layouts import DIRECTIONS
 from ..core.queue import Queue
-from ..core.rules import DIRECTIONS
 from ..core.workers import CHOICES
 from .formatting import duration
 from .queue_changes import queue_or_404

@@ -15,7 +15,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import connections
-from ..core import bulk, depths
+from ..core import bulk
+from ..core.figures import read_depths
 from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
 from ..outbox import queue_verbs
@@ -89,7 +90,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
         numbers = queue.numbers[-MOST_SHARDS:]
         span = "day" if request.GET.get("span") == "day" else "hour"
         minutes, step = SPAN_MINUTES[span]
-        points = depths.read(broker, [queue.name], now_ms, minutes)[queue.name]
+        points = read_depths(broker, [queue.name], now_ms, minutes)[queue.name]
         context = {
             "item": item,
             "now": moment(now_ms, now_ms),

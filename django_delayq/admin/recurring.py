@@ -11,8 +11,8 @@ from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
 from .. import connections
-from ..core import rules
 from ..core.errors import QueuePaused
+from ..core.registry import pause_recurring
 from ..core.task import registry
 from ..status import RecurringStatus
 from ..status.recurring import read_recurring
@@ -62,7 +62,7 @@ class RecurringPages(RedisPages):
                 work = work_of(registry, task)
                 name = work.task.name
                 if verb == "pause":
-                    rules.pause_recurring(broker, name)
+                    pause_recurring(broker, name)
                 elif run_now(broker, work) == "gated":
                     texts["run"] = _("A run of %s begins when the present one ends.")
             self.note(request, name, f"{verb} recurring task")

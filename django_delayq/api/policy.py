@@ -8,7 +8,7 @@ from typing import Any, Final
 from .. import connections
 from ..access.problems import Problem
 from ..connections import DjangoBroker
-from ..core import rules
+from ..core import layouts
 from ..core.counts import Counts
 from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
@@ -21,7 +21,7 @@ MOST_SHARDS_SHOWN: Final = 64
 
 def queue_view(queue: Queue, counts: Counts | None = None) -> dict[str, Any]:
     """Return a queue as registered, with its counts if they were read; what :mod:`.serializers.queues` renders."""
-    policy = rules.queue_policy(queue.layout)
+    policy = layouts.queue_policy(queue.layout)
     shards = counts.shards if counts else []
     return {
         "name": queue.name,
@@ -32,7 +32,7 @@ def queue_view(queue: Queue, counts: Counts | None = None) -> dict[str, Any]:
         "paused": policy["paused"],
         "paused_until": policy["until"],
         "configured": connections.is_configured(queue.name),
-        "limits": rules.limits_in_force(queue.layout),
+        "limits": layouts.limits_in_force(queue.layout),
         "counts": counts,
         "by_shard": [
             {"number": number % MAX_SHARDS, "epoch": number // MAX_SHARDS, "counts": one}
@@ -53,14 +53,14 @@ def make(broker: DjangoBroker, name: str, given: Mapping[str, Any]) -> tuple[Que
     queue, is_new = broker.registry.create_with(name, **_with_settings(name, given))
     if is_new:
         return queue, True
-    _check_same(name, {"kind": queue.kind, "shards": queue.shards, **rules.limits_in_force(queue.layout)}, given)
+    _check_same(name, {"kind": queue.kind, "shards": queue.shards, **layouts.limits_in_force(queue.layout)}, given)
     return queue, False
 
 
 def _with_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request completed with the settings."""
     entry = conf().queue(name)
-    limits = {word: getattr(entry, word) for word in rules.LIMITS}
+    limits = {word: getattr(entry, word) for word in layouts.LIMITS}
     return {"kind": entry.kind, "shards": connections.configured_shards(name) or 1, **limits, **given}
 
 

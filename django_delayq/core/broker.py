@@ -6,14 +6,12 @@ from collections.abc import Container, Sequence
 from functools import partial
 from typing import Unpack
 
-from . import depths, figures, quotas, rules
-from .deployment import DEFAULT_EVENT_CAP, DEFAULT_LEASE_MS, Deployment
+from . import figures, quotas
+from .deployment import Deployment
 from .figures import Tally
 from .inspector import Inspector
+from .layouts import Layout, QueueLimits
 from .queue import Queue
-from .records.layout import Layout
-from .redis.connection import Connection
-from .redis.scripts import Observer
 from .registry import QueueRegistry
 from .resharding import EpochChanges
 from .wake import ChannelWaker, ListWaker, Waker
@@ -27,19 +25,8 @@ class Broker(Deployment):
     have their names here, too.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        prefix: str = "delayq",
-        lease_ms: int = DEFAULT_LEASE_MS,
-        event_cap: int = DEFAULT_EVENT_CAP,
-        test_clock: bool = False,
-        observe: Observer | None = None,
-    ) -> None:
-        super().__init__(
-            connection, prefix=prefix, lease_ms=lease_ms, event_cap=event_cap, test_clock=test_clock, observe=observe
-        )
+    def make_parts(self) -> None:
+        """Make the registries, the inspector and the counters."""
         registry = self.registry = QueueRegistry(self, self.make_queue)
         self.inspector = Inspector(registry)
         self.epochs = EpochChanges(registry)
@@ -93,14 +80,13 @@ class Broker(Deployment):
         gone = self.epochs.delete(name, force=force)
         if gone:
             figures.drop(self, name)
-            depths.drop(self, name)
         return gone
 
-    def limit(self, name: str, **limits: Unpack[rules.QueueLimits]) -> None:
+    def limit(self, name: str, **limits: Unpack[QueueLimits]) -> None:
         """Set limits of a queue. None leaves a limit unchanged.
 
         Args:
-            limits: members of :class:`~.rules.QueueLimits`.
+            limits: members of :class:`~.layouts.QueueLimits`.
 
         Raises:
             InvalidJob: there is no such queue or limit, or a limit is negative.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
-from .job import BrokenJob, pack_repeats
-from .records.keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key
+from .job import PRIORITIES, BrokenJob, pack_repeats
+from .records.keys import FRESH_KEYS, MAX_SHARDS, SHARD_KEYS, Shard, wake_key
 from .redis.connection import Connection
 from .redis.probe import by_server, check_server
 from .redis.scripts import Observer, Scripts, clear_errors
 
-DEFAULT_LEASE_MS: Final = 15_000
-DEFAULT_EVENT_CAP: Final = 10_000
+#: shards whose keys are kept in memory
+_MOST_SHARDS: Final = 1 << 16
 
 
 class Deployment:
@@ -42,8 +44,8 @@ class Deployment:
         connection: Connection,
         *,
         prefix: str = "delayq",
-        lease_ms: int = DEFAULT_LEASE_MS,
-        event_cap: int = DEFAULT_EVENT_CAP,
+        lease_ms: int = 15_000,
+        event_cap: int = 10_000,
         test_clock: bool = False,
         observe: Observer | None = None,
     ) -> None:
@@ -54,10 +56,16 @@ class Deployment:
         #: for how long a call may be repeated, packed for the scripts (``lua/lib/window.lua``)
         self.repeats = pack_repeats(connection.patience)
         self.scripts = Scripts(connection, test_clock=test_clock)
-        self.queues_key = queues_key(prefix)
+        self.queues_key = self.key("queues")
+        #: ``shard(queue, number)``: keys and constants of a shard (``keys.number_of``); those in use are kept
+        self.shard: Callable[[str, int], Shard] = lru_cache(_MOST_SHARDS)(self._make_shard)
         #: called with reserved jobs whose bodies cannot be read, before they are buried
         self.on_unreadable: Callable[[Sequence[BrokenJob]], None] = lambda jobs: None
         self.observe(observe)
+        self.make_parts()
+
+    def make_parts(self) -> None:
+        """Make what a subclass builds on the deployment."""
 
     @property
     def client(self) -> Any:
@@ -72,22 +80,28 @@ class Deployment:
         """
         self.scripts.observer = observer
 
+    def key(self, name: str) -> str:
+        """Return a key outside the shards (:mod:`.records.keys`); on a cluster all that it returns are in one slot."""
+        return f"{{{self.prefix}}}:{name}"
+
     def wake_key(self, queue: str) -> str:
         """Return the key of a queue's wake list."""
         return wake_key(self.prefix, queue)
 
-    def shard(self, queue: str, number: int) -> Shard:
-        """Return keys and constants of a shard by its number (``keys.number_of``)."""
+    def _make_shard(self, queue: str, number: int) -> Shard:
         epoch, place = divmod(number, MAX_SHARDS)
-        return make_shard(
-            self.prefix,
-            queue,
-            epoch,
-            place,
-            lease_ms=self.lease_ms,
-            event_cap=self.event_cap,
-            repeats=self.repeats,
-            cluster=self.connection.cluster,
+        stem = f"{self.prefix}:{{{queue}:{epoch}.{place}}}:"
+        names = {name: f"{stem}{name}".encode() for name in SHARD_KEYS}
+        wake, cluster = self.wake_key(queue).encode(), self.connection.cluster
+        channel = wake if cluster else b""
+        numbers = struct.pack("<IIIB", self.lease_ms, self.event_cap, number, len(channel))
+        rest = tuple(names[name] for name in FRESH_KEYS)
+        return Shard(
+            number,
+            keys=tuple(names.values()) if cluster else (*names.values(), wake),
+            constants=self.repeats + numbers + channel,
+            names=names,
+            fresh_keys=tuple((names[f"due.{priority}"], *rest) for priority in range(PRIORITIES)),
         )
 
     def now_ms(self) -> float:

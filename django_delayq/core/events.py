@@ -1,11 +1,10 @@
 """Events of finished attempts, in one capped stream for each shard: their form, and reading them.
 
-An entry has the events of one call, each with a number of its own, in two fields: ``worker``, and ``events-<version>``,
-its events one after another. An event is :data:`COLUMNS`, each word followed by a zero byte, which no id contains; so
-one split of many events gives their columns as slices. Workers pack the events of attempts
-(:mod:`.records.frames`), scripts those of cancellations and bulk loads (``lua/lib/event.lua``). A new column is
-added at the end, under a new version. An entry of an older version is read with empty words in the newer columns; one
-of a newer version is refused.
+An entry has the events of one call, each with a number of its own, in two fields: ``worker``, and :data:`FIELD`, its
+events one after another. An event is :data:`COLUMNS`, each word followed by a zero byte, which no id contains; so one
+split of many events gives their columns as slices. Workers pack the events of attempts (:mod:`.records.frames`),
+scripts those of cancellations and bulk loads (``lua/lib/event.lua``). Other columns are another field: an entry of
+another release is refused.
 
 The events of a shard are numbered without gaps from 1. The id of an entry is ``<number of its last event>-<ms>``, and
 the *position* of an event ``<its number>-<ms of its entry>``. A reader keeps the position of the last entry that it has
@@ -25,41 +24,35 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from .broker import Broker
 from .deployment import Deployment
 from .errors import InvalidJob, Misconfigured
+from .layouts import all_numbers
 from .records.frames import unpack_fields
-from .records.layout import all_numbers
-from .redis.connection import ELSEWHERE
-from .redis.scripts import clear_errors, pack_command
+from .redis.scripts import clear_errors
 
 #: a queue and the number of one of its shards
 Place: TypeAlias = tuple[str, int]
 
 BEGINNING: Final = "0-0"
-#: column -> version of the entries since which it exists. ``extra`` is "<name>:<value>", or empty. Times and durations
-#: are in ms; an empty word is a missing value.
-SINCE: Final = {
-    "outcome": 1,
-    "id": 1,
-    "task": 1,
-    "key": 1,
-    "due": 1,
-    "started": 1,
-    "ms": 1,
-    "attempt": 1,
-    "error": 1,
-    "jobs": 1,
-    "created": 1,
-    "extra": 1,
-}
-COLUMNS: Final = tuple(SINCE)
+#: ``extra`` is "<name>:<value>", or empty. Times and durations are in ms; an empty word is a missing value
+COLUMNS: Final = (
+    "outcome",
+    "id",
+    "task",
+    "key",
+    "due",
+    "started",
+    "ms",
+    "attempt",
+    "error",
+    "jobs",
+    "created",
+    "extra",
+)
 WIDTH: Final = len(COLUMNS)
-VERSION: Final = max(SINCE.values())
-#: field with the events of an entry; the one that ``lua/lib/event.lua`` writes
-FIELD: Final = b"events-%d" % VERSION
-#: raw entry from Redis: its id, then field, value, field, value, ...
-RawEntry: TypeAlias = tuple[bytes, Sequence[bytes]]
+#: field with the events of an entry; the one that ``lua/lib/event.lua`` writes. Other columns need another number
+FIELD: Final = b"events-1"
 
 _POSITION: Final = re.compile(r"\d{1,20}-\d{1,15}")
-_FIELD_OF_ANY_VERSION: Final = re.compile(rb"events-([1-9]\d{0,4})")
+_OTHER_FIELD: Final = re.compile(rb"events-[1-9]\d*")
 
 
 class EventEntry(NamedTuple):
@@ -99,51 +92,27 @@ def parts(position: str) -> tuple[int, int]:
     return int(number), int(ms)
 
 
-def unpack_entry(raw: RawEntry) -> EventEntry:
+def entry_of(ident: bytes, fields: Mapping[bytes, bytes]) -> EventEntry:
     """Return an entry as read from Redis. One that no script of ours wrote is a single event without any value.
 
     Raises:
-        Misconfigured: a newer release wrote the entry.
+        Misconfigured: another release wrote the entry.
     """
-    ident, words = raw
     last, _, ms = ident.partition(b"-")
-    if len(words) == 4 and (events := _read_events(ident, words[2], words[3])):
-        return EventEntry(int(last), int(ms), words[1], events)
-    return EventEntry(int(last), int(ms), b"", b"\0" * WIDTH)
-
-
-def _read_events(ident: bytes, name: bytes, packed: bytes) -> bytes:
-    """Return the events of a field in the present layout, empty if they are unreadable."""
-    if name == FIELD:
-        return packed if _is_whole(packed, WIDTH) else b""
-    match = _FIELD_OF_ANY_VERSION.fullmatch(name)
-    if match is None:
-        return b""
-    version = int(match[1])
-    if version > VERSION:
+    packed = fields.get(FIELD, b"")
+    if packed.endswith(b"\0") and packed.count(b"\0") % WIDTH == 0:
+        return EventEntry(int(last), int(ms), fields.get(b"worker", b""), packed)
+    if any(name != FIELD and _OTHER_FIELD.fullmatch(name) for name in fields):
         raise Misconfigured(
-            f"a newer release of django_delayq wrote event entry {ident.decode()} (version {version}; this release "
-            f"reads up to {VERSION}); upgrade django_delayq in the process that reads the events"
+            f"another release of django_delayq wrote event entry {ident.decode()}; upgrade django_delayq in the "
+            "process that reads the events"
         )
-    width = sum(since <= version for since in SINCE.values())
-    return _widen(packed, width) if _is_whole(packed, width) else b""
-
-
-def _widen(events: bytes, width: int) -> bytes:
-    """Return events of ``width`` columns with empty words in the columns added since."""
-    words = events.split(b"\0")[:-1]
-    added = b"\0" * (WIDTH - width)
-    rows = (words[first : first + width] for first in range(0, len(words), width))
-    return b"".join([b"\0".join(row) + b"\0" + added for row in rows])
+    return EventEntry(int(last), int(ms), b"", b"\0" * WIDTH)
 
 
 def words_of(entries: Iterable[EventEntry]) -> list[bytes]:
     """Return the words of all events, one event after another; column n is the slice ``[n::WIDTH]``."""
     return b"".join([entry.events for entry in entries]).split(b"\0")[:-1]
-
-
-def _is_whole(events: bytes, width: int) -> bool:
-    return events.endswith(b"\0") and events.count(b"\0") % width == 0
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------
@@ -205,14 +174,10 @@ def entries(
         limit: maximum number of entries.
         until: position of the last entry to include.
     """
-    key, low, high = deployment.shard(queue, number).names["event"], f"({after}", until or "+"
-    # redis-py makes a dict of each entry, which takes longer than the rest of the read.
-    packed = pack_command(b"XRANGE", key, low, high, b"COUNT", limit)
+    key = deployment.shard(queue, number).names["event"]
     with clear_errors():
-        try:
-            return [unpack_entry(raw) for raw in deployment.connection.pool(key).exchange(packed)]
-        except ELSEWHERE:
-            return [entry_of(*stored) for stored in deployment.client.xrange(key, min=low, max=high, count=limit)]
+        stored = deployment.client.xrange(key, min=f"({after}", max=until or "+", count=limit)
+    return [entry_of(*one) for one in stored]
 
 
 def streams(deployment: Deployment, places: Iterable[Place]) -> dict[Place, Stream]:
@@ -262,16 +227,9 @@ def query(
             yield place, replies[n * each : (n + 1) * each]
 
 
-def entry_of(ident: bytes, fields: Mapping[bytes, bytes]) -> EventEntry:
-    """Return an entry as redis-py gives it."""
-    return unpack_entry((ident, [word for pair in fields.items() for word in pair]))
-
-
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
-#: entries requested in one call
-_PAGE: Final = 100
 #: stream entries that one reading takes at most, and the fewest of each shard
 MOST_ENTRIES: Final = 2_000
 FEWEST_ENTRIES: Final = 5
@@ -292,24 +250,6 @@ class Event:
     fields: dict[str, str]
 
 
-def read(broker: Broker, queue: str, shard: int, after: str = BEGINNING, limit: int = 1000) -> list[Event]:
-    """Return events of one shard after a position, oldest first.
-
-    Args:
-        after: position of the last entry read: ``Event.position`` of its last event.
-        limit: number of events after which no other entry is read; the last one is whole.
-    """
-    if broker.known_queue(queue) is None:
-        return []
-    events: list[Event] = []
-    while len(events) < limit and (page := entries(broker, queue, shard, after, min(limit, _PAGE))):
-        for entry in page:
-            if len(events) < limit:
-                events += events_of(queue, shard, entry)
-        after = page[-1].position
-    return events
-
-
 def events_of(queue: str, shard: int, entry: EventEntry) -> list[Event]:
     """Return the events of an entry, the oldest first."""
     texts = [word.decode(errors="replace") for word in words_of([entry])]
@@ -322,11 +262,6 @@ def events_of(queue: str, shard: int, entry: EventEntry) -> list[Event]:
         fields = {column: text for column, text in {**row, "worker": worker, name: value}.items() if text}
         events.append(Event(queue, shard, f"{first + place}-{entry.ms}", outcome, ident, fields))
     return events
-
-
-def last(deployment: Deployment, queue: str, number: int) -> str:
-    """Return the position of the newest event that a shard ever had; ``"0-0"`` if it never had any."""
-    return streams(deployment, [(queue, number)])[queue, number].last
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,18 +309,11 @@ class EventFilter:
         return event.outcome != "bulk" and all(one in ("", value) for one, value in conditions)
 
 
-def newest(
-    broker: Broker,
-    conditions: EventFilter,
-    limit: int = 200,
-    *,
-    most_entries: int = MOST_ENTRIES,
-    fewest_entries: int = FEWEST_ENTRIES,
-) -> list[Event]:
+def newest(broker: Broker, conditions: EventFilter, limit: int = 200) -> list[Event]:
     """Return the newest events that are wanted, the latest first.
 
-    It reads at most ``most_entries`` entries, an equal number of each shard (at least ``fewest_entries``); an entry has
-    the events of one call. With the queue and the id known, only the shards of that id are read.
+    It reads at most :data:`MOST_ENTRIES` entries, an equal number of each shard (at least :data:`FEWEST_ENTRIES`); an
+    entry has the events of one call. With the queue and the id known, only the shards of that id are read.
     """
     if conditions.queue:
         queue = broker.known_queue(conditions.queue)
@@ -394,7 +322,7 @@ def newest(
         queues = broker.queues()
     ident = conditions.id
     places = [(queue.name, number) for queue in queues for number in (queue.homes(ident) if ident else queue.numbers)]
-    count = max(fewest_entries, most_entries // max(1, len(places)))
+    count = max(FEWEST_ENTRIES, MOST_ENTRIES // max(1, len(places)))
     events = [event for event in _read(broker, places, count) if conditions.matches(event)]
     return sorted(events, key=lambda event: parts(event.position)[::-1], reverse=True)[:limit]
 

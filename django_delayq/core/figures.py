@@ -1,7 +1,7 @@
-"""Counters of finished attempts: lateness, duration and a few counts.
+"""Figures of a deployment: counters of finished attempts, and the depth of its queues over the last day.
 
-A process counts in memory (:class:`Tally`) and adds to one hash per deployment, at most once a second. The name of a
-field states what it counts, so that a release with other bounds can still read it:
+A process counts lateness, duration and a few counts in memory (:class:`Tally`) and adds to one hash per deployment, at
+most once a second. The name of a field states what it counts:
 
     l<bound>:<queue>            starts at most this many ms late, and later than the bound before
     r<bound>:<queue>\\0<task>    attempts that took at most this long, and longer than the bound before
@@ -20,18 +20,20 @@ import os
 import random
 import threading
 import time
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
 from .deployment import Deployment
 from .errors import DelayQError
 from .outcomes import Settlement
-from .records.keys import figures_keys
-from .redis.faults import Backoff, Fault, classify
+from .records.frames import pack, unpack
+from .redis.faults import Fault, classify
 from .redis.scripts import clear_errors
 
 logger: Final = logging.getLogger(__name__)
@@ -61,7 +63,9 @@ MOST_FIELDS: Final = 50_000
 
 _BOUNDS: Final = (*(b"%d" % bound for bound in BUCKETS_MS), b"inf")
 _NONE: Final = (0,) * len(_BOUNDS)
-K = TypeVar("K")
+#: kinds of histograms, in the order of :class:`Figures`: first byte of their fields
+_KINDS: Final = (b"l", b"r", b"s")
+LATENESS, RUN, SCRIPT = _KINDS
 #: counts of the buckets followed by the sum in ms, while they are collected
 Cells: TypeAlias = list[Any]
 
@@ -141,22 +145,11 @@ def new_cells() -> Cells:
     return [0] * (len(_BOUNDS) + 1)
 
 
-def fill(cells: Cells, values: list[int] | list[float]) -> None:
-    """Count durations, ms; ``values`` must not be empty, and are sorted in place. Negative ones count as 0.
-
-    A fetch loop passes 40,000 of them a second, so there is no Python loop over single values.
-    """
-    values.sort()
-    if values[0] < 0:
-        values = [max(0, value) for value in values]
-    cells[-1] += sum(values)
-    lowest, highest = bisect_left(BUCKETS_MS, values[0]), bisect_left(BUCKETS_MS, values[-1])
-    before = 0
-    for place in range(lowest, highest):
-        upto = bisect_right(values, BUCKETS_MS[place], before)
-        cells[place] += upto - before
-        before = upto
-    cells[highest] += len(values) - before
+def fill(cells: Cells, values: Iterable[float]) -> None:
+    """Count durations, ms. Negative ones count as 0."""
+    for value in values:
+        cells[bisect_left(BUCKETS_MS, value)] += 1
+        cells[-1] += max(0, value)
 
 
 def histogram_of(cells: Cells) -> Histogram:
@@ -169,10 +162,19 @@ def histogram_of(cells: Cells) -> Histogram:
     return Histogram(tuple(cells[:-1]), whole + (random.random() < cells[-1] - whole))
 
 
+def figures_of(collected: Mapping[tuple[bytes, Any], Cells], counts: Mapping[Any, int]) -> Figures:
+    """Return what was collected by kind and name."""
+    by_kind: dict[bytes, dict[Any, Histogram]] = {kind: {} for kind in _KINDS}
+    for (kind, name), cells in collected.items():
+        by_kind[kind][name] = histogram_of(cells)
+    lateness, run, script = by_kind.values()
+    return Figures(lateness, run, script, counts)
+
+
 #: seconds for which counters are collected before a flush
 PACE: Final = 1.0
-#: maximum number of names per kind held in memory; the names of queues may come from users
-MOST_NAMES: Final = 5_000
+#: seconds after a flush that failed
+_RETRY_SECONDS: Final = 10.0
 #: name of the script that stores counters: observing it would produce counters for its next call, without end
 CARRIER: Final = "note"
 #: verbs that end an attempt; an attempt that did not begin has no start
@@ -193,23 +195,23 @@ class Tally:
     def __init__(self, send: Callable[[Figures, bytes], None], *, patience: float = 2.0) -> None:
         self._send = send
         self._patience = patience
-        self._reset()
+        self.forget()
         _tallies.add(self)
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """Begin without counters, as a forked child: the parent flushes its own, and its locks may be held for ever."""
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._timer: threading.Timer | None = None
-        self._pause = Backoff()
+        #: True if the last flush failed
+        self._failed = False
         #: counters that may or may not have arrived, with the request id under which they are sent again
         self._doubtful: tuple[bytes, Figures] | None = None
         self._open()
 
     def _open(self) -> None:
-        self._lateness: dict[str, Cells] = {}
-        self._run: dict[tuple[str, str], Cells] = {}
-        self._script: dict[str, Cells] = {}
-        self._counts: dict[tuple[str, str], int] = {}
+        self._cells: dict[tuple[bytes, Any], Cells] = defaultdict(new_cells)
+        self._counts: dict[tuple[str, str], int] = defaultdict(int)
         self._fresh = False
 
     def __bool__(self) -> bool:
@@ -223,20 +225,16 @@ class Tally:
         ran = [one for one in settlements if one.started_ms > 0 and one.verb in _RUNS]
         if not ran:
             return
-        tasks = {one.job.task for one in ran}
-        by_task = [(task, [one.run_ms for one in ran if one.job.task == task]) for task in tasks]
-        late = [one.started_ms - one.job.due_ms for one in ran]
         with self._lock:
-            _fill(self._lateness, queue, late)
-            for task, took in by_task:
-                _fill(self._run, (queue, task), took)
+            fill(self._cells[LATENESS, queue], [one.started_ms - one.job.due_ms for one in ran])
+            for one in ran:
+                fill(self._cells[RUN, (queue, one.job.task)], (one.run_ms,))
             self._changed()
 
     def count(self, name: str, label: str, more: int = 1) -> None:
         """Add to a count."""
         with self._lock:
-            if len(self._counts) < MOST_NAMES or (name, label) in self._counts:
-                self._counts[name, label] = self._counts.get((name, label), 0) + more
+            self._counts[name, label] += more
             self._changed()
 
     def waited(self, script: str, seconds: float, failed: bool) -> None:
@@ -244,7 +242,7 @@ class Tally:
         if script == CARRIER:
             return
         with self._lock:
-            _fill(self._script, script, [seconds * 1000])
+            fill(self._cells[SCRIPT, script], (seconds * 1000,))
             self._changed()
 
     def _changed(self) -> None:
@@ -286,14 +284,9 @@ class Tally:
 
     def _take(self) -> Figures:
         with self._lock:
-            lateness, run, script, counts = self._lateness, self._run, self._script, self._counts
+            cells, counts = self._cells, self._counts
             self._open()
-        return Figures(
-            {name: histogram_of(cells) for name, cells in lateness.items()},
-            {name: histogram_of(cells) for name, cells in run.items()},
-            {name: histogram_of(cells) for name, cells in script.items()},
-            counts,
-        )
+        return figures_of(cells, counts)
 
     def _flush_in(self, seconds: float) -> None:
         """Flush in this many seconds, unless a flush is scheduled or running; under the lock."""
@@ -308,20 +301,18 @@ class Tally:
         self._timer = timer
 
     def _flush_on_time(self) -> None:
-        seconds = PACE
         try:
             self.flush()
-            self._pause.reset()
+            self._failed = False
         except Exception as error:
-            fault = classify(error)
-            if fault is Fault.BUG and not self._pause.failures:
+            if classify(error) is Fault.BUG and not self._failed:
                 logger.exception("the counters could not be sent; retried later")
-            seconds = max(PACE, self._pause.next(fault))
+            self._failed = True
         with self._lock:
             if self._timer is threading.current_thread():  # else it was closed meanwhile
                 self._timer = None
                 if self:
-                    self._flush_in(seconds)
+                    self._flush_in(_RETRY_SECONDS if self._failed else PACE)
 
     def close(self) -> None:
         """Flush one last time and stop the timer, even if that fails. A later counter starts another one."""
@@ -333,25 +324,12 @@ class Tally:
 
     def flush_last(self) -> None:
         """Flush at the end of the process. If the last flush failed, skip it instead of waiting for Redis."""
-        if self._pause.failures:
+        if self._failed:
             return
         try:
             self.flush()
         except Exception as error:
             logger.info("the last counters could not be sent: %s", error)
-
-    def forget(self) -> None:
-        """Reset the counters in a forked child: the parent flushes its own, and its locks may be held for ever."""
-        self._reset()
-
-
-def _fill(of: dict[K, Cells], name: K, values: list[int] | list[float]) -> None:
-    cells = of.get(name)
-    if cells is None:
-        if len(of) >= MOST_NAMES:
-            return
-        cells = of[name] = new_cells()
-    fill(cells, values)
 
 
 _tallies: WeakSet[Tally] = WeakSet()
@@ -373,71 +351,48 @@ os.register_at_fork(after_in_child=_forget)
 
 # -- fields of the hash ----------------------------------------------------------------------------------------------
 
+_PLACES: Final = {bound: place for place, bound in enumerate((*_BOUNDS, b"sum"))}
+
 
 def to_fields(figures: Figures) -> list[tuple[bytes, int]]:
     """Return the fields of these counters, and their increments."""
-    increments: list[tuple[bytes, int]] = []
-    for queue, histogram in figures.lateness.items():
-        increments += _to_fields(b"l", queue.encode(), histogram)
-    for (queue, task), histogram in figures.run.items():
-        increments += _to_fields(b"r", _pair(queue, task), histogram)
-    for script, histogram in figures.script.items():
-        increments += _to_fields(b"s", script.encode(), histogram)
-    return increments + [(b"c:" + _pair(*name), count) for name, count in figures.counts.items()]
-
-
-def _to_fields(kind: bytes, name: bytes, histogram: Histogram) -> Iterator[tuple[bytes, int]]:
-    for bound, count in zip((*_BOUNDS, b"sum"), (*histogram.counts, histogram.sum_ms), strict=True):
-        if count:
-            yield b"%b%b:%b" % (kind, bound, name), count
-
-
-def _pair(one: str, other: str) -> bytes:
-    return one.encode() + b"\0" + other.encode()
-
-
-def speaks_of(stored: bytes, queue: str) -> bool:
-    """Return True if a field belongs to this queue."""
-    head, _, name = stored.partition(b":")
-    return head[:1] in (b"l", b"r") and name.partition(b"\0")[0] == queue.encode()
+    increments = [(b"c:" + _stored(name), count) for name, count in figures.counts.items()]
+    by_kind: tuple[Mapping[Any, Histogram], ...] = (figures.lateness, figures.run, figures.script)
+    for kind, histograms in zip(_KINDS, by_kind, strict=True):
+        for name, histogram in histograms.items():
+            counted = zip(_PLACES, (*histogram.counts, histogram.sum_ms), strict=True)
+            increments += [(b"%b%b:%b" % (kind, bound, _stored(name)), count) for bound, count in counted if count]
+    return increments
 
 
 def from_fields(stored: Mapping[bytes, bytes]) -> Figures:
     """Return the counters read from the hash. Fields that this release does not recognise are left out."""
-    grown: dict[bytes, dict[bytes, Cells]] = {b"l": {}, b"r": {}, b"s": {}}
-    counts: dict[tuple[str, str], int] = {}
-    for name, value in stored.items():
-        head, _, rest = name.partition(b":")
-        cells_of = grown.get(head[:1])
-        try:
-            rest.decode()
-            if cells_of is not None:
-                place = _place(head[1:])
-                cells_of.setdefault(rest, new_cells())[place] += int(value)
-            elif head == b"c":
-                counts[_unpair(rest)] = int(value)
-        except ValueError:
-            continue
-    return Figures(
-        {name.decode(): histogram_of(cells) for name, cells in grown[b"l"].items()},
-        {_unpair(name): histogram_of(cells) for name, cells in grown[b"r"].items()},
-        {name.decode(): histogram_of(cells) for name, cells in grown[b"s"].items()},
-        counts,
-    )
+    collected: dict[tuple[bytes, Any], Cells] = defaultdict(new_cells)
+    counts: dict[Any, int] = {}
+    for field_name, value in stored.items():
+        head, _, rest = field_name.partition(b":")
+        with suppress(KeyError, ValueError):
+            if head == b"c":
+                counts[_named(rest)] = int(value)
+            elif head[:1] in _KINDS:
+                place, number = _PLACES[head[1:]], int(value)
+                collected[head[:1], _named(rest)][place] += number
+    return figures_of(collected, counts)
 
 
-_PLACES: Final = {bound: place for place, bound in enumerate((*_BOUNDS, b"sum"))}
+def _stored(name: str | tuple[str, str]) -> bytes:
+    return (name if isinstance(name, str) else "\0".join(name)).encode()
 
 
-def _place(bound: bytes) -> int:
-    """Return the cell of a bound; for a bound of another release, the first cell that covers its whole bucket."""
-    place = _PLACES.get(bound)
-    return bisect_left(BUCKETS_MS, int(bound)) if place is None else place
+def _named(stored: bytes) -> str | tuple[str, ...]:
+    words = tuple(stored.decode().split("\0"))
+    return words[0] if len(words) == 1 else words
 
 
-def _unpair(name: bytes) -> tuple[str, str]:
-    one, _, other = name.partition(b"\0")
-    return one.decode(), other.decode()
+def _belongs_to(stored: bytes, queue: str) -> bool:
+    """Return True if a field belongs to this queue."""
+    head, _, name = stored.partition(b":")
+    return head[:1] in (b"l", b"r") and name.partition(b"\0")[0] == queue.encode()
 
 
 # -- storage ---------------------------------------------------------------------------------------------------------
@@ -451,9 +406,8 @@ _reminded_at = -_REMIND
 
 def read(deployment: Deployment) -> Figures:
     """Return the counters of finished attempts of all processes, by one command; the most recent may be missing."""
-    key, _ = figures_keys(deployment.prefix)
     with clear_errors():
-        return from_fields(deployment.client.hgetall(key.decode()))
+        return from_fields(deployment.client.hgetall(deployment.key("figures")))
 
 
 def note(deployment: Deployment, figures: Figures, request: bytes | None = None, *, replace: bool = False) -> None:
@@ -463,11 +417,12 @@ def note(deployment: Deployment, figures: Figures, request: bytes | None = None,
         request: of calls with the same id only the first counts.
         replace: store these values in place of the previous ones.
     """
+    keys = (deployment.key("figures").encode(), deployment.key("noted").encode())
     fields, request, change = to_fields(figures), request or os.urandom(16), "HSET" if replace else "HINCRBY"
     for start in range(0, len(fields), _MOST_AT_ONCE):
         words = [word for pair in fields[start : start + _MOST_AT_ONCE] for word in pair]
         part = request + start.to_bytes(4, "big")
-        _remind(deployment.scripts.call(CARRIER, figures_keys(deployment.prefix), part, MOST_FIELDS, change, *words))
+        _remind(deployment.scripts.call(CARRIER, keys, part, MOST_FIELDS, change, *words))
 
 
 def _remind(left_out: int) -> None:
@@ -483,15 +438,111 @@ def _remind(left_out: int) -> None:
 
 
 def drop(deployment: Deployment, queue: str) -> None:
-    """Delete the counters of a deleted queue. An attempt that ends later may bring back a few.
+    """Delete the figures of a deleted queue. An attempt that ends later may bring back a few.
 
-    An error is only logged, because leftover counters are no reason for the deletion to fail.
+    An error is only logged, because leftover figures are no reason for the deletion to fail.
     """
-    key = figures_keys(deployment.prefix)[0].decode()
+    key = deployment.key("figures")
     try:
         with clear_errors():
-            fields = [name for name in deployment.client.hkeys(key) if speaks_of(name, queue)]
+            deployment.client.unlink(_depth_key(deployment, queue))
+            fields = [name for name in deployment.client.hkeys(key) if _belongs_to(name, queue)]
             for start in range(0, len(fields), _MOST_AT_ONCE):
                 deployment.client.hdel(key, *fields[start : start + _MOST_AT_ONCE])
     except DelayQError as error:
         logger.warning("the figures of the deleted queue %r stay: %s", queue, error)
+
+
+# -- depths: a stream for each queue, with an entry a minute ----------------------------------------------------------
+
+#: minutes for which samples of the depth are kept
+MINUTES: Final = 1440
+#: series of all queues together
+TOTAL: Final = ""
+#: ms for which one dispatcher takes the samples, unless it stops; shorter than a minute, so that it can renew its claim
+_CLAIM_MS: Final = 55_000
+_MINUTE_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class DepthPoint:
+    """Counts of a queue at ``at_ms`` (Unix ms, a whole minute), and what happened since the point before.
+
+    In a sample ``scheduled``, ``done`` and ``failing`` are counters that only ever increase; in a point of a series
+    they are per second, and None without a predecessor. ``p50_ms`` and ``p99_ms`` are the lateness of the attempts
+    since the point before; None = unknown, or none began.
+    """
+
+    at_ms: int = 0
+    delayed: int = 0
+    ready: int = 0
+    reserved: int = 0
+    failed: int = 0
+    morgue: int = 0
+    lag_seconds: float = 0.0
+    scheduled: float | None = 0
+    done: float | None = 0
+    failing: float | None = 0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+
+def claim_depths(deployment: Deployment, worker: str) -> bool:
+    """Return True if this worker takes the samples of this minute, and no other one does."""
+    with clear_errors():
+        return bool(deployment.client.set(deployment.key("sampler"), worker, nx=True, px=_CLAIM_MS))
+
+
+def record_depths(deployment: Deployment, samples: Mapping[str, DepthPoint], now_ms: float) -> None:
+    """Store a sample of each of these queues, by one command. Of two samples in a minute the later one counts.
+
+    Args:
+        samples: queue -> sample; ``""`` = all queues together.
+        now_ms: moment of the samples on Redis's clock, Unix ms.
+    """
+    keys = tuple(_depth_key(deployment, queue).encode() for queue in samples)
+    packed = [pack(astuple(sample)[1:]) for sample in samples.values()]
+    deployment.scripts.call("depth", keys, int(now_ms), MINUTES * _MINUTE_MS, *packed)
+
+
+def read_depths(
+    deployment: Deployment, queues: Iterable[str], until_ms: float, minutes: int = 60
+) -> dict[str, list[DepthPoint]]:
+    """Return the points of these queues in the last ``minutes`` (1 … 1440) before ``until_ms``, the oldest first.
+
+    It takes one round trip. A minute without a dispatcher has no point.
+    """
+    names, last_ms = list(queues), int(until_ms // _MINUTE_MS) * _MINUTE_MS
+    first_ms = last_ms - min(minutes, MINUTES - 1) * _MINUTE_MS  # one more than requested, for the first rates
+    with clear_errors(), deployment.client.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.xrange(_depth_key(deployment, name), first_ms, last_ms + _MINUTE_MS - 1)
+        replies = pipe.execute()
+    return {
+        name: [point for point in _points(entries) if point.at_ms > last_ms - minutes * _MINUTE_MS]
+        for name, entries in zip(names, replies, strict=True)
+    }
+
+
+def _depth_key(deployment: Deployment, queue: str) -> str:
+    return deployment.key(f"depth:{queue}")
+
+
+def _points(entries: Iterable[tuple[bytes, Mapping[bytes, bytes]]]) -> Iterator[DepthPoint]:
+    by_minute = {
+        int(ident.partition(b"-")[0]) // _MINUTE_MS * _MINUTE_MS: fields[b"sample"] for ident, fields in entries
+    }
+    before: DepthPoint | None = None
+    for at_ms, packed in by_minute.items():
+        sample = DepthPoint(at_ms, *unpack(packed))
+        scheduled, done, failing = [_rate(counter, before, sample) for counter in ("scheduled", "done", "failing")]
+        yield replace(sample, scheduled=scheduled, done=done, failing=failing)
+        before = sample
+
+
+def _rate(counter: str, before: DepthPoint | None, after: DepthPoint) -> float | None:
+    if before is None:
+        return None
+    # A counter that became smaller belongs to a queue that was deleted meanwhile, or Redis lost it.
+    increase: int = max(0, getattr(after, counter) - getattr(before, counter))
+    return increase / ((after.at_ms - before.at_ms) / 1000)

@@ -4,7 +4,7 @@ A live id is in exactly one of due and lease, in the class that its body names; 
 attempt; a parked job has a place in the order of its task; a body exists exactly for a live id; a token exactly for a
 lease; the failure indexes match the state; payloads belong to a live merged job and are in order; a morgue record is in
 both its indexes; the request window has its stated length; a completion mark belongs to a durable key; no id is live in
-two epochs; samples of depths are whole; the quotas of a queue's shards do not exceed its limit. Each id is examined
+two epochs; the quotas of a queue's shards do not exceed its limit. Each id is examined
 inside one script, so a busy system causes no false alarm.
 """
 
@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from . import depths, quotas
+from . import quotas
 from .broker import Broker
 from .bulk import Progress
+from .counts import count_shards
 from .errors import QueueUnavailable
 from .morgue import live_in_older
 from .queue import Queue
 from .records.frames import is_mark, pack
-from .records.keys import DUE_KEYS, number_of
+from .records.keys import DUE_KEYS, MAX_SHARDS
 from .redis.scripts import clear_errors
 
 _CHUNK: Final = 100
@@ -54,16 +55,6 @@ class Report:
         if self.progress:
             self.progress(self.checked, max(self.checked, self.total))
 
-    def add(
-        self, queue: Queue, number: int, violation: str, subject: bytes | None = None, *, repaired: bool = False
-    ) -> None:
-        """Add a violation in a shard; its subject is an id or another entry."""
-        where = f"{queue.name}[{number}]"
-        if subject is not None:
-            where += f" {subject.decode(errors='backslashreplace')!r}"
-        self.violations.append(f"{where}: {violation}")
-        self.repaired += repaired
-
 
 def check(
     broker: Broker, *, queues: Iterable[str] = (), repair: bool = False, progress: Progress | None = None
@@ -85,9 +76,9 @@ def check(
         if left_out:
             report.unreachable.append(f"{left_out} of {len(queue.numbers)} shards of {queue.name}")
         else:
-            _check_epochs(queue, report)
-            _check_quotas(queue, report, repair)
-        _check_depths(queue, report)
+            found = quotas.violations(queue)
+            report.violations += found
+            report.repaired += quotas.divide(queue) if found and repair else 0
     report.unreachable += sorted(silent)
     return report
 
@@ -108,24 +99,13 @@ def _check_shard(queue: Queue, number: int, report: Report, silent: set[str], *,
     return True
 
 
-def _check_depths(queue: Queue, report: Report) -> None:
-    try:
-        report.violations += depths.violations(queue.deployment, queue.name)
-    except QueueUnavailable:
-        if not queue.deployment.connection.cluster:
-            raise
-        report.unreachable.append(f"the depths of {queue.name}")
-
-
 def _size(queue: Queue) -> int:
     """Return about how many entries of a queue are checked; 0 if it cannot be counted now."""
     try:
-        with clear_errors():
-            shards = map(queue.shard, queue.numbers)
-            names = (shard.names[kind] for shard in shards for kind in ("body", "payload", "grave"))
-            return sum(int(queue.deployment.client.hlen(name)) for name in names)
+        counts = count_shards(queue, queue.numbers)
     except QueueUnavailable:
         return 0
+    return counts.live + counts.morgue
 
 
 def assert_invariants(broker: Broker) -> None:
@@ -133,31 +113,6 @@ def assert_invariants(broker: Broker) -> None:
     report = check(broker)
     if report.violations or report.unreachable:
         raise AssertionError("\n".join([*report.violations, *report.unreachable]))
-
-
-def _check_epochs(queue: Queue, report: Report) -> None:
-    """Check that no id lives in two epochs. Only an operator can decide which one is right, so it is not repaired."""
-    for epoch, shards in queue.epochs[1:]:
-        for place in range(shards):
-            number = number_of(epoch, place)
-            for chunk in _chunks(_live(queue, number)):
-                # No false alarm in a busy system: older shards are closed, so an id that is live there has been live
-                # all the time.
-                for ident in live_in_older(queue, number, chunk):
-                    report.add(queue, number, "live in two epochs", ident)
-
-
-def _check_quotas(queue: Queue, report: Report, repair: bool) -> None:
-    found = quotas.violations(queue)
-    report.violations += found
-    if found and repair:
-        report.repaired += quotas.divide(queue)
-
-
-def _live(queue: Queue, number: int) -> Iterator[bytes]:
-    with clear_errors():
-        for ident, _ in queue.deployment.client.hscan_iter(queue.shard(number).names["body"], count=1000):
-            yield ident
 
 
 class _ShardCheck:
@@ -177,16 +132,18 @@ class _ShardCheck:
     def run(self) -> None:
         """Check the shard."""
         # Payloads first: a job whose payloads are in no order must get them back before it is taken for an empty one.
-        for chunk in _chunks(self._members("payload")):
-            self._examine("payload", chunk)
-        for chunk in _chunks(self._idents()):
-            self._examine("id", chunk)
-        for chunk in _chunks(self._members("parked_order")):
-            self._examine("parked", chunk)
-        for chunk in _chunks(self._members("morgue", "morgue_id", "grave")):
-            self._examine("grave", chunk)
+        subjects = {
+            "payload": self._members("payload"),
+            "id": self._idents(),
+            "parked": self._members("parked_order"),
+            "grave": self._members("morgue", "morgue_id", "grave"),
+        }
+        for kind, members in subjects.items():
+            for chunk in _chunks(members):
+                self._examine(kind, chunk)
         self._check_lengths()
         self._check_marks()
+        self._check_epochs()
 
     def _call(self, script: str, *args: object) -> Any:
         shard, scripts = self._shard, self._queue.deployment.scripts
@@ -249,8 +206,22 @@ class _ShardCheck:
                         self._client.hdel(marks, key)
                     self._add("mark without durable key", key, repaired=self._repair)
 
+    def _check_epochs(self) -> None:
+        """Check that no id lives in an older epoch, too. Only an operator can decide which one is right."""
+        if self._shard.number // MAX_SHARDS == self._queue.epochs[0][0]:
+            return
+        for chunk in _chunks(self._members("body")):
+            # No false alarm in a busy system: older shards are closed, so an id that is live there has been live all
+            # the time.
+            for ident in live_in_older(self._queue, self._shard.number, chunk):
+                self._add("live in two epochs", ident)
+
     def _add(self, violation: str, subject: bytes | None = None, *, repaired: bool = False) -> None:
-        self._report.add(self._queue, self._shard.number, violation, subject, repaired=repaired)
+        where = f"{self._queue.name}[{self._shard.number}]"
+        if subject is not None:  # an id or another entry
+            where += f" {subject.decode(errors='backslashreplace')!r}"
+        self._report.violations.append(f"{where}: {violation}")
+        self._report.repaired += repaired
 
 
 def _chunks(members: Iterator[bytes]) -> Iterator[list[bytes]]:

@@ -27,17 +27,17 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, TypeAlias
 from zlib import crc32
 
+from . import layouts
 from .broker import Broker
 from .errors import DelayQError, InvalidJob, QueueFull, QueuePaused
 from .inputs import short
 from .job import KEY_BYTES, NewJob, derived_key
+from .layouts import Epochs
 from .many import CHUNK_BYTES, RoomWait
 from .outcomes import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
 from .quotas import RoomSearch
-from .records import layout as layouts
 from .records.frames import CHUNK, fields_of, pack
-from .records.keys import MAX_SHARDS, bulk_load_key, number_of
-from .records.layout import Epochs
+from .records.keys import MAX_SHARDS, number_of
 from .redis.faults import REDIS_ERRORS
 from .redis.scripts import Call, SentCalls, clear_errors
 from .resharding import EpochWalk
@@ -118,7 +118,7 @@ def open_load(
     stored = None
     while stored is None:  # between the two commands it may expire
         with clear_errors():
-            key = bulk_load_key(broker.prefix, load_id)
+            key = broker.key(f"load:{load_id}")
             if broker.client.set(key, _encode(requested), nx=True, px=KEPT_MS):
                 return requested
         stored = read_load(broker, load_id)
@@ -134,7 +134,7 @@ def open_load(
 def read_load(broker: Broker, load_id: str) -> BulkLoad | None:
     """Return the bulk load of this id; None if there is none."""
     with clear_errors():
-        stored = broker.client.get(bulk_load_key(broker.prefix, load_id))
+        stored = broker.client.get(broker.key(f"load:{load_id}"))
     if stored is None:
         return None
     record: dict[str, Any] = json.loads(stored)
@@ -149,7 +149,7 @@ def close_load(broker: Broker, load: BulkLoad) -> BulkLoad:
     """Note that a bulk load is complete, so that nothing more is written for it; return it as recorded."""
     closed = replace(load, closed=True)
     with clear_errors():
-        broker.client.set(bulk_load_key(broker.prefix, load.id), _encode(closed), xx=True, keepttl=True)
+        broker.client.set(broker.key(f"load:{load.id}"), _encode(closed), xx=True, keepttl=True)
     return closed
 
 
@@ -160,7 +160,7 @@ def keep_load(broker: Broker, load: BulkLoad, ms: int = KEPT_MS) -> None:
             for key in _ledgers(broker, load):
                 pipe.pexpire(key, ms + _MARGIN_MS)
             pipe.execute()
-        broker.client.pexpire(bulk_load_key(broker.prefix, load.id), ms)
+        broker.client.pexpire(broker.key(f"load:{load.id}"), ms)
 
 
 def progress(broker: Broker, load: BulkLoad) -> Counter[str]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from .deployment import Deployment
 from .errors import QueueUnavailable
-from .records.keys import permits_key
 from .redis.scripts import clear_errors
 from .wake import wake
 
@@ -60,7 +59,7 @@ def change(
     """
     words = [str(word) for one in holdings for word in (one.holder, one.keep, one.wanted, one.ms)]
     waiting = "" if place is None else f"{place[1]}:{place[0]}"
-    key = permits_key(deployment.prefix, limit).encode()
+    key = deployment.key(f"permits:{limit}").encode()
     reply = deployment.scripts.call("permits", (key,), str(total), waiting, *words)
     n = len(holdings)
     places = tuple(map(_place_of, reply[n + 1 :]))
@@ -77,5 +76,5 @@ def _place_of(word: bytes) -> Place:
 def read(deployment: Deployment, limit: str) -> dict[str, int]:
     """Return the holders of permits of a limit with their numbers; some may have ended."""
     with clear_errors():
-        stored = deployment.client.hgetall(permits_key(deployment.prefix, limit))
+        stored = deployment.client.hgetall(deployment.key(f"permits:{limit}"))
     return {holder.decode(): int(value.split()[0]) for holder, value in stored.items() if not holder.startswith(b"\0")}

@@ -21,6 +21,7 @@ from .actions import live_ids
 from .errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
 from .figures import Tally
 from .job import Generation, NewJob, new_key, request_for
+from .layouts import Layout
 from .many import JobSender, RoomWait, check_together
 from .morgue import Discard, Kick, KickPace
 from .outcomes import (
@@ -49,7 +50,6 @@ from .records.frames import (
     unpack_tick,
 )
 from .records.keys import number_of
-from .records.layout import Layout
 from .redis.pool import last_sent
 from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet

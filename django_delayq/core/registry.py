@@ -8,22 +8,20 @@ them. If a change is interrupted in between, or Redis loses a shard, the next ti
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
 from zlib import crc32
 
-from . import rules
+from . import layouts
 from .deployment import Deployment
 from .errors import InvalidJob, QueueUnavailable
 from .inputs import unknown_queue
 from .job import NewJob, new_request
-from .records import layout as layouts
+from .layouts import Epochs, Layout, QueueLimits
 from .records.frames import pack
-from .records.keys import PRODUCERS_FIELD, Shard, number_of
-from .records.layout import Epochs, Layout
+from .records.keys import Shard, number_of
 from .redis.connection import PARTIAL_SECONDS
 from .redis.scripts import clear_errors
 from .thread_lock import ThreadLock
@@ -33,6 +31,8 @@ log = logging.getLogger("django_delayq.core.broker")
 
 #: longest time for which a call waits for the registry of a cluster, in seconds, if the layout is known
 REGISTRY_SECONDS: Final = 1.0
+#: field of the registry: since when the producers of all queues are paused, Unix ms
+PRODUCERS_FIELD: Final = b"-producers"
 
 
 class ShardSet:
@@ -56,30 +56,21 @@ class ShardSet:
         self.registry = registry
         self.deployment = registry.deployment
         self.name = name
-        self._shards: dict[int, Shard] = {}
-        #: number of this layout among those that the queues of the process have adopted
-        self.adopted = 0
         #: moment (monotonic) until which no room is searched, because there was none (:mod:`.quotas`)
         self.full_until = 0.0
-        #: moment (monotonic) at which the layout was read last
+        #: moment (monotonic) at which the layout was read last, or could not be read on a cluster
         self.read_at = 0.0
         self.install(layout)
 
     def install(self, layout: Layout) -> None:
         """Adopt the layout that the registry has of the queue now."""
         epochs = layouts.epochs_of(layout)
-        numbers = tuple(layouts.all_numbers(epochs))
-        # Shards whose numbers may still be in use stay available.
-        self._shards = {
-            **self._shards,
-            **{number: self.deployment.shard(self.name, number) for number in numbers if number not in self._shards},
-        }
         present = tuple(map(self.shard, layouts.shard_numbers(layout["epoch"], layout["shards"])))
         # In one step, because other threads copy or read these without a lock.
         vars(self).update(
             layout=layout,
             kind=layout["kind"],
-            numbers=numbers,
+            numbers=tuple(layouts.all_numbers(epochs)),
             epochs=epochs,
             deleted=layouts.is_deleted(layout),
             present=present,
@@ -98,8 +89,14 @@ class ShardSet:
 
     def shard(self, number: int) -> Shard:
         """Return keys and constants of a shard, whatever its epoch."""
-        shard = self._shards.get(number)
-        return shard if shard is not None else self.deployment.shard(self.name, number)
+        return self.deployment.shard(self.name, number)
+
+    def text_of_other_shards(self, shards: int) -> str:
+        """Return the message for a process that is configured for another number of shards."""
+        return (
+            f"queue {self.name!r} has {self.shards} shards in Redis, but {shards} are configured; Redis decides. To "
+            f"change it: manage.py delayq_reshard {self.name} --shards {shards}"
+        )
 
     def is_confirmed(self, new: NewJob) -> bool:
         """Return True if the call of a job has to wait for a confirmation (:mod:`.redis.scripts`)."""
@@ -143,19 +140,14 @@ class ShardSet:
         request = new_request() if request is None else request
         return self.deployment.scripts.call(script, shard.keys, request, shard.constants, *args, confirm=confirmed)
 
-    def rule(self, number: int, policy: Mapping[str, Any], *, closing: bool = False) -> None:
-        """Replace the rules of a shard that follow from the policy of its queue (``lua/rule.lua``).
-
-        Args:
-            policy: see :func:`.records.layout.rules_of`.
-            closing: close the shard for new ids, for good.
-        """
-        self.call("rule", number, pack(policy), b"1" if closing else b"0")
+    def rule(self, number: int, rules: Mapping[str, Any]) -> None:
+        """Replace the rules of a shard (:func:`.layouts.rules_of_shard`); a closed one stays closed."""
+        self.call("rule", number, pack(rules))
 
     def close(self, numbers: Iterable[int]) -> None:
-        """Close shards for new ids, for good."""
+        """Close shards for new ids, for good; their other rules stay."""
         for number in numbers:
-            self.call("rule", number, b"", b"1")
+            self.call("rule", number, b"")
 
 
 Q_co = TypeVar("Q_co", bound=ShardSet, covariant=True)
@@ -177,11 +169,7 @@ class QueueRegistry(Generic[Q_co]):
         #: the producers of all queues are paused, as of the last read of the registry
         self.producers_paused = False
         self._queues: dict[str, Q_co] = {}
-        #: number of layouts that the queues have adopted so far
-        self._adopted = 0
         self._lock = ThreadLock()
-        #: moment (monotonic) until which the registry is not read again for known queues, because it was unreachable
-        self._unreadable_until = -math.inf
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -200,17 +188,15 @@ class QueueRegistry(Generic[Q_co]):
 
     def believed(self, name: str) -> Q_co | None:
         """Return the queue of this name if this process knows it; its layout is read again from time to time."""
-        queue = self._queues.get(name)
-        if queue is None or queue.deleted:
-            return None
-        if time.monotonic() >= queue.read_at + self.deployment.layout_seconds:
-            before, queue.read_at = queue.read_at, time.monotonic()  # of many threads, one reads it
+        queue, now = self._queues.get(name), time.monotonic()
+        if queue is not None and not queue.deleted and queue.read_at <= now - self.deployment.layout_seconds:
+            before, queue.read_at = queue.read_at, now  # of many threads, one reads it
             try:
                 self._read_again(name)
             except BaseException:
                 queue.read_at = before
                 raise
-        return None if queue.deleted else queue
+        return None if queue is None or queue.deleted else queue
 
     def _read_again(self, name: str) -> None:
         """Read the layout of a known queue again.
@@ -218,9 +204,7 @@ class QueueRegistry(Generic[Q_co]):
         On a cluster the registry may be unreachable while the shards of the queue are not. Then the layout is believed
         for longer: jobs are accepted under an old one too, because shards that were closed since redirect them.
         """
-        connection, now = self.deployment.connection, time.monotonic()
-        if connection.cluster and now < self._unreadable_until:
-            return
+        connection = self.deployment.connection
         try:
             with connection.limited(REGISTRY_SECONDS):
                 if self.read_layout(name)[1] is None:
@@ -228,36 +212,23 @@ class QueueRegistry(Generic[Q_co]):
         except QueueUnavailable as error:
             if not connection.cluster:
                 raise
-            self._unreadable_until = now + self.deployment.layout_seconds
+            for queue in self.opened_queues():
+                queue.read_at = time.monotonic()
             log.warning("the registry cannot be read; queues are used as they were read last: %s", error)
 
     def _open(self, name: str, shards: int | None, kind: str | None) -> Q_co:
         new_shards, new_kind = self.new_queue(name)
         shards, kind = shards or new_shards, kind or new_kind
-
-        def make(tombstone: Layout | None) -> Layout:
-            if tombstone is None:
-                return layouts.new_layout(shards or 1, kind)
-            return layouts.again(tombstone, shards or 1, kind)
-
         try:
-            layout = self.create(name, make)
+            queue, _ = self.create(name, lambda stone: layouts.new_layout(shards or 1, kind, stone))
         except QueueUnavailable as error:
             raise QueueUnavailable(
                 f"queue {name!r} cannot be used: this process has not read its layout yet, and the registry "
                 f"({self.key}) cannot be read now; try again ({error})"
             ) from (error.__cause__ or error)
-        if shards is not None and layout["shards"] != shards:
-            log.warning(
-                "queue %r has %d shards in Redis, but %d are configured; Redis decides. To change it: "
-                "manage.py delayq_reshard %s --shards %d",
-                name,
-                layout["shards"],
-                shards,
-                name,
-                shards,
-            )
-        return self._queues[name]
+        if shards is not None and queue.shards != shards:
+            log.warning("%s", queue.text_of_other_shards(shards))
+        return queue
 
     def known_queue(self, name: str) -> Q_co | None:
         """Return the queue of this name if the deployment has it now; never create it."""
@@ -314,10 +285,10 @@ class QueueRegistry(Generic[Q_co]):
 
     def queues(self) -> list[Q_co]:
         """Return all queues of this deployment, sorted by name."""
-        since = self._adopted
+        known = self._layouts()
         with clear_errors():
             stored = self.deployment.client.hgetall(self.key)
-        return self._opened(stored, since)
+        return self._opened(stored, known)
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Q_co]:
         """Return the queues that a process serves, as currently registered.
@@ -329,7 +300,7 @@ class QueueRegistry(Generic[Q_co]):
             every: also all queues that are not named.
             awaited: names of queues that are not created: each is left out until the registry has it.
         """
-        since = self._adopted
+        known = self._layouts()
         with clear_errors():
             if every:
                 stored = self.deployment.client.hgetall(self.key)
@@ -340,14 +311,18 @@ class QueueRegistry(Generic[Q_co]):
         for name in sorted({*names, *(self._queues if every else ())}):
             if name.encode() not in stored and (name in self._queues or name not in awaited):
                 stored[name.encode()] = layouts.encode(self._restore(name))
-        return self._opened(stored, since)
+        return self._opened(stored, known)
 
-    def _opened(self, stored: dict[bytes, bytes], since: int) -> list[Q_co]:
+    def _layouts(self) -> dict[str, Layout]:
+        """Return the layouts that the queues of this process have now."""
+        return {name: queue.layout for name, queue in dict(self._queues).items()}
+
+    def _opened(self, stored: dict[bytes, bytes], known: Mapping[str, Layout]) -> list[Q_co]:
         """Return the queues that exist with the layouts that were read; one that may be out of date is read again."""
-        self._note_producers(stored.get(PRODUCERS_FIELD))
+        self.producers_paused = PRODUCERS_FIELD in stored
         names = [field.decode() for field in sorted(stored) if field not in (b"", PRODUCERS_FIELD)]
         for name in names:
-            if not self._install(name, layouts.decode(stored[name.encode()]), since):
+            if not self._install(name, layouts.decode(stored[name.encode()]), known.get(name)):
                 self.read_layout(name)
         return [queue for name in names if not (queue := self._queues[name]).deleted]
 
@@ -355,9 +330,9 @@ class QueueRegistry(Generic[Q_co]):
         queue = self._queues.get(name)
         if queue is None or queue.deleted:
             return self.queue(name).layout
-        layout = self.create(name, lambda _: layouts.restored(queue.layout))
-        self._close_former(name, layout)
-        return layout
+        restored, _ = self.create(name, lambda _: layouts.recovered(queue.layout))
+        self._close_former(name, restored.layout)
+        return restored.layout
 
     # -- layouts -----------------------------------------------------------------------------------------------------
 
@@ -365,42 +340,39 @@ class QueueRegistry(Generic[Q_co]):
         """Return the registry's layout of a queue, as stored and decoded; a known queue adopts it.
 
         Epochs only grow. If this process has seen a later epoch, a failover to a replica lost it, and it is written
-        back (:func:`~.records.layout.put_back`).
+        back (:func:`~.layouts.recovered`).
         """
-        while name:  # the registry keeps its change counter under ""
-            since = self._adopted
+        while name[:1].isalpha():  # no name of a queue: other fields of the registry
+            known = self._layout_of(name)
             with clear_errors():
                 stored: bytes | None = self.deployment.client.hget(self.key, name)
             if stored is None:
-                return b"", None
+                break
             layout = layouts.decode(stored)
-            queue = self._later(name, layout)
-            if queue is None:
-                if self._install(name, layout, since):
-                    return stored, layout
-            elif queue.adopted <= since:
-                later = layouts.put_back(queue.layout, layout)
+            if known is not None and known["epoch"] > layout["epoch"]:
+                later = layouts.recovered(known, layout)
                 self._close_former(name, later)
                 if self.swap_layout(name, stored, later):
-                    log.warning("the registry lost epoch %d of queue %r; it is restored", queue.layout["epoch"], name)
+                    log.warning("the registry lost epoch %d of queue %r; it is restored", known["epoch"], name)
+            elif self._install(name, layout, known):
+                return stored, layout
         return b"", None
 
-    def _later(self, name: str, layout: Layout) -> Q_co | None:
-        """Return the queue of this name if this process has seen a later epoch of it than that of a layout."""
+    def _layout_of(self, name: str) -> Layout | None:
         queue = self._queues.get(name)
-        return queue if queue is not None and queue.layout["epoch"] > layout["epoch"] else None
+        return None if queue is None else queue.layout
 
     def _close_former(self, name: str, layout: Layout) -> None:
         """Close all but the present epoch of a layout again, after Redis lost the closed shards."""
         ShardSet(self, name, layout).close(layouts.all_numbers(layouts.epochs_of(layout)[:-1]))
 
-    def _install(self, name: str, layout: Layout, since: int) -> bool:
+    def _install(self, name: str, layout: Layout, known: Layout | None) -> bool:
         """Let the queue of this name adopt a layout that was read or stored.
 
         Args:
             name: the queue.
             layout: the layout.
-            since: value of ``_adopted`` before the call to Redis.
+            known: the layout that it had before the call to Redis; None = it was not known here.
 
         Returns:
             False if it is of an earlier epoch than the known one, or another thread let the queue adopt another layout
@@ -408,32 +380,37 @@ class QueueRegistry(Generic[Q_co]):
         """
         with self._lock:
             queue = self._queues.get(name)
-            if queue is None or queue.layout != layout:
-                if queue is None:
-                    queue = self._make(name, layout)
-                elif queue.adopted > since or self._later(name, layout) is not None:
+            if queue is None:
+                queue = self._queues[name] = self._make(name, layout)
+            elif queue.layout != layout:
+                if queue.layout is not known or known["epoch"] > layout["epoch"]:
                     return False
-                else:
-                    queue.install(layout)
-                self._adopted += 1
-                queue.adopted = self._adopted
-                self._queues[name] = queue
+                queue.install(layout)
             queue.read_at = time.monotonic()
             return True
 
-    def swap_layout(self, name: str, stored: bytes, layout: Layout, *, producers_paused: bool | None = None) -> bool:
-        """Replace the registry's layout of a queue; return False if it changed since ``stored`` was read.
-
-        Args:
-            producers_paused: for a layout that publishes new shards, whether these were prepared for paused producers;
-                False is returned if that is not so (any more).
-        """
-        prepared, since = b"" if producers_paused is None else b"%d" % producers_paused, self._adopted
-        packed = layouts.encode(layout)
-        reply = self.deployment.scripts.call("layout", (self.key.encode(),), name, stored, packed, prepared)
-        if reply == b"1" and not self._install(name, layout, since):
+    def swap_layout(self, name: str, stored: bytes, layout: Layout) -> bool:
+        """Replace the registry's layout of a queue; return False if it changed since ``stored`` was read."""
+        known = self._layout_of(name)
+        is_stored = self._swap(name, stored, layouts.encode(layout))
+        if is_stored and not self._install(name, layout, known):
             self.read_layout(name)
-        return bool(reply == b"1")
+        return is_stored
+
+    def _swap(self, field: str | bytes, stored: bytes, value: bytes) -> bool:
+        reply: bytes = self.deployment.scripts.call("swap", (self.key.encode(),), field, stored, value)
+        return reply == b"1"
+
+    def publish(self, name: str, stored: bytes, layout: Layout) -> bool:
+        """Replace the registry's layout of a queue by one with new shards, which obey its policy; see `swap_layout`.
+
+        If this process dies in between, or the producers of all queues are paused at that moment, the next look of a
+        dispatcher writes the rules.
+        """
+        is_stored = self.swap_layout(name, stored, layout)
+        if is_stored and ("paused" in layout or "limits" in layout or self.producers_paused_since() is not None):
+            self.restore_rules(self._queues[name])
+        return is_stored
 
     def change_layout(self, name: str, change: Callable[[Layout], Layout]) -> Layout:
         """Change a layout with ``change(present one) -> new one``, safely under concurrent changes.
@@ -449,57 +426,23 @@ class QueueRegistry(Generic[Q_co]):
             if changed == layout or self.swap_layout(name, stored, changed):
                 return changed
 
-    def create(self, name: str, make: Callable[[Layout | None], Layout]) -> Layout:
-        """Return the layout of a queue; if there is none, store and return ``make(its tombstone, if any)``."""
+    def create(self, name: str, make: Callable[[Layout | None], Layout]) -> tuple[Q_co, bool]:
+        """Return a queue, and True if it was created by this call, with the layout ``make(its tombstone, if any)``."""
         while True:
             stored, layout = self.read_layout(name)
             if layout is not None and not layouts.is_deleted(layout):
-                return layout
-            if layout is not None and "old" in layout:
-                self.delete_keys(name, stored, layout)
-            elif self._publish(name, stored, fresh := make(layout)):
-                return fresh
-
-    def _publish(self, name: str, stored: bytes, layout: Layout) -> bool:
-        """Store the layout of a new queue. While producers are paused, its shards know it before anyone finds them."""
-        paused = self.producers_paused_since() is not None
-        if paused:
-            shards = ShardSet(self, name, layout)
-            for number in shards.numbers:
-                shards.rule(number, layouts.rules_of(layout, len(shards.numbers), producers_paused=True))
-        return self.swap_layout(name, stored, layout, producers_paused=paused)
+                return self._queues[name], False
+            if self.publish(name, stored, make(layout)):
+                return self._queues[name], True
 
     def create_with(self, name: str, *, kind: str, shards: int, **limits: Any) -> tuple[Q_co, bool]:
         """Return a queue, and True if this call created it.
 
-        The limits are written together with the queue, so it is never without them.
-
         Args:
-            limits: as :func:`.rules.limits_in_force` returns them. An existing queue keeps its own.
+            limits: as :func:`.layouts.limits_in_force` returns them. An existing queue keeps its own.
         """
-        created: list[Layout] = []
-
-        def fresh(tombstone: Layout | None) -> Layout:
-            layout = layouts.again(tombstone, shards, kind) if tombstone else layouts.new_layout(shards, kind)
-            created.append(rules.limited(layout, rules.limit_arguments(limits)))
-            return created[-1]
-
-        layout = self.create(name, fresh)
-        queue = self._queues[name]
-        is_new = bool(created) and layout is created[-1]
-        if is_new:
-            self.restore_rules(queue)
-        return queue, is_new
-
-    def delete_keys(self, name: str, stored: bytes, layout: Layout) -> Layout | None:
-        """Delete the keys of a deleted queue; return the tombstone that is stored then, None if it was changed."""
-        shards = ShardSet(self, name, layout)
-        for number in layouts.all_numbers((*layout.get("past", ()), *layout["old"])):
-            shards.call("retire", number, b"1")
-        with clear_errors():
-            self.deployment.client.delete(self.deployment.wake_key(name))
-        wiped = layouts.tombstone(layout, wiped=True)
-        return wiped if self.swap_layout(name, stored, wiped) else None
+        given = layouts.limit_arguments(limits)
+        return self.create(name, lambda stone: layouts.limited(layouts.new_layout(shards, kind, stone), given))
 
     # -- pauses and limits -------------------------------------------------------------------------------------------
 
@@ -507,25 +450,23 @@ class QueueRegistry(Generic[Q_co]):
         """Return since when the producers of all queues are paused, Unix ms; None = they are not."""
         with clear_errors():
             stored: bytes | None = self.deployment.client.hget(self.key, PRODUCERS_FIELD)
-        self._note_producers(stored)
-        return None if stored is None else int(stored)
-
-    def _note_producers(self, stored: bytes | None) -> None:
         self.producers_paused = stored is not None
+        return None if stored is None else int(stored)
 
     def pause_producers(self) -> None:
         """Refuse new jobs in all queues of the deployment (QueuePaused), also in queues that are created later.
 
         Stored jobs are run and settled as usual. Pauses of single queues are independent of this.
         """
-        self._switch_producers(paused=True)
+        self._swap(PRODUCERS_FIELD, b"", b"%d" % int(self.deployment.now_ms()))
+        self._restore_all_rules()
 
     def resume_producers(self) -> None:
         """End :meth:`pause_producers`."""
-        self._switch_producers(paused=False)
+        self._swap(PRODUCERS_FIELD, b"%d" % (self.producers_paused_since() or 0), b"")
+        self._restore_all_rules()
 
-    def _switch_producers(self, *, paused: bool) -> None:
-        self.deployment.scripts.call("producers", (self.key.encode(),), int(paused))
+    def _restore_all_rules(self) -> None:
         for queue in self.queues():
             self.restore_rules(queue)
 
@@ -539,7 +480,7 @@ class QueueRegistry(Generic[Q_co]):
         Raises:
             InvalidJob: there is no such queue or direction, or the time is not above 0.
         """
-        flags, end = rules.flags_of(direction), 0
+        directions, end = layouts.directions_of(direction), 0
         if seconds is not None:
             length = span_ms_of("seconds", seconds)
             if length <= 0:
@@ -547,26 +488,24 @@ class QueueRegistry(Generic[Q_co]):
                     f"a pause lasts more than 0 seconds, not {seconds!r}; leave seconds out to pause for good"
                 )
             end = int(self.deployment.now_ms()) + length
-        self._change_policy(name, lambda layout: rules.paused(layout, flags, end))
+        self._change_policy(name, lambda layout: layouts.paused(layout, directions, end))
 
     def resume(self, name: str, direction: str = "both") -> None:
         """End a pause and wake the workers; ``direction`` and errors as for :meth:`pause`."""
-        self._change_policy(name, lambda layout: rules.resumed(layout, rules.flags_of(direction)))
+        self._change_policy(name, lambda layout: layouts.resumed(layout, layouts.directions_of(direction)))
 
-    def limit(self, name: str, limits: rules.QueueLimits) -> bool:
+    def limit(self, name: str, limits: QueueLimits) -> bool:
         """Set limits of a queue, see :meth:`Broker.limit`; return True if they were others before."""
-        rules.check_limits(limits)
+        layouts.check_limits(limits)
         queue = self.known_queue(name)
-        is_new = queue is None or rules.limited(queue.layout, limits) != queue.layout
+        is_new = queue is None or layouts.limited(queue.layout, limits) != queue.layout
         if is_new:
-            self._change_policy(name, lambda layout: rules.limited(layout, limits))
+            self._change_policy(name, lambda layout: layouts.limited(layout, limits))
         return is_new
 
     def _change_policy(self, name: str, change: Callable[[Layout], Layout]) -> None:
         self.change_layout(name, change)
-        queue = self.known_queue(name)
-        if queue is not None:
-            self.restore_rules(queue)
+        self.restore_rules(self._queues[name])
 
     def check_rules(self, queue: ShardSet, number: int, found: dict[str, Any], now_ms: float) -> None:
         """End the pauses of a queue that are over, and restore its rules if a shard has others.
@@ -575,9 +514,12 @@ class QueueRegistry(Generic[Q_co]):
             found: the rules of shard ``number``.
             now_ms: its time.
         """
-        if rules.ended_pauses(queue.layout, now_ms):  # which saves the scripts their check
-            self._change_policy(queue.name, lambda layout: rules.without_ended_pauses(layout, now_ms))
-        if not rules.are_kept(queue.layout, number, found, producers_paused=self.producers_paused):
+        ended = layouts.ended_pauses(queue.layout, now_ms)
+        if ended:  # which saves the scripts their check
+            self._change_policy(queue.name, lambda layout: layouts.resumed(layout, ended))
+        demanded = layouts.rules_of_shard(queue.layout, number, producers_paused=self.producers_paused)
+        # A tombstone needs no rules, and a shard may be closed for the next epoch.
+        if "ended" not in found and found not in (demanded, {**demanded, "closing": True}):
             self.restore_rules(queue)
 
     def restore_rules(self, queue: ShardSet) -> None:
@@ -586,10 +528,32 @@ class QueueRegistry(Generic[Q_co]):
         while layout is not None and not layouts.is_deleted(layout):
             # The layout as read: another thread may make the queue adopt one that it read earlier.
             for number in layouts.all_numbers(layouts.epochs_of(layout)):
-                demanded = rules.of_shard(layout, number, producers_paused=since is not None)
-                queue.rule(number, demanded, closing=rules.is_old(layout, number))
+                queue.rule(number, layouts.rules_of_shard(layout, number, producers_paused=since is not None))
             # The policy may have changed meanwhile, or new shards may have been published.
             before = since, stored
             since, (stored, layout) = self.producers_paused_since(), self.read_layout(queue.name)
             if (since, stored) == before:
                 return
+
+
+# -- pauses of recurring tasks. Redis alone keeps them: after a loss of its data the ticks fire again -----------------
+
+
+def pause_recurring(deployment: Deployment, task: str) -> None:
+    """Let no tick of a recurring task fire until it is resumed; jobs that are there already run."""
+    now_ms = deployment.now_ms()
+    with clear_errors():
+        deployment.client.hsetnx(deployment.key("recurring"), task, int(now_ms))
+
+
+def resume_recurring(deployment: Deployment, *names: str) -> None:
+    """End :func:`pause_recurring` under each of these names of a task."""
+    with clear_errors():
+        deployment.client.hdel(deployment.key("recurring"), *names)
+
+
+def recurring_pauses(deployment: Deployment) -> dict[str, int]:
+    """Return since when recurring tasks are paused, Unix ms, by task."""
+    with clear_errors():
+        stored: dict[bytes, bytes] = deployment.client.hgetall(deployment.key("recurring"))
+    return {task.decode(): int(since) for task, since in stored.items()}

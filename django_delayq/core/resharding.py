@@ -1,6 +1,6 @@
 """Change of a queue's number of shards, and deletion of a queue, while producers and workers continue.
 
-The shards of a queue belong to an *epoch*. The layout (:mod:`.records.layout`) names the present epoch, which takes
+The shards of a queue belong to an *epoch*. The layout (:mod:`.layouts`) names the present epoch, which takes
 new ids, and the old ones, which are drained. A change closes the shards of the present epoch for new ids, opens those
 of the next one, and then publishes the layout. ``docs/decisions/epochs.md`` shows why no id is ever live in two epochs
 and why fencing tokens keep growing.
@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 from zlib import crc32
 
+from . import layouts
 from .counts import Counts, count_shards
 from .errors import InvalidJob, QueueNotEmpty, QueueUnavailable
-from .records import layout as layouts
+from .layouts import Epochs, Layout, shard_numbers
 from .records.frames import pack
 from .records.keys import MAX_SHARDS, number_of
-from .records.layout import Epochs, Layout, shard_numbers
 from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
 
@@ -53,8 +53,6 @@ class EpochChanges:
 
     def __init__(self, registry: QueueRegistry[ShardSet]) -> None:
         self._registry = registry
-
-    # -- for operators -----------------------------------------------------------------------------------------------
 
     def reshard(self, name: str, shards: int) -> Layout:
         """Change a queue's number of shards while it is in use; return its layout.
@@ -118,40 +116,9 @@ class EpochChanges:
             rows.append(EpochProgress(epoch, shards, "coming", Counts(name)))
         return rows
 
-    # -- for callers -------------------------------------------------------------------------------------------------
+    def open_another(self, name: str, epoch: int) -> None:
+        """Continue a queue in a new epoch, unless a change is in progress or it has left this one already."""
 
-    def refresh(self, queue: ShardSet, epoch: int, walk: EpochWalk, *, create: bool) -> bool:
-        """Read the layout again, because a shard of ``epoch``, the caller's present epoch, is closed.
-
-        Args:
-            create: re-create a deleted queue.
-
-        Returns:
-            True if the caller should try again; False if the queue was deleted.
-        """
-        _, layout = self._registry.read_layout(queue.name)
-        if layout is None or layouts.is_deleted(layout):
-            if create:
-                last = queue.layout
-                self._registry.create(
-                    queue.name, lambda stone: layouts.again(stone) if stone else layouts.revived(last)
-                )
-            return create
-        if layout["epoch"] == epoch:
-            if not layouts.is_pending(layout):
-                # The registry was restored from an older copy than the shards: continue in a new epoch.
-                log.warning(
-                    "queue %r: epoch %d is open in the registry, but its shards are closed; a new epoch is opened",
-                    queue.name,
-                    epoch,
-                )
-                self._open_another(queue.name, epoch)
-            elif walk.is_takeover_due():
-                self.finish(queue.name)
-            walk.sleep()
-        return True
-
-    def _open_another(self, name: str, epoch: int) -> None:
         def with_another(now: Layout) -> Layout:
             is_done = layouts.is_pending(now) or now["epoch"] != epoch
             return now if is_done else layouts.with_next(now, now["shards"])
@@ -164,28 +131,19 @@ class EpochChanges:
     def finish(self, name: str) -> None:
         """Complete the unfinished change of a queue from its present step on, if there is one."""
         while True:
-            stored, changes, layout = self._read(name)
+            stored, layout = self._registry.read_layout(name)
             if layout is None:
                 return
             shards = ShardSet(self._registry, name, layout)
             if "leaving" in layout:
-                done = self._leave(shards, stored)
+                self._leave(shards, stored)
             elif "next" in layout:
-                done = self._advance(shards, stored, changes)
-            elif layouts.is_deleted(layout) and "old" in layout:
-                done = self._registry.delete_keys(name, stored, layout)
+                self._advance(shards, stored)
             else:
                 return
-            if done:
-                log.info("queue %r: %s", name, layouts.describe(done))
+            log.info("queue %r: a step of a change was made: %s", name, layout)
 
-    def _read(self, name: str) -> tuple[bytes, bytes, Layout | None]:
-        """Return the stored layout, the registry's number of changes at that moment, and the decoded layout."""
-        with clear_errors():
-            stored, changes = self._registry.deployment.client.hmget(self._registry.key, [name, ""])
-        return stored or b"", changes or b"0", None if stored is None else layouts.decode(stored)
-
-    def _advance(self, former: ShardSet, stored: bytes, changes: bytes) -> Layout | None:
+    def _advance(self, former: ShardSet, stored: bytes) -> None:
         """Close the present epoch, open the next one, and publish it."""
         layout = former.layout
         epoch, shards = layout["next"]
@@ -195,26 +153,27 @@ class EpochChanges:
         paused = self._registry.producers_paused_since() is not None
         rules = pack(layouts.rules_of(layout, shards, producers_paused=paused))
         for number in shard_numbers(epoch, shards):
-            if former.call("open", number, changes, token + HEAD_START, arrival, rules, shards) == b"u":
+            if former.call("open", number, token + HEAD_START, arrival, rules, shards) == b"u":
                 # Another process has published it, so the swap fails; or the registry lost this epoch.
-                return self._swapped(former, stored, layouts.with_lost(layout, _size_of(former, epoch)))
+                self._registry.swap_layout(former.name, stored, layouts.with_lost(layout, _size_of(former, epoch)))
+                return
         _copy_ticks(former, former.numbers, epoch, shards)
-        return self._swapped(former, stored, layouts.published(layout), producers_paused=paused)
+        self._registry.publish(former.name, stored, layouts.published(layout))
 
-    def _leave(self, shards: ShardSet, stored: bytes) -> Layout | None:
-        """Close a queue that is being deleted; leave a tombstone if it may go."""
+    def _leave(self, shards: ShardSet, stored: bytes) -> None:
+        """Close a queue that is being deleted; if it may go, delete its keys and leave a tombstone."""
         layout = shards.layout
         shards.close(shards.numbers)
         if layout["leaving"] == "empty" and not count_shards(shards, shards.numbers).is_empty:
             # Closed shards are never opened again, so the queue continues in a new epoch.
-            return self._swapped(shards, stored, layouts.with_next(layout, layout["shards"]))
-        return self._swapped(shards, stored, layouts.tombstone(layout, wiped=False))
-
-    def _swapped(
-        self, shards: ShardSet, stored: bytes, layout: Layout, *, producers_paused: bool | None = None
-    ) -> Layout | None:
-        is_stored = self._registry.swap_layout(shards.name, stored, layout, producers_paused=producers_paused)
-        return layout if is_stored else None
+            changed = layouts.with_next(layout, layout["shards"])
+        else:
+            for number in layouts.all_numbers((*layout.get("past", ()), *shards.epochs)):
+                shards.call("retire", number, b"1")
+            with clear_errors():
+                shards.deployment.client.delete(shards.deployment.wake_key(shards.name))
+            changed = layouts.tombstone(layout)
+        self._registry.swap_layout(shards.name, stored, changed)
 
     def retire(self, name: str) -> list[int]:
         """Remove the old epochs that hold nothing any more; return their numbers.
@@ -232,7 +191,7 @@ class EpochChanges:
             epoch = next((epoch for epoch, size in layout.get("old", ()) if _end(shards, epoch, size)), None)
             if epoch is None:
                 return retired
-            if self._swapped(shards, stored, layouts.without_epoch(layout, epoch)):
+            if self._registry.swap_layout(name, stored, layouts.without_epoch(layout, epoch)):
                 log.info("queue %r: epoch %d is retired", name, epoch)
                 retired.append(epoch)
 
@@ -244,20 +203,16 @@ def _refuse_if_full(queue: ShardSet) -> None:
         QueueNotEmpty: it may not; the message says what it holds.
     """
     counts = count_shards(queue, queue.numbers)
-    if counts.live or counts.morgue:
+    contents = {
+        f"{counts.live} jobs": counts.live,
+        f"{counts.morgue} morgue records": counts.morgue,
+        f"the completion marks of {counts.marks} durable jobs, which a worker has to write to the outbox": counts.marks,
+        f"{counts.begun} running attempts of jobs that were acked before they began": counts.begun,
+    }
+    if any(contents.values()):
+        listed = " and ".join(text for text, number in contents.items() if number)
         raise QueueNotEmpty(
-            f"queue {queue.name!r} holds {counts.live} jobs and {counts.morgue} morgue records; empty it first, or "
-            "delete it with --force (force=True)"
-        )
-    if counts.marks:
-        raise QueueNotEmpty(
-            f"queue {queue.name!r} holds the completion marks of {counts.marks} durable jobs, which a worker has to "
-            "write to the outbox; wait until it has, or delete the queue with --force (force=True)"
-        )
-    if counts.begun:
-        raise QueueNotEmpty(
-            f"queue {queue.name!r} has {counts.begun} running attempts of jobs that were acked before they began; wait "
-            "until they have ended, or delete the queue with --force (force=True)"
+            f"queue {queue.name!r} holds {listed}; empty it first, or delete it with --force (force=True)"
         )
 
 
@@ -299,26 +254,15 @@ def _end(shards: ShardSet, epoch: int, size: int) -> bool:
 
 
 def _copy_ticks(shards: ShardSet, numbers: Iterable[int], epoch: int, size: int) -> None:
-    """Copy the ticks that were fired in some shards to the shards of an epoch."""
-    ticks: dict[bytes, bytes] = {}
-    for number in numbers:
-        ticks |= _later_ticks(ticks, _meta(shards, number))
+    """Copy the ticks that were fired in some shards to the shards of an epoch, unless these know later ones."""
     fields: dict[int, list[bytes]] = {}
-    for field, value in ticks.items():
-        ident = field.partition(b":")[2]
-        fields.setdefault(number_of(epoch, crc32(ident) % size), []).extend((field, value))
+    for number in numbers:
+        for field, value in _meta(shards, number).items():
+            if field.startswith(_TICKS):
+                ident = field.partition(b":")[2]
+                fields.setdefault(number_of(epoch, crc32(ident) % size), []).extend((field, value))
     for number, pairs in fields.items():
         shards.call("carry", number, b"", *pairs)
-
-
-def _later_ticks(earlier: dict[bytes, bytes], meta: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the ticks in a shard's meta that are later than the known ones, and its first calls of schedules."""
-    ticks = {field: value for field, value in meta.items() if field.startswith(_TICKS)}
-    return {
-        field: value
-        for field, value in ticks.items()
-        if field not in earlier or (field.startswith(b"tick:") and int(value) > int(earlier[field]))
-    }
 
 
 def _copy_counters(shards: ShardSet, epoch: int, numbers: Iterable[int], target: int) -> bool:
@@ -329,19 +273,15 @@ def _copy_counters(shards: ShardSet, epoch: int, numbers: Iterable[int], target:
     Returns:
         False if the target is a tombstone itself.
     """
-    keys = [shards.shard(number).names["count"] for number in numbers]
-    total: dict[bytes, int] = {}
-    for key in keys:
-        with clear_errors():
-            counters = shards.deployment.client.hgetall(key)
-        for counter, n in counters.items():
-            total[counter] = total.get(counter, 0) + int(n)
-    pairs = [item for counter, n in total.items() for item in (b"count:" + counter, n)]
+    client, keys = shards.deployment.client, [shards.shard(number).names["count"] for number in numbers]
+    with clear_errors():
+        counters = [item for key in keys for item in client.hgetall(key).items()]
+    pairs = [word for counter, n in counters for word in (b"count:" + counter, n)]
     if pairs and shards.call("carry", target, epoch, *pairs) != b"1":
         return False
-    for key in keys:
-        with clear_errors():
-            shards.deployment.client.unlink(key)
+    with clear_errors():
+        for key in keys:
+            client.unlink(key)
     return True
 
 
@@ -377,7 +317,7 @@ class EpochWalk:
         Raises:
             QueueUnavailable: no epoch was opened in time.
         """
-        deployment, changes = self._queue.deployment, EpochChanges(self._queue.registry)
+        deployment = self._queue.deployment
         while True:
             later = next((pair for pair in self._epochs() if pair[0] > epoch), None)
             if later is not None:
@@ -386,19 +326,44 @@ class EpochWalk:
                 now = time.monotonic()
                 self._takeover_at = now + deployment.takeover_seconds * random.uniform(0.8, 1.2)
                 self._give_up_at = now + deployment.change_seconds
-            if not changes.refresh(self._queue, epoch, self, create=self._create):
+            if not self._refresh(epoch):
                 return None
 
-    def is_takeover_due(self) -> bool:
-        """Return True if the call should complete the unfinished change of another process itself."""
-        return time.monotonic() >= self._takeover_at
+    def _refresh(self, epoch: int) -> bool:
+        """Read the layout again, because a shard of ``epoch``, the caller's present epoch, is closed.
 
-    def sleep(self) -> None:
-        """Sleep for a moment.
-
-        Raises:
-            QueueUnavailable: the wait took too long.
+        Returns:
+            True if the caller should try again; False if the queue was deleted.
         """
+        registry, name, known = self._queue.registry, self._queue.name, self._queue.layout
+        _, layout = registry.read_layout(name)
+        if layout is None or layouts.is_deleted(layout):
+            if self._create:
+                registry.create(
+                    name,
+                    lambda stone: (
+                        layouts.new_layout(stone["shards"], stone["kind"], stone)
+                        if stone
+                        else layouts.recovered(known, is_closed=True)
+                    ),
+                )
+            return self._create
+        if layout["epoch"] == epoch:
+            changes = EpochChanges(registry)
+            if not layouts.is_pending(layout):
+                # The registry was restored from an older copy than the shards: continue in a new epoch.
+                log.warning(
+                    "queue %r: epoch %d is open in the registry, but its shards are closed; a new epoch is opened",
+                    name,
+                    epoch,
+                )
+                changes.open_another(name, epoch)
+            elif time.monotonic() >= self._takeover_at:
+                changes.finish(name)
+            self._sleep()
+        return True
+
+    def _sleep(self) -> None:
         if time.monotonic() >= self._give_up_at:
             raise QueueUnavailable(
                 f"queue {self._queue.name!r} is being changed, and the change does not complete; try again, and check "

@@ -3,17 +3,18 @@
 A record keeps what Redis forgets when a job is over, and the history of its earlier attempts: their workers, their
 errors and the result. The present state (waiting, running, buried) is read from the job itself, as long as it exists.
 
-The key ``<prefix>:result:<id>`` is a hash; see ``lua/result.lua``.
+The value of the key ``<prefix>:result:<id>`` is a map in MessagePack; see ``lua/result.lua``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from .deployment import Deployment
 from .job import Job
+from .records.frames import pack, unpack_fields
 from .redis.scripts import clear_errors
 
 READY: Final = "READY"
@@ -75,8 +76,7 @@ class Results:
     def read(self, ident: str) -> ResultRecord | None:
         """Return the result of a job id; None if there is none."""
         with clear_errors():
-            stored = self._deployment.client.hgetall(self.key(ident))
-        return _record(stored) if stored else None
+            return _record(self._deployment.client.get(self.key(ident)))
 
     def create(self, ident: str, head: bytes, ttl_ms: int) -> None:
         """Create a record for a waiting job, unless there is one."""
@@ -146,26 +146,23 @@ class Results:
         lost: LostErrors | None = None,
     ) -> ResultRecord | None:
         lost = lost or LostErrors()
-        values = [value for pair in fields.items() for value in pair]
-        counters = (job.token, job.failures, job.crashes) if job is not None else (0, 0, 0)
-        args = (verb, counters[0], max(1, ttl_ms), *counters[1:], worker, error, lost.crashed, lost.overran, *values)
-        reply = self._deployment.scripts.call("result", (self.key(ident),), *args)
-        return None if reply == b"0" else _record(dict(zip(reply[::2], reply[1::2], strict=True)))
+        token, failures, crashes = (job.token, job.failures, job.crashes) if job is not None else (0, 0, 0)
+        call = {"token": token, "failures": failures, "crashes": crashes, "worker": worker, "error": error}
+        packed = pack({**call, "crashed": lost.crashed, "overran": lost.overran, "fields": fields})
+        return _record(self._deployment.scripts.call("result", (self.key(ident),), verb, max(1, ttl_ms), packed))
 
 
-def _record(stored: Mapping[bytes, Any]) -> ResultRecord:
-    def text(name: bytes) -> str:
-        return str(stored.get(name, b"").decode(errors="replace"))
-
+def _record(stored: bytes | None) -> ResultRecord | None:
+    if not stored:
+        return None
+    found = unpack_fields(stored)
+    texts = {name: found.get(name, b"").decode(errors="replace") for name in ("state", "first", "last", "end")}
     return ResultRecord(
-        head=stored.get(b"head", b""),
-        state=text(b"state"),
-        token=int(stored.get(b"token", 0)),
-        failures=int(stored.get(b"failures", 0)),
-        first=text(b"first"),
-        last=text(b"last"),
-        end=text(b"end"),
-        value=stored.get(b"value"),
-        workers=tuple(text(b"workers").split("\n")[:-1]),
-        errors=tuple(stored.get(b"errors", b"").split(b"\n")[:-1]),
+        head=found.get("head", b""),
+        token=found["token"],
+        failures=found["failures"],
+        value=found.get("value"),
+        workers=tuple([worker.decode(errors="replace") for worker in found["workers"]]),
+        errors=tuple(found["errors"]),
+        **texts,
     )

@@ -7,16 +7,14 @@ confirms it, because a reply may get lost; the worker carries it out once.
 from __future__ import annotations
 
 import json
-import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .deployment import Deployment
 from .errors import InvalidJob
 from .inputs import check_queue_name
-from .records.keys import choices_key, commands_key, dump_key, tasks_key, workers_key
 from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
 
@@ -26,38 +24,26 @@ COMMANDS: Final = ("stop", "drain", "dump")
 WATCH: Final = "watch"
 IGNORE: Final = "ignore"
 CHOICES: Final = (WATCH, IGNORE)
-#: seconds after a program's last announcement for which its choices of queues are kept (``lua/announce.lua``)
-CHOICES_KEPT: Final = 86_400
+#: seconds for which orders of operators are kept after a program's last announcement (``lua/announce.lua``)
+ORDERS_KEPT: Final = 86_400
 #: seconds for which stacks are kept
 DUMP_KEPT: Final = 600
 MOST_DUMP_BYTES: Final = 64 * 1024
 #: a worker without an announcement for this long, or for three of its heartbeats, is not expected to run a job
 ALIVE_MS: Final = 15_000
 _CUT: Final = b"\n... (cut here)"
-#: workers whose tasks are read in one call
-_READ_TOGETHER: Final = 16
-#: where half of a surrogate pair may be: escaped, or as bytes
-_SURROGATE: Final = re.compile(rb"\\u[dD]|\xed")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerCommand:
-    """Command for a worker: one of ``COMMANDS``. ``id`` is that of the call that sent it."""
-
-    word: str
-    id: str
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncementReply:
     """Reply to a worker's announcement.
 
-    Redis's time in ms, the commands that the worker has not confirmed yet, and the queues that operators added to its
-    program ("watch") or took from it ("ignore").
+    Redis's time in ms, the commands that the worker has not confirmed yet (word -> id of the call that sent it), and
+    the queues that operators added to its program ("watch") or took from it ("ignore").
     """
 
     now_ms: float
-    commands: tuple[WorkerCommand, ...] = ()
+    commands: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -83,27 +69,28 @@ class WorkerRegistry:
                 meant for an earlier worker of its name and are dropped.
             tasks: names of the tasks that it can run; None = as announced before.
         """
-        prefix = self._deployment.prefix
-        names = (workers_key(prefix), self._queues.key, commands_key(prefix), tasks_key(prefix))
-        keys = tuple(key.encode() for key in (*names, choices_key(prefix, _program_of(info, name))))
-        description = json.dumps(info, separators=(",", ":"))
+        program = _program_of(info, name)
+        keys = [
+            self._deployment.key(one) for one in ("workers", "queues", "tasks", f"commands:{name}", _choices(program))
+        ]
+        # Half of a surrogate pair (in a job's id, or a host's name) is no text that every page and log can carry.
+        description = json.dumps(info, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
         confirmed = "*" if done is None else " ".join(done)
-        packed = b"" if tasks is None else pack_tasks(tasks)
-        reply: bytes = self._deployment.scripts.call("announce", keys, name, description, confirmed, packed)
-        now_ms, self.changes, *words = reply.decode().split(" ")
-        pairs = [one.split(":") for one in words]
-        commands = tuple([WorkerCommand(word, ident) for word, ident in pairs if word in COMMANDS])
-        choices = {queue: word for word, queue in pairs if word in CHOICES}
-        return AnnouncementReply(float(now_ms), commands, choices)
+        known = b"" if tasks is None else "\0".join(["", *tasks, ""]).encode()
+        now_ms, changes, commands, choices = self._deployment.scripts.call(
+            "announce", tuple(map(str.encode, keys)), name, description, confirmed, known
+        )
+        self.changes = changes.decode()
+        pending = dict(sorted(_pairs(commands), key=lambda pair: COMMANDS.index(pair[0])))
+        return AnnouncementReply(float(now_ms), pending, dict(_pairs(choices)))
 
     def forget(self, name: str) -> None:
         """Remove a worker and its pending commands: first from the registry, so that it gets no further command."""
+        client, key = self._deployment.client, self._deployment.key
         with clear_errors():
-            self._deployment.client.hdel(workers_key(self._deployment.prefix), name)
-            self._deployment.client.hdel(
-                commands_key(self._deployment.prefix), *(f"{word}:{name}" for word in COMMANDS)
-            )
-            self._deployment.client.hdel(tasks_key(self._deployment.prefix), name)
+            client.hdel(key("workers"), name)
+            client.delete(key(f"commands:{name}"))
+            client.hdel(key("tasks"), name)
 
     def workers(self) -> list[dict[str, Any]]:
         """Return the last announced state of each worker, with ``name`` and ``seen_ms`` (Redis time).
@@ -112,7 +99,7 @@ class WorkerRegistry:
         (Unix ms) and ``ids`` (number of jobs that this attempt handles together).
         """
         with clear_errors():
-            stored = self._deployment.client.hgetall(workers_key(self._deployment.prefix))
+            stored = self._deployment.client.hgetall(self._deployment.key("workers"))
         workers = []
         for name, announcement in sorted(stored.items()):
             seen_ms, _, description = announcement.partition(b":")
@@ -127,14 +114,8 @@ class WorkerRegistry:
         """
         names = [worker["name"] for worker in self.workers() if runs_jobs_of(worker, queue, now_ms)]
         with clear_errors():
-            for start in range(0, len(names), _READ_TOGETHER):
-                chunk = names[start : start + _READ_TOGETHER]
-                if any(
-                    is_among(task, packed)
-                    for packed in self._deployment.client.hmget(tasks_key(self._deployment.prefix), chunk)
-                ):
-                    return True
-        return False
+            known = self._deployment.client.hmget(self._deployment.key("tasks"), names) if names else []
+        return any(f"\0{task}\0".encode() in (packed or b"") for packed in known)
 
     def tell_worker(self, name: str, word: str, queue: str = "") -> bool:
         """Send a command to a worker, which receives it with its next announcement.
@@ -154,16 +135,22 @@ class WorkerRegistry:
             InvalidJob: an unknown command, no such queue, or one that workers do not reserve from.
         """
         if word in CHOICES:
-            return self._choose(name, word, queue)
-        if word not in COMMANDS:
+            self._check_choice(word, queue)
+        elif word not in COMMANDS:
             raise InvalidJob(f"{word!r} is no command of a worker; use one of {', '.join((*COMMANDS, *CHOICES))}")
-        if queue:
+        elif queue:
             raise InvalidJob(f"the command {word!r} concerns the whole worker; leave out the queue")
-        keys = (workers_key(self._deployment.prefix).encode(), commands_key(self._deployment.prefix).encode())
-        return bool(self._deployment.scripts.call("command", keys, name, word, secrets.token_hex(8)))
+        worker = next((worker for worker in self.workers() if worker["name"] == name), None)
+        if worker is None:
+            return False
+        if word in CHOICES:
+            key, order = self._deployment.key(_choices(_program_of(worker, name))), (queue, word)
+        else:
+            key, order = self._deployment.key(f"commands:{name}"), (word, secrets.token_hex(8))
+        self._deployment.scripts.call("command", (key.encode(),), *order, ORDERS_KEPT)
+        return True
 
-    def _choose(self, name: str, word: str, queue: str) -> bool:
-        """Store which queue the program of a worker is to serve from now on, or no longer."""
+    def _check_choice(self, word: str, queue: str) -> None:
         if not queue:
             raise InvalidJob(f"the command {word!r} needs the name of a queue: tell_worker(name, {word!r}, queue)")
         registered = self._queues.require_queue(check_queue_name(queue))
@@ -172,26 +159,20 @@ class WorkerRegistry:
                 f"queue {queue!r} is of kind {registered.kind!r}, which workers leave to others; use "
                 f"django_delayq.Queue({queue!r}).reserve()"
             )
-        worker = next((worker for worker in self.workers() if worker["name"] == name), None)
-        if worker is None:
-            return False
-        key = choices_key(self._deployment.prefix, _program_of(worker, name))
-        with clear_errors():
-            self._deployment.client.hset(key, queue, word)
-            self._deployment.client.expire(key, CHOICES_KEPT)
-        return True
 
     def keep_dump(self, name: str, text: str, now_ms: float) -> None:
         """Store a worker's stacks, taken at ``now_ms``, for 10 minutes; text beyond 64 KiB is cut off."""
+        encoded = text.encode(errors="replace")
+        if len(encoded) > MOST_DUMP_BYTES:
+            encoded = encoded[: MOST_DUMP_BYTES - len(_CUT)].decode(errors="ignore").encode() + _CUT
         with clear_errors():
-            self._deployment.client.set(
-                dump_key(self._deployment.prefix, name), b"%d:%b" % (int(now_ms), cut(text)), ex=DUMP_KEPT
-            )
+            stored = b"%d:%b" % (int(now_ms), encoded)
+            self._deployment.client.set(self._deployment.key(f"dump:{name}"), stored, ex=DUMP_KEPT)
 
     def dump_of(self, name: str) -> tuple[float, str] | None:
         """Return the time (Unix ms) and the stacks of a worker's last "dump" command; None after 10 minutes."""
         with clear_errors():
-            stored = self._deployment.client.get(dump_key(self._deployment.prefix, name))
+            stored = self._deployment.client.get(self._deployment.key(f"dump:{name}"))
         if stored is None:
             return None
         at, _, text = stored.partition(b":")
@@ -203,57 +184,38 @@ def _program_of(worker: Mapping[str, Any], name: str) -> str:
     return str(worker.get("program") or name)
 
 
+def _choices(program: str) -> str:
+    return f"choices:{program}"
+
+
+def _pairs(words: list[bytes]) -> Iterator[tuple[str, str]]:
+    texts = map(bytes.decode, words)
+    return zip(texts, texts, strict=True)
+
+
 def choices_of(deployment: Deployment, program: str) -> dict[str, str]:
     """Return the queues that operators added to a program ("watch") or took from it ("ignore")."""
     with clear_errors():
-        stored: dict[bytes, bytes] = deployment.client.hgetall(choices_key(deployment.prefix, program))
+        stored: dict[bytes, bytes] = deployment.client.hgetall(deployment.key(_choices(program)))
     return {queue.decode(): word.decode() for queue, word in stored.items()}
-
-
-def pack_tasks(names: Iterable[str]) -> bytes:
-    """Return names of tasks as they are stored: a zero character in front of each, and one at the end."""
-    return "".join(["\0", *(f"{name}\0" for name in names)]).encode()
-
-
-def is_among(task: str, packed: bytes | None) -> bool:
-    """Return True if a task is among the packed names."""
-    return f"\0{task}\0".encode() in (packed or b"")
 
 
 def is_alive(worker: Mapping[str, Any], now_ms: float, *, least_ms: float = ALIVE_MS) -> bool:
     """Return True if a worker announced itself within ``least_ms``, or three of its heartbeats if they take longer."""
-    heartbeat = worker.get("heartbeat_ms")  # missing in the announcement of an older release
-    allowed_ms = 3 * heartbeat if type(heartbeat) is int else 0
     # What is announced far in the future was announced before the clock was put back, and not since.
-    return bool(abs(now_ms - worker["seen_ms"]) < max(least_ms, allowed_ms))
+    return bool(abs(now_ms - worker["seen_ms"]) < max(least_ms, 3 * worker.get("heartbeat_ms", 0)))
 
 
 def runs_jobs_of(worker: Mapping[str, Any], queue: str, now_ms: float) -> bool:
-    """Return True if a worker is alive and reserves jobs from a queue. It may be of another release."""
-    queues = worker.get("queues")
-    serves = worker.get("all_queues") is True or (isinstance(queues, list) and queue in queues)
-    serves = serves and queue not in (worker.get("ignored") or ())
-    busy = bool(worker.get("threads")) and not worker.get("stopping")
-    return serves and busy and is_alive(worker, now_ms)
+    """Return True if a worker is alive and reserves jobs from a queue."""
+    serves = worker.get("all_queues") or queue in worker.get("queues", ())
+    busy = worker.get("threads") and not worker.get("stopping")
+    return bool(serves and busy and queue not in worker.get("ignored", ())) and is_alive(worker, now_ms)
 
 
 def _decode(stored: bytes) -> dict[str, Any]:
-    """Return a worker's description as text and numbers that every page, response and log can carry.
-
-    Half of a surrogate pair (in a job's id, or a host's name) is valid JSON, but no encoding can write it.
-    """
     try:
         description = json.loads(stored, parse_constant=lambda _: None)
-        if _SURROGATE.search(stored):
-            description = json.loads(json.dumps(description, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         return {}
     return description if isinstance(description, dict) else {}
-
-
-def cut(text: str) -> bytes:
-    """Return the text as bytes, cut to ``MOST_DUMP_BYTES``."""
-    encoded = text.encode(errors="replace")
-    if len(encoded) > MOST_DUMP_BYTES:
-        encoded = encoded[: MOST_DUMP_BYTES - len(_CUT)].decode(errors="ignore").encode() + _CUT
-    return encoded

@@ -13,9 +13,9 @@ from redis.exceptions import RedisError
 from ..connections import other_shards
 from ..core.broker import Broker
 from ..core.errors import DelayQError, QueueUnavailable
+from ..core.layouts import queue_policy
 from ..core.redis.faults import Fault, classify
 from ..core.redis.scripts import raise_clear, script_names
-from ..core.rules import queue_policy
 from ..core.task import registry
 from ..status import LOST_AFTER, take
 from ..status.formatting import printable

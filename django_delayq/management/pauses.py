@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ..core import rules
 from ..core.broker import Broker
-from ..core.rules import queue_policy
+from ..core.layouts import queue_policy
+from ..core.registry import recurring_pauses
 from ..status.formatting import duration, printable
 from .findings import Finding
 
@@ -29,7 +29,7 @@ def pauses(broker: Broker) -> Iterator[Finding]:
         if lasting:
             name, effects = printable(queue.name), " and ".join(_EFFECTS[word] for word in lasting)
             found.append(f"queue {name} is paused and {effects}: manage.py delayq_queue resume {name}")
-    for task, paused_ms in sorted(rules.recurring_pauses(broker).items()):
+    for task, paused_ms in sorted(recurring_pauses(broker).items()):
         name, age = printable(task), duration((now_ms - paused_ms) / 1000)
         found.append(f"recurring task {name} is paused for {age}: manage.py delayq_recurring resume {name}")
     for text in found:

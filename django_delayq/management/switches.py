@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from .. import connections
-from ..core import rules
+from ..core import layouts
 from ..core.broker import Broker
 from ..core.queue import Queue
 from ..core.times import iso_of
@@ -77,7 +77,7 @@ def pause_or_resume(command: DelayQCommand, queue: Queue, action: str, options: 
         broker.pause(queue.name, direction, seconds=options["seconds"])
     else:
         broker.resume(queue.name, direction)
-    orders = rules.queue_policy(queue.layout)
+    orders = layouts.queue_policy(queue.layout)
     paused, until = orders["paused"], {word: iso_of(end) for word, end in orders["until"].items()}
     if options["json"]:
         command.print_json({"queue": queue.name, "paused": paused, "paused_until": until})

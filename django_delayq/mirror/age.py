@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ..core.records.keys import mirror_key
 from ..core.redis.scripts import clear_errors
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ LATE_SECONDS: Final = 90.0
 def set_age(broker: Broker, seconds: float) -> None:
     """Record that the tables have everything that was noticed until so many seconds ago."""
     with clear_errors():
-        broker.client.set(mirror_key(broker.prefix), int(broker.now_ms() - seconds * 1000))
+        broker.client.set(broker.key("mirror"), int(broker.now_ms() - seconds * 1000))
 
 
 def age(broker: Broker) -> float | None:
@@ -27,5 +26,5 @@ def age(broker: Broker) -> float | None:
         QueueUnavailable: Redis cannot be reached.
     """
     with clear_errors():
-        copied_ms = broker.client.get(mirror_key(broker.prefix))
+        copied_ms = broker.client.get(broker.key("mirror"))
     return None if copied_ms is None else max(0.0, (broker.now_ms() - float(copied_ms)) / 1000)

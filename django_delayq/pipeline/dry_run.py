@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from ..core import layouts
 from ..core.broker import Broker
 from ..core.job import KEY_BYTES
 from ..core.loads import BulkLoad, memory_of
-from ..core.records import layout as layouts
 from ..core.records.keys import number_of
 from ..core.redis.scripts import clear_errors
 from .columns import Packer

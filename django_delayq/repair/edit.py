@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from django.db import transaction
 
+from ..core import layouts
 from ..core.builder import JobBuilder, JobRules
 from ..core.errors import IdTaken, InvalidJob, QueueFull, QueuePaused
 from ..core.job import Job, NewJob, is_durable, new_key
@@ -26,7 +27,6 @@ from ..core.job_view import JobView
 from ..core.options import TaskOptions
 from ..core.outcomes import ack, release
 from ..core.queue import Queue
-from ..core.records import layout as layouts
 from ..core.task import Task, registry
 from ..mirror.refresh import Group, grouped, refresh
 from ..mirror.rows import MORGUE, Row, member_of
@@ -196,7 +196,7 @@ def _replace_failed(edit: _Edit) -> str:
     Return "" if the job has to be looked up again.
     """
     queue, job = edit.queue, edit.view.job
-    is_paused = bool(int(queue.layout.get("paused", 0)) & layouts.PAUSED_OUT)
+    is_paused = "out" in layouts.pauses_of(queue.layout)
     if is_paused and job.merged:
         raise InvalidJob(f"queue {queue.name!r} is paused, so the old payloads cannot be replaced; resume it first")
     if is_paused or job.has_expired(queue.deployment.now_ms()):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core import permits
 from ..core.errors import QueueUnavailable
 from ..core.figures import Figures
+from ..core.layouts import queue_policy
 from ..core.redis.connection import PARTIAL_SECONDS
-from ..core.rules import queue_policy
 from .snapshot import QueueStatus, RedisStatus, RunningJob, Snapshot, UnreachablePart, WorkerStatus
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 
-from ..core import rules
+from ..core.registry import recurring_pauses
 from ..core.task import registry
 from ..worker.recurring import Work, works_of
 from .snapshot import RecurringStatus
@@ -32,7 +32,7 @@ def recurring_of(broker: Broker, queues: Sequence[Queue], now_ms: float) -> tupl
     of_known_queues = [work for work in works if work.task.options.queue in by_name]
     ticks = broker.inspector.last_ticks([(by_name[work.task.options.queue], work.id) for work in of_known_queues])
     last = dict(zip((work.id for work in of_known_queues), ticks, strict=True))
-    paused = rules.recurring_pauses(broker)
+    paused = recurring_pauses(broker)
     since = {work.id: _paused_ms(work, paused) for work in works}
     known = {name for work in works for name in work.task.names}
     statuses = [

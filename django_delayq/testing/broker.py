@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from ..connections import DjangoBroker
-from ..core import rules
+from ..core import layouts
 from ..core.job import NewJob
+from ..core.layouts import Layout
 from ..core.outcomes import ScheduleOutcome
 from ..core.queue import Queue
-from ..core.records.layout import Layout
 from ..settings.conf import Conf, conf
 from .faults import reachable
 from .server import MemoryServer
@@ -106,4 +106,4 @@ class MemoryBroker(DjangoBroker):
         self._limited.clear()
         for name in former:
             if name not in settings.queues and self.existing(name) is not None:
-                self.limit(name, **rules.limit_arguments(dict.fromkeys(rules.LIMITS)))
+                self.limit(name, **layouts.limit_arguments(dict.fromkeys(layouts.LIMITS)))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, LeakedTransaction, QueueUnavailable, Verdict
 from ..core.job import Job
+from ..core.layouts import queue_policy
 from ..core.outcomes import AttemptOutcome
 from ..core.queue import Queue
-from ..core.rules import queue_policy
 from ..core.task import registry
 from ..core.times import datetime_of
 from ..runtime import wiring

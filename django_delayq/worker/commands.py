@@ -33,15 +33,15 @@ class WorkerCommands:
         """Carry out the commands that an announcement returned, unless that was done before."""
         before = self.done or ()
         # A command that is not repeated was confirmed. One that is repeated is confirmed again.
-        self.done = [command.id for command in announcement.commands]
-        for command in announcement.commands:
-            if command.id in before:
+        self.done = list(announcement.commands.values())
+        for word, ident in announcement.commands.items():
+            if ident in before:
                 continue
-            logger.warning("worker %s carries out the command %s", self._name, command.word)
-            if command.word == "dump":
+            logger.warning("worker %s carries out the command %s", self._name, word)
+            if word == "dump":
                 self._dump(announcement.now_ms)
             else:
-                self._end(command.word)
+                self._end(word)
 
     def _dump(self, now_ms: float) -> None:
         text = log_stacks()

@@ -1,15 +1,13 @@
-"""Duty that samples the depth of all queues once a minute (:mod:`..core.depths`)."""
+"""Duty that samples the depth of all queues once a minute (:mod:`..core.figures`)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ..core import depths
-from ..core.depths import TOTAL, DepthSample
-from ..core.figures import Histogram
+from ..core import figures
+from ..core.figures import TOTAL, DepthPoint, Histogram
 from .parts import Parts
 
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 #: seconds between two samples
 PERIOD: Final = 60.0
-#: queues with a series of their own; a series takes 69 KB of Redis's memory
+#: queues with a series of their own; a series takes about 100 KB of Redis's memory
 MOST_QUEUES: Final = 500
 
 
@@ -42,7 +40,7 @@ class DepthSampler:
 
     def run(self) -> float:
         """Store a sample unless another dispatcher did. The first turn only waits: a process may end soon."""
-        if self._has_begun and depths.claim(self._broker, self._own):
+        if self._has_begun and figures.claim_depths(self._broker, self._own):
             self._sample()
         self._has_begun = True
         return PERIOD
@@ -56,7 +54,7 @@ class DepthSampler:
         busiest = sorted(counts, key=lambda one: -one.counter("scheduled") - one.counter("done"))[: self._most_queues]
         samples = {one.queue: sample_of([one], late.get(one.queue)) for one in busiest}
         samples[TOTAL] = sample_of(counts, sum(late.values(), Histogram()))
-        depths.record(self._broker, samples, max(one.now_ms for one in counts))
+        figures.record_depths(self._broker, samples, max(one.now_ms for one in counts))
 
     def _counts(self) -> list[Counts]:
         """Return the counts of each queue that can be read: of all together, and if that fails one by one."""
@@ -74,7 +72,7 @@ class DepthSampler:
         return [one for one in counts if not one.unreachable]
 
 
-def sample_of(counts: Iterable[Counts], lateness: Histogram | None = None) -> DepthSample:
+def sample_of(counts: Iterable[Counts], lateness: Histogram | None = None) -> DepthPoint:
     """Return the sample of these queues together.
 
     Args:
@@ -84,10 +82,10 @@ def sample_of(counts: Iterable[Counts], lateness: Histogram | None = None) -> De
     queues = list(counts)
     p50, p99 = (lateness.quantile(q) if lateness else None for q in (0.5, 0.99))
     places = ("delayed", "ready", "reserved", "failed", "morgue")
-    return DepthSample(
+    return DepthPoint(
         **{place: sum(getattr(one, place) for one in queues) for place in places},
         lag_seconds=max((one.lag_seconds for one in queues), default=0.0),
         **{group: sum(one.counter(group) for one in queues) for group in ("scheduled", "done", "failing")},
-        p50_ms=math.nan if p50 is None else p50,
-        p99_ms=math.nan if p99 is None else p99,
+        p50_ms=p50,
+        p99_ms=p99,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ..core.records import layout as layouts
+from ..core import layouts
 from ..core.workers import is_alive
 from .attempt import NEVER
 from .changes import Changes, What

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ..core import rules
 from ..core.builder import JobBuilder
 from ..core.errors import InvalidJob
 from ..core.inputs import short
+from ..core.registry import recurring_pauses, resume_recurring
 from ..core.task import Registry, Task
 from ..core.times import datetime_of
 from .changes import Changes
@@ -100,10 +100,10 @@ def resume(broker: Broker, registry: Registry, name: str) -> str:
     try:
         names = work_of(registry, name).task.names
     except InvalidJob:
-        if name not in rules.recurring_pauses(broker):
+        if name not in recurring_pauses(broker):
             raise
         names = (name,)
-    rules.resume_recurring(broker, *names)
+    resume_recurring(broker, *names)
     return names[0]
 
 
@@ -217,7 +217,7 @@ class RecurringTicker:
         work.check_at = float("inf") if following is None else following
         if tick is None or tick <= work.done:
             return
-        if rules.is_recurring_paused(self._broker, *work.task.names):
+        if not recurring_pauses(self._broker).keys().isdisjoint(work.task.names):
             work.check_at = min(work.check_at, now_ms + _RETRY_MS)
             return
         late_ms = now_ms - tick

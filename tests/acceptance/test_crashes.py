@@ -14,7 +14,8 @@ from statistics import median
 
 import pytest
 
-from django_delayq.core import bulk, events
+from django_delayq.core import bulk
+from tests.support.event_entries import read_events
 from tests.support.processes import alive
 from tests.support.redis_box import RedisBox
 from tests.support.seeds import seed_of_run
@@ -268,7 +269,7 @@ def kill_at_random(mill: Mill, kills: int, *, each: int) -> None:
     starts = mill.starts_by_id()
     assert set(starts) == set(flow.accepted), "nothing lost, nothing made up"
     assert mill.counts().morgue == 0
-    recorded = events.read(mill.broker, "default", 0, limit=20_000)
+    recorded = read_events(mill.broker, "default", 0, limit=20_000)
     causes = Counter(event.id for event in recorded if event.outcome in ("crashed", "lost", "released"))
     unexplained = {ident: (count, causes[ident]) for ident, count in starts.items() if count - 1 > causes[ident]}
     assert not unexplained, f"runs and recorded causes of {unexplained}"

@@ -11,7 +11,7 @@ from django_delayq import connections
 from django_delayq.admin import dashboard_snapshots
 from django_delayq.admin.redis_pages import RedisPages
 from django_delayq.core.broker import Broker
-from django_delayq.core.rules import queue_policy
+from django_delayq.core.layouts import queue_policy
 from tests.admin.browser_scripts import CUT, STYLED
 from tests.admin.dashboards import lively, settle
 from tests.admin.support import Yard, every_place

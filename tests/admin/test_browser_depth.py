@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from django_delayq.admin import dashboard_snapshots
-from django_delayq.core import depths
+from django_delayq.core import figures
 from django_delayq.core.broker import Broker
-from django_delayq.core.depths import DepthSample
+from django_delayq.core.figures import DepthPoint
 from tests.admin.dashboards import lively
 from tests.support.browser import Browser
 
@@ -47,7 +47,7 @@ def seed(broker: Broker, *queues: str) -> None:
         if 30 <= ago < 40:
             continue
         wave = (ago * 7) % 40
-        sample = DepthSample(
+        sample = DepthPoint(
             delayed=4000 + 20 * ago,
             ready=wave,
             reserved=8,
@@ -59,7 +59,7 @@ def seed(broker: Broker, *queues: str) -> None:
             p50_ms=8.0 + wave,
             p99_ms=80.0 + 9 * wave,
         )
-        depths.record(broker, dict.fromkeys(queues, sample), now_ms - ago * 60_000)
+        figures.record_depths(broker, dict.fromkeys(queues, sample), now_ms - ago * 60_000)
 
 
 def test_the_charts_are_full_from_the_first_moment(delayq: Broker, operator: Browser) -> None:
@@ -99,7 +99,7 @@ def test_the_page_of_a_queue_draws_its_depth(delayq: Broker, operator: Browser, 
     operator.until(lambda: max(operator.run(DRAWN)) >= 45, what="a drawn hour")
     operator.screenshot(f"depth-queue-{scheme}")
     operator.run("document.getElementById('dq-auto').click()")
-    depths.record(delayq, {"orders": DepthSample(ready=77)}, delayq.now_ms())
+    figures.record_depths(delayq, {"orders": DepthPoint(ready=77)}, delayq.now_ms())
     operator.until(
         lambda: "77" in operator.run("return document.getElementById('dq-depth-rows').rows[0].textContent"),
         what="the newest sample in the chart that stayed",

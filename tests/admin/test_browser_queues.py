@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from django_delayq import task
-from django_delayq.core import rules
 from django_delayq.core.broker import Broker
+from django_delayq.core.registry import recurring_pauses
 from django_delayq.core.task import registry
 from tests.admin.support import every_place
 from tests.support.browser import Browser
@@ -64,7 +64,7 @@ def test_a_recurring_task_is_paused_and_run(delayq: Broker, operator: Browser) -
         operator.click('button[aria-label="Run now shop.sweep_carts"]')
         assert "A run of shop.sweep_carts is due now." in operator.text()
         operator.screenshot("recurring")
-        assert rules.recurring_pauses(delayq).keys() == {"shop.nightly_report"}
+        assert recurring_pauses(delayq).keys() == {"shop.nightly_report"}
         assert delayq.inspector.counts("default").ready == 1
     finally:
         for one in made:

@@ -48,12 +48,12 @@ def test_a_queue_is_paused_for_a_time_that_the_page_offers(delayq: Broker, manag
     Yard(delayq).put("one")
     before = delayq.now_ms()
     press(manager, "pause", direction="out", **{"for": "10m"})
-    end = delayq.queue("orders").layout["until"]["out"]
+    end = delayq.queue("orders").layout["paused"]["out"]
     assert 600_000 <= end - before < 660_000
     assert "paused for workers, ends at 20" in manager.get(f"{LIST}orders/change/").content.decode()
     assert LogEntry.objects.get().change_message == "pause out for 600 s"
     press(manager, "pause", direction="out", **{"for": "?"})
-    assert "until" not in delayq.queue("orders").layout, "a pause without a known length has no end"
+    assert delayq.queue("orders").layout["paused"] == {"out": 0}, "a pause without a known length has no end"
 
 
 def test_one_button_pauses_all_producers(

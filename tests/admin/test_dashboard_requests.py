@@ -15,7 +15,7 @@ from django_delayq import connections
 from django_delayq.admin import dashboard_snapshots
 from django_delayq.admin.dashboard_snapshots import SNAPSHOTS, DashboardSnapshot
 from django_delayq.core.broker import Broker
-from django_delayq.core.rules import queue_policy
+from django_delayq.core.layouts import queue_policy
 from django_delayq.status import Snapshot
 from tests.admin.dashboards import say, tiles
 from tests.admin.support import Yard, every_place, tags_of

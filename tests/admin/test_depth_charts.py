@@ -9,9 +9,9 @@ import pytest
 from django.test import Client
 
 from django_delayq.admin.depth_chart import rows_of
-from django_delayq.core import depths
+from django_delayq.core import figures
 from django_delayq.core.broker import Broker
-from django_delayq.core.depths import DepthSample
+from django_delayq.core.figures import DepthPoint
 from tests.admin.support import Yard, cells, tags_of
 
 pytestmark = pytest.mark.django_db
@@ -25,10 +25,10 @@ def seed(broker: Broker, minutes: int = 90, *, name: str = "") -> float:
     """A sample for each of the last minutes: 60 jobs done in each, one more waiting each time."""
     now_ms = broker.now_ms()
     for ago in range(minutes, -1, -1):
-        sample = DepthSample(
+        sample = DepthPoint(
             ready=minutes - ago, done=60 * (minutes - ago), scheduled=120 * (minutes - ago), p50_ms=5.0, p99_ms=41.0
         )
-        depths.record(broker, {name: sample}, now_ms - ago * MINUTE)
+        figures.record_depths(broker, {name: sample}, now_ms - ago * MINUTE)
     return now_ms
 
 
@@ -67,7 +67,7 @@ def test_the_page_of_a_queue_has_its_last_hour_and_its_last_day(delayq: Broker, 
 
 
 def test_a_line_leads_on_over_one_missing_sample_but_not_over_more() -> None:
-    point = depths.DepthPoint(600_000, 1, 2, 3, 4, 5, 0.0, None, None, None, None, None)
+    point = figures.DepthPoint(600_000, 1, 2, 3, 4, 5, 0.0, None, None, None, None, None)
     (row,) = rows_of([point])
     assert float(row.until) - float(row.x) == 150
     (row,) = rows_of([point], step=10)

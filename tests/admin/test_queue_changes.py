@@ -11,7 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.rules import limits_in_force
+from django_delayq.core.layouts import limits_in_force
 from django_delayq.models import OutboxJob
 from tests.admin.support import Yard, every_place, tags_of
 

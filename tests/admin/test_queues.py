@@ -11,8 +11,8 @@ from django.test import Client
 
 from django_delayq.admin import queues
 from django_delayq.core.broker import Broker
+from django_delayq.core.layouts import queue_policy
 from django_delayq.core.outcomes import ack
-from django_delayq.core.rules import queue_policy
 from tests.admin.queue_pages import LIST, press
 from tests.admin.support import Yard, cells, every_place, tags_of
 

@@ -10,8 +10,8 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from django_delayq import task
-from django_delayq.core import rules
 from django_delayq.core.broker import Broker
+from django_delayq.core.registry import pause_recurring, recurring_pauses
 from django_delayq.core.task import registry
 from tests.admin.support import cells, tags_of
 
@@ -54,12 +54,12 @@ def test_recurring_tasks_are_shown_with_their_ticks(delayq: Broker, manager: Cli
 
 def test_a_task_is_paused_and_resumed(delayq: Broker, manager: Client) -> None:
     assert act(manager, "pause") == [f"Paused: the ticks of {NAME} do not fire until it is resumed."]
-    assert rules.is_recurring_paused(delayq, NAME)
+    assert NAME in recurring_pauses(delayq)
     cells_of = row(manager)
     assert cells_of[0] == f"{NAME} paused default"
     assert cells_of[4].startswith("paused ")
     assert act(manager, "resume") == [f"The ticks of {NAME} fire again."]
-    assert not rules.is_recurring_paused(delayq, NAME)
+    assert NAME not in recurring_pauses(delayq)
     assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == [
         "pause recurring task",
         "resume recurring task",
@@ -102,7 +102,7 @@ def test_who_may_not_see_queues_sees_no_tasks(delayq: Broker, client: Client, st
 
 
 def test_a_pause_of_a_task_that_is_gone_is_shown_and_ended(delayq: Broker, manager: Client) -> None:
-    rules.pause_recurring(delayq, "shop.gone")
+    pause_recurring(delayq, "shop.gone")
     content = manager.get(PAGE).content
     (gone,) = [one for one in cells(content) if one[0].startswith("shop.gone")]
     assert gone[0] == "shop.gone paused not in this project"

@@ -40,7 +40,7 @@ def worker(delayq: Broker) -> Broker:
 
 def pending(broker: Broker) -> set[str]:
     """Return the commands that the worker gets with its next announcement."""
-    return {command.word for command in broker.announce(NAME, {"queues": ["orders"]}).commands}
+    return set(broker.announce(NAME, {"queues": ["orders"]}).commands)
 
 
 @pytest.mark.parametrize("word", ["stop", "drain"])

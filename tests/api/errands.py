@@ -9,7 +9,6 @@ from django_delayq.core import outcomes as settlements
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job
 from django_delayq.core.job_view import JobView
-from django_delayq.core.records.keys import figures_keys
 from django_delayq.core.task import Task
 from django_delayq.scheduling.plans import plan_of
 
@@ -88,7 +87,7 @@ def contents(broker: Broker) -> dict[bytes, bytes | None]:
     A timer of an earlier test may still tell Redis the figures of that one.
     """
     client = broker.client
-    mine = set(keys_of(broker)) - set(figures_keys(broker.prefix))
+    mine = set(keys_of(broker)) - {broker.key("figures").encode(), broker.key("noted").encode()}
     return {key: client.dump(key) for key in sorted(mine) if client.ttl(key) < 0}
 
 

@@ -35,7 +35,7 @@ def test_what_a_real_worker_ignores_is_shown(api: Caller, delayq: Any) -> None:
 def test_a_pause_for_a_time_is_shown_with_its_end(api: Caller, delayq: Any) -> None:
     delayq.queue("errands")
     status, body = api.post("v1/queues/errands/pause", {"direction": "out", "seconds": 600})
-    end = iso_of(delayq.known_queue("errands").layout["until"]["out"])
+    end = iso_of(delayq.known_queue("errands").layout["paused"]["out"])
     assert (status, body["paused"], body["paused_until"]) == (200, "out", {"out": end})
     assert api.get("v1/queues/errands")[1]["paused_until"] == {"out": end}
     for wrong in (0, -1, "10m"):

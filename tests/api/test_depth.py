@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import depths
-from django_delayq.core.depths import DepthSample
+from django_delayq.core import figures
+from django_delayq.core.figures import DepthPoint
 from django_delayq.core.times import iso_of
 from tests.support.api_caller import Caller
 
@@ -19,7 +19,7 @@ def seed(broker: Any, minutes: int) -> int:
     broker.queue("mail")
     now_ms = broker.now_ms()
     for ago in range(minutes, -1, -1):
-        depths.record(broker, {"mail": DepthSample(ready=ago, done=30 * (minutes - ago))}, now_ms - ago * MINUTE)
+        figures.record_depths(broker, {"mail": DepthPoint(ready=ago, done=30 * (minutes - ago))}, now_ms - ago * MINUTE)
     return int(now_ms // MINUTE * MINUTE)
 
 

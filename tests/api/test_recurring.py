@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_delayq import task
-from django_delayq.core import rules
+from django_delayq.core.registry import pause_recurring, recurring_pauses
 from django_delayq.core.task import registry
 from tests.support.api_caller import Caller
 
@@ -78,7 +78,7 @@ def test_by_the_printed_rule_a_user_changes_recurring_tasks_of_queues_of_their_o
     someone = caller("view", "operate")
     own = task(name="own.nightly", every=3600, queue=f"{someone.user.username}.reports")(lambda: None)
     try:
-        rules.pause_recurring(delayq, "shop.gone")
+        pause_recurring(delayq, "shop.gone")
         for verb in ("pause", "resume", "run-now"):
             assert someone.post(f"v1/recurring/own.nightly/{verb}")[0] == 200
             assert someone.post(f"v1/recurring/{NAME}/{verb}")[0] == 403
@@ -98,14 +98,14 @@ def printed_rule() -> Any:
 def test_a_renamed_task_is_found_by_its_old_name(api: Caller, delayq: Any) -> None:
     status, paused = api.post("v1/recurring/nightly/pause")
     assert (status, paused["task"]) == (200, NAME)
-    rules.pause_recurring(delayq, "nightly")
+    pause_recurring(delayq, "nightly")
     status, resumed = api.post("v1/recurring/nightly/resume")
     assert (status, resumed["task"], resumed["paused"]) == (200, NAME, None)
-    assert rules.recurring_pauses(delayq) == {}
+    assert recurring_pauses(delayq) == {}
 
 
 def test_a_pause_of_a_task_that_is_gone_is_listed_and_ended(api: Caller, delayq: Any) -> None:
-    rules.pause_recurring(delayq, "shop.gone")
+    pause_recurring(delayq, "shop.gone")
     (left,) = [one for one in api.get("v1/recurring")[1]["recurring"] if one["task"] == "shop.gone"]
     assert (left["queue"], left["schedule"], left["missed"], left["next_tick"]) == (None, None, None, None)
     assert left["paused"].endswith("Z")

@@ -128,7 +128,7 @@ def test_a_worker_hears_what_it_is_told_with_its_next_announcement(word: str, ap
     announced(delayq)
     assert api.post(f"v1/workers/{NAME}/{word}") == (202, {"worker": NAME, "command": word})
     heard = delayq.announce(NAME, {})
-    assert [one.word for one in heard.commands] == [word]
+    assert list(heard.commands) == [word]
 
 
 def test_the_stacks_are_there_when_the_worker_has_told_them(api: Caller, delayq: Any) -> None:

@@ -12,11 +12,11 @@ import pytest
 from django.db import connection as database
 from django.test.utils import CaptureQueriesContext
 
+from django_delayq.core import layouts
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.outcomes import ack
-from django_delayq.core.records import layout as layouts
 from django_delayq.mirror import duty, rebuild
 from django_delayq.mirror import index_mirror as shadows
 from django_delayq.models import FailedJob, MirrorCursor, MorgueJob

@@ -43,7 +43,7 @@ def forget_queues(broker: Broker) -> None:
 
 def adopt_layout(broker: Broker, name: str, layout: dict[str, Any]) -> bool:
     """Let a queue adopt a layout that one of the process's threads has just read; return False if it refuses."""
-    return broker.registry._install(name, layout, broker.registry._adopted)
+    return broker.registry._install(name, layout, broker.registry._layout_of(name))
 
 
 def die_before_publishing(broker: Broker, epoch: int = 1) -> AbstractContextManager[None]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from django_delayq.core import Broker, NewJob, Queue, ack, events
 from django_delayq.core.events import (
     FIELD,
-    SINCE,
-    VERSION,
     Event,
     EventEntry,
     EventFilter,
@@ -16,17 +16,14 @@ from django_delayq.core.events import (
 )
 from django_delayq.core.events import entries as read_entries
 from django_delayq.core.events import following as entries_behind
-from django_delayq.core.events import last as last_position
 from django_delayq.core.events import parts as position_parts
-from django_delayq.core.events import read as read_events
 from django_delayq.core.events import streams as read_streams
+from tests.support.event_entries import last_position, read_events
 
 from .epochs_stage import take_all
 
 __all__ = [
     "FIELD",
-    "SINCE",
-    "VERSION",
     "Event",
     "EventEntry",
     "EventFilter",
@@ -40,6 +37,7 @@ __all__ = [
     "position_parts",
     "read_entries",
     "read_events",
+    "read_one_entry",
     "read_streams",
     "run",
     "run_singly",
@@ -53,6 +51,12 @@ def run(queue: Queue, number: int) -> None:
         assert all(queue.settle([ack(job, 1, 2) for job in jobs]))
 
 
+def read_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a reading of the newest events take one entry of each shard."""
+    monkeypatch.setattr(events, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(events, "FEWEST_ENTRIES", 1)
+
+
 def run_singly(queue: Queue, number: int) -> None:
     """Schedule and complete ``number`` jobs, each by a call of its own."""
     queue.schedule_many(NewJob(f"j{n}", "work") for n in range(number))
@@ -63,7 +67,7 @@ def run_singly(queue: Queue, number: int) -> None:
 
 def ids(broker: Broker, number: int = 0) -> list[str]:
     """Return the positions of all events of a shard."""
-    return [event.position for event in events.read(broker, "q", number, limit=10_000)]
+    return [event.position for event in read_events(broker, "q", number, limit=10_000)]
 
 
 def entries(broker: Broker, number: int = 0) -> list[EventEntry]:

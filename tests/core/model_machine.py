@@ -31,7 +31,7 @@ from .model_rules import Pauses
 from .model_values import Live, Which, is_durable
 
 #: scripts that change nothing, or whose repeated call is no repeat
-NOT_REPEATED = frozenset({"leases", "tick", "layout", "producers", "stats", "page", "begun", "quota"})
+NOT_REPEATED = frozenset({"leases", "tick", "swap", "stats", "page", "begun", "quota"})
 
 
 class ModelBroker(Broker):

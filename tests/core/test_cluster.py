@@ -11,7 +11,7 @@ from django_delayq.core import Broker, NewJob, Payload, Queue, Settlement, ack, 
 from tests.support.cluster_box import ClusterBox
 from tests.support.core_calls import ChannelWaker, Waker, begin_stats, call_stats, script_names, scripts_used
 from tests.support.core_figures import (
-    DepthSample,
+    DepthPoint,
     Figures,
     PermitHolding,
     ResultRecord,
@@ -112,13 +112,13 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     assert cluster_broker.announce("w:1", {"threads": 1})
     assert [worker["name"] for worker in cluster_broker.workers()] == ["w:1"]
     assert cluster_broker.tell_worker("w:1", "dump")
-    assert [command.word for command in cluster_broker.announce("w:1", {"threads": 1}).commands] == ["dump"]
+    assert list(cluster_broker.announce("w:1", {"threads": 1}).commands) == ["dump"]
     cluster_broker.note_figures(Figures(counts={("redis_error", "transient"): 2}))
     assert cluster_broker.figures().counts == {("redis_error", "transient"): 2}
     assert change_permits(cluster_broker, "task:work", 1, [PermitHolding("w:1", 0, 2, 60_000)]).granted == (1,)
     assert read_permits(cluster_broker, "task:work") == {"w:1": 1}
     now_ms = cluster_broker.now_ms()
-    record_depths(cluster_broker, {"q": DepthSample(ready=3)}, now_ms)
+    record_depths(cluster_broker, {"q": DepthPoint(ready=3)}, now_ms)
     assert [point.ready for point in read_depths(cluster_broker, ["q"], now_ms)["q"]] == [3]
     assert cluster_broker.queue_names() == ["q"]
     cluster_broker.pause_producers()

@@ -1,4 +1,4 @@
-"""Reading of event entries: from a position, whatever they hold, and in any version."""
+"""Reading of event entries: from a position, and whatever they hold."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import pytest
 
 from django_delayq.core import Broker, Misconfigured, NewJob, events, fail
 from tests.support.core_stored import shard_key
-from tests.support.event_entries import add, add_column, pack
+from tests.support.event_entries import add, pack
 
 from .epochs_stage import take_all
 from .events_stage import (
     FIELD,
-    SINCE,
-    VERSION,
     Event,
     EventEntry,
     entries,
@@ -138,21 +136,10 @@ def test_a_key_that_is_no_stream_is_an_error_and_not_an_empty_one(broker: Broker
     broker.client.delete(shard_key(broker.queue("q"), "event", 0))
 
 
-# -- versions
+# -- other columns
 
 
-#: two events of version 1, as they lie in Redis
-OLD = b"succeeded\0a\0work\x000f\x005\x006\x007\x001\0\0\0\0\0" + b"cancelled\0b\0work\0\0\0\0\0\0\0\0\0by:me\0"
-
-
-def test_versions_only_append_columns() -> None:
-    """Readers of an older entry take its columns as the first ones of the present layout."""
-    versions = list(SINCE.values())
-    assert versions == sorted(versions)
-    assert set(versions) == set(range(1, VERSION + 1))
-
-
-def test_scripts_and_workers_write_the_present_version(broker: Broker) -> None:
+def test_scripts_and_workers_write_the_present_columns(broker: Broker) -> None:
     queue = broker.queue("q")
     run(queue, 2)
     stored = broker.client.xrange(shard_key(queue, "event", 0))
@@ -160,21 +147,7 @@ def test_scripts_and_workers_write_the_present_version(broker: Broker) -> None:
     assert [event.outcome for event in read_events(broker, "q", 0)] == ["bulk", "succeeded", "succeeded"]
 
 
-def test_an_entry_of_an_older_version_is_read_beside_new_ones(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = shard_key(broker.queue("q"), "event", 0)
-    broker.client.xadd(stream, {"worker": "w", "events-1": OLD}, id="2-5")
-    field = add_column(monkeypatch, "host")
-    broker.client.xadd(stream, {"worker": "w", field: pack(outcome="failed", id="c", host="h")}, id="3-9")
-    first, second, third = read_events(broker, "q", 0)
-    attempt = {"task": "work", "key": "0f", "due": "5", "started": "6", "ms": "7", "attempt": "1", "worker": "w"}
-    assert first == Event("q", 0, "1-5", "succeeded", "a", attempt)
-    assert second == Event("q", 0, "2-5", "cancelled", "b", {"task": "work", "worker": "w", "by": "me"})
-    assert (third.id, third.fields) == ("c", {"host": "h", "worker": "w"})
-    assert [event.id for event in read_events(broker, "q", 0, "2-5")] == ["c"]
-    assert events.streams(broker, [("q", 0)])["q", 0].before == "0-5"
-
-
-def test_an_entry_of_a_newer_version_is_refused(broker: Broker) -> None:
+def test_an_entry_of_another_release_is_refused(broker: Broker) -> None:
     broker.client.xadd(shard_key(broker.queue("q"), "event", 0), {"worker": "w", "events-999": b"\0" * 77}, id="2-5")
     for read in (
         lambda: read_events(broker, "q", 0),
@@ -182,5 +155,5 @@ def test_an_entry_of_a_newer_version_is_refused(broker: Broker) -> None:
         lambda: events.following(broker, {("q", 0): "0-0"}),
         lambda: events.lag(broker, {}),
     ):
-        with pytest.raises(Misconfigured, match=r"wrote event entry 2-5 \(version 999; .* upgrade django_delayq"):
+        with pytest.raises(Misconfigured, match="wrote event entry 2-5; upgrade django_delayq"):
             read()

@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq.core import Broker, InvalidJob, QueueUnavailable, RedisConfig, connect, events
 from tests.support.core_stored import assert_invariants, shard_key
-from tests.support.event_entries import add, pack
+from tests.support.event_entries import add, last_position, pack, read_events
 from tests.support.redis_box import RedisBox
 
 from .epochs_stage import reshard, take_all
@@ -71,7 +71,7 @@ def test_a_cap_of_nothing_keeps_nothing(broker: Broker) -> None:
     none = Broker(broker.connection, prefix=broker.prefix, event_cap=0)
     run(none.queue("q"), 3)
     assert ids(none) == []
-    assert events.last(none, "q", 0) == "0-0"
+    assert last_position(none, "q", 0) == "0-0"
 
 
 def test_how_far_a_reader_is_behind(broker: Broker) -> None:
@@ -103,11 +103,11 @@ def drained(stage: Stage) -> Iterator[Stage]:
 
 def test_the_events_of_a_retired_epoch_stay_for_a_day(drained: Stage) -> None:
     broker = drained.broker
-    before, end = events.read(broker, "q", 0), events.last(broker, "q", 0)
+    before, end = read_events(broker, "q", 0), last_position(broker, "q", 0)
     stream = broker.shard("q", 0).names["event"]
     assert broker.epochs.retire("q") == [0]
     assert 86_000 < broker.client.ttl(stream) <= 86_400
-    assert events.read(broker, "q", 0) == before != []
+    assert read_events(broker, "q", 0) == before != []
     assert known_places(broker) == [("q", 0), *(("q", number) for number in drained.queue.numbers)]
     assert [(one.shard, one.events) for one in events.lag(broker, {("q", 0): before[0].position})] == [
         (0, len(before) - 1)
@@ -127,14 +127,14 @@ def test_an_epoch_that_comes_and_goes_between_two_reads_is_found(drained: Stage)
     assert broker.epochs.retire("q") == [0, 1]
     assert [epoch for epoch, _ in drained.queue.epochs] == [2]
     assert ("q", job.shard) in known_places(broker, ["q"])
-    assert [event.id for event in events.read(broker, "q", job.shard)] == ["b"]
+    assert [event.id for event in read_events(broker, "q", job.shard)] == ["b"]
     assert known_places(broker, ["other"]) == []
 
 
 def test_a_deletion_removes_the_events_of_all_epochs_and_says_where_they_ended(drained: Stage) -> None:
     broker = drained.broker
     broker.epochs.retire("q")
-    end = events.last(broker, "q", 0)
+    end = last_position(broker, "q", 0)
     streams = [broker.shard("q", number).names["event"] for number in (0, *drained.queue.numbers)]
     assert broker.delete_queue("q", force=True)
     assert read_streams(broker, [("q", 0)])["q", 0] == Stream(last=end, ended=True)
@@ -168,7 +168,7 @@ def test_a_redis_that_is_gone_is_a_clear_error(redis_factory: Callable[..., Redi
     broker = Broker(connection)
     run(broker.queue("q"), 1)
     box.close()
-    for act in (lambda: read_entries(broker, "q", 0), lambda: events.last(broker, "q", 0)):
+    for act in (lambda: read_entries(broker, "q", 0), lambda: last_position(broker, "q", 0)):
         with pytest.raises(QueueUnavailable):
             act()
     connection.close()

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core import Broker, NewJob, Queue, QueueUnavailable
-from django_delayq.core.records import layout as layouts
+from django_delayq.core import Broker, NewJob, Queue, QueueUnavailable, layouts
 from tests.support.core_calls import watch_commands
 from tests.support.core_stored import shard_key
 from tests.support.older_copy import OlderCopy

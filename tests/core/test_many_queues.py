@@ -11,7 +11,7 @@ import redis
 import redis.connection
 
 from django_delayq.core import Broker, NewJob, QueueUnavailable, RedisConfig, connect
-from django_delayq.core.records.layout import encode, new_layout
+from django_delayq.core.layouts import encode, new_layout
 from tests.support.cluster_box import ClusterBox
 from tests.support.redis_box import RedisBox
 

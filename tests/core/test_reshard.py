@@ -199,7 +199,7 @@ def test_a_pause_that_is_ordered_between_the_steps_reaches_the_new_shards(clocke
 
     with before_layout_change(clocked, order):
         reshard(stage, 3)
-    assert stage.queue.layout["paused"] == 1
+    assert stage.queue.layout["paused"] == {"in": 0}
     with pytest.raises(QueuePaused):
         stage.put("a")
 
@@ -384,7 +384,7 @@ def test_an_id_that_lives_in_two_epochs_is_found(stage: Stage) -> None:
     assert check_stored(stage.broker).violations == []
     stage.broker.client.hdel(stage.key("meta"), "rules")
     ident = next(f"i{n}" for n in range(100) if stage.put(f"i{n}") and epoch_of(stage.queue, f"i{n}") == 0)
-    stage.queue.rule(0, {}, closing=True)
+    stage.queue.rule(0, {"closing": True})
     clone = stage.queue.shard(stage.queue.shard_of(ident))
     body = stage.broker.client.hget(stage.key("body"), ident)
     stage.broker.client.hset(clone.names["body"], ident, body)

@@ -100,7 +100,7 @@ def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker) ->
     broker.change_seconds = 0.05
     queue = broker.queue("q")
     broker.registry.change_layout("q", lambda layout: {**layout, "next": [1, 2]})
-    queue.rule(0, {}, closing=True)
+    queue.rule(0, {"closing": True})
     with pytest.raises(DelayQError, match="delayq_reshard q --status"):
         queue.schedule(NewJob("a", "work"))
 

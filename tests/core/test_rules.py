@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, InvalidJob, NewJob, Queue, QueueFull, QueueUnavailable, ack, release, rules
+from django_delayq.core import Broker, InvalidJob, NewJob, Queue, QueueFull, QueueUnavailable, ack, layouts, release
 from tests.support.core_calls import ScriptCall, watch_calls
 from tests.support.core_stored import new_layout, rules_of_layout, stored_rules
 from tests.support.core_values import QueuePaused
@@ -84,9 +84,9 @@ def test_t62_a_queue_that_is_paused_for_reserving_hands_nothing_out_and_keeps_it
 
 def test_t62_directions_add_up_and_are_taken_away_one_by_one(wide: Stage) -> None:
     def paused() -> str:
-        seen: str = rules.queue_policy(Broker(wide.broker.connection, prefix=wide.broker.prefix).queue("wide").layout)[
-            "paused"
-        ]
+        seen: str = layouts.queue_policy(
+            Broker(wide.broker.connection, prefix=wide.broker.prefix).queue("wide").layout
+        )["paused"]
         return seen
 
     assert paused() == ""
@@ -157,9 +157,9 @@ def test_a_mistyped_limit_is_refused(stage: Stage) -> None:
 
 def test_limits_in_seconds_come_back_as_they_were_given() -> None:
     for ms in range(1000, 20_000):
-        limits = rules.limit_arguments({"morgue_ttl": ms / 1000, "starve_after": ms / 1000})
+        limits = layouts.limit_arguments({"morgue_ttl": ms / 1000, "starve_after": ms / 1000})
         stored = {**new_layout(1, "python"), "limits": limits}
-        in_force = rules.limits_in_force(stored)
+        in_force = layouts.limits_in_force(stored)
         assert (in_force["morgue_ttl"], in_force["starve_after"]) == (ms / 1000, ms / 1000)
 
 
@@ -254,7 +254,7 @@ def test_a_limit_holds_for_all_shards_together_and_refuses_only_what_is_too_much
 
 def test_a_limit_that_is_in_force_is_not_written_again(stage: Stage) -> None:
     stage.broker.limit("q", max_length=5, morgue_max=6, weighted=False)
-    assert rules.queue_policy(stage.queue.layout)["limits"] == {"max_length": 5, "morgue_max": 6}
+    assert layouts.queue_policy(stage.queue.layout)["limits"] == {"max_length": 5, "morgue_max": 6}
     with watch_calls(stage.broker) as calls:
         stage.broker.limit("q", max_length=5)
         stage.broker.limit("q", max_length=5, morgue_max=6, morgue_ttl_ms=0, weighted=False)

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from django_delayq.core import Broker, NewJob, ack, new_id
 from django_delayq.core.redis.scripts import compose, script_names
 from tests.support.core_calls import source_of
-from tests.support.core_stored import DUE_KEYS, SHARD_KEYS, check_stored, make_shard, shard_key
+from tests.support.core_stored import DUE_KEYS, SHARD_KEYS, check_stored, shard_key
 
 from .stage import Stage
 
@@ -81,8 +81,8 @@ def test_the_scripts_name_the_keys_in_the_order_in_which_they_are_sent() -> None
     assert [named[number] for number in sorted(named)] == [*SHARD_KEYS, "wake"]
 
 
-def test_the_short_script_names_its_keys_in_the_order_in_which_they_are_sent() -> None:
-    shard = make_shard("p", "q", 0, 0, lease_ms=1, event_cap=1, repeats=b"", cluster=False)
+def test_the_short_script_names_its_keys_in_the_order_in_which_they_are_sent(broker: Broker) -> None:
+    shard = broker.shard("q", 0)
     described = re.search(r"-- KEYS (.+?)\n-- ARGV", SOURCES["schedule_fresh"], re.DOTALL)
     assert described
     names = [key.decode().rpartition(":")[2] for key in shard.fresh_keys[3]]
@@ -90,8 +90,8 @@ def test_the_short_script_names_its_keys_in_the_order_in_which_they_are_sent() -
     assert re.findall(r"\d ([a-z]+)(?=;|$)", described[1]) == names[1:]
 
 
-def test_all_keys_of_a_shard_share_one_hash_tag() -> None:
-    shard = make_shard("p", "q", 0, 7, lease_ms=1, event_cap=1, repeats=b"", cluster=True)
+def test_all_keys_of_a_shard_share_one_hash_tag(cluster_broker: Broker) -> None:
+    shard = cluster_broker.shard("q", 7)
     assert {re.search(rb"\{(.+?)\}", key)[1] for key in shard.keys} == {b"q:0.7"}  # type: ignore[index]
 
 

@@ -13,7 +13,7 @@ from .stage import T0, Stage
 
 def words(stage: Stage, name: str = "w", done: tuple[str, ...] | None = ()) -> dict[str, str]:
     """Return the commands that a worker gets with an announcement: word -> id."""
-    return {command.word: command.id for command in stage.broker.announce(name, {}, done=done).commands}
+    return dict(stage.broker.announce(name, {}, done=done).commands)
 
 
 def test_a_worker_hears_what_it_was_told_until_it_has_done_so(stage: Stage) -> None:
@@ -43,7 +43,7 @@ def test_a_forgotten_worker_leaves_nothing_that_it_was_told(stage: Stage) -> Non
     stage.broker.tell_worker("w", "drain")
     stage.broker.forget("w")
     assert words(stage) == {}
-    assert not stage.broker.client.exists(f"{{{stage.broker.prefix}}}:commands")
+    assert not stage.broker.client.exists(f"{{{stage.broker.prefix}}}:commands:w")
 
 
 def test_a_worker_that_is_new_does_not_hear_what_was_told_to_another_one_of_its_name(stage: Stage) -> None:
@@ -66,7 +66,7 @@ def test_a_task_is_known_while_a_live_worker_of_the_queue_announces_it(stage: St
     assert known(later=14_000) and not known(later=20_000), "it was not heard of for three heartbeats"
     broker.announce("w", at_work)
     assert known(), "the names stay from one announcement to the next"
-    for change in ({"stopping": True}, {"threads": 0}, {"queues": "q"}, {"queues": None}, {"threads": None}):
+    for change in ({"stopping": True}, {"threads": 0}, {"queues": ["r"]}, {"queues": []}, {"threads": None}):
         broker.announce("w", {**at_work, **change})
         assert not known(), change
     broker.announce("w", {"all_queues": True, "threads": 1})

@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq import status
 from django_delayq.connections import DjangoBroker
-from django_delayq.core import rules
+from django_delayq.core.registry import pause_recurring
 from django_delayq.management import diagnosis
 from django_delayq.metrics import names
 from django_delayq.metrics.measuring import read
@@ -57,7 +57,7 @@ def test_a_pause_that_ends_by_itself_is_none(delayq: DjangoBroker) -> None:
 
 
 def test_a_paused_recurring_task_is_a_warning(delayq: DjangoBroker) -> None:
-    rules.pause_recurring(delayq, "shop.nightly")
+    pause_recurring(delayq, "shop.nightly")
     (text,) = found(delayq)
     assert text.startswith("recurring task shop.nightly is paused for ")
     assert text.endswith(": manage.py delayq_recurring resume shop.nightly")

@@ -57,7 +57,7 @@ def test_a_queue_is_paused_for_a_time(delayq: Broker) -> None:
     assert "default is paused: new jobs are refused until 20" in run(
         "delayq_queue", "pause", "default", "--in", "--for", "10m"
     )
-    end = delayq.queue("default").layout["until"]["in"]
+    end = delayq.queue("default").layout["paused"]["in"]
     assert 600_000 <= end - before < 660_000
     answer = told("delayq_queue", "pause", "default", "--out", "--for", "1.5h")
     assert (answer["paused"], answer["paused_until"]["in"]) == ("both", iso_of(end))
@@ -85,4 +85,4 @@ def test_the_status_shows_when_a_pause_ends(delayq: Broker) -> None:
     delayq.pause("default", "out", seconds=3_599)
     assert "paused out (ends: out 59m" in run("delayq_status")
     (queue,) = told("delayq_status")["queues"]
-    assert queue["paused_until"] == {"out": iso_of(delayq.queue("default").layout["until"]["out"])}
+    assert queue["paused_until"] == {"out": iso_of(delayq.queue("default").layout["paused"]["out"])}

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import connections, schedule
-from django_delayq.core import rules
+from django_delayq.core import layouts
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull, QueuePaused
 from django_delayq.core.job import NewJob
@@ -250,7 +250,7 @@ def test_the_limits_of_the_settings_are_in_force_and_may_be_changed_there(delayq
     with pytest.raises(QueueFull, match="max_length"):
         schedule(note, "3")
     layout = connections.broker().queue("default").layout
-    assert rules.queue_policy(layout)["limits"] == {
+    assert layouts.queue_policy(layout)["limits"] == {
         "max_length": 2,
         "morgue_max": 7,
         "morgue_ttl_ms": 1500,
@@ -259,7 +259,11 @@ def test_the_limits_of_the_settings_are_in_force_and_may_be_changed_there(delayq
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
     connections.close_broker()
     schedule(note, "3")
-    assert rules.queue_policy(connections.broker().queue("default").layout) == {"paused": "", "until": {}, "limits": {}}
+    assert layouts.queue_policy(connections.broker().queue("default").layout) == {
+        "paused": "",
+        "until": {},
+        "limits": {},
+    }
 
 
 def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: Broker, settings: Any) -> None:
@@ -275,7 +279,7 @@ def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: 
     with pytest.raises(QueueFull, match="max_length"):
         schedule(note, "2")
     served = connections.broker().served(["default", "orders"])
-    assert [rules.queue_policy(queue.layout)["limits"] for queue in served] == [
+    assert [layouts.queue_policy(queue.layout)["limits"] for queue in served] == [
         {"max_length": 1, "weighted": True},
         {"max_length": 9},
     ]

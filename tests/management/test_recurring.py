@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 
 from django_delayq import task
 from django_delayq.connections import DjangoBroker
-from django_delayq.core import rules
+from django_delayq.core.registry import pause_recurring
 from django_delayq.core.task import registry
 
 
@@ -79,7 +79,7 @@ def moved(delayq: DjangoBroker) -> Iterator[DjangoBroker]:
 
 def test_a_pause_of_a_renamed_task_is_listed_and_ended_by_either_name(moved: DjangoBroker) -> None:
     for name in ("shop.nightly", "shop.tasks.nightly"):
-        rules.pause_recurring(moved, "shop.nightly")
+        pause_recurring(moved, "shop.nightly")
         paused = listed()
         assert "shop.nightly" not in paused
         assert paused["shop.tasks.nightly"]["paused"]
@@ -89,7 +89,7 @@ def test_a_pause_of_a_renamed_task_is_listed_and_ended_by_either_name(moved: Dja
 
 
 def test_a_pause_of_a_task_that_is_gone_is_listed_and_can_be_ended(nightly: DjangoBroker) -> None:
-    rules.pause_recurring(nightly, "shop.gone")
+    pause_recurring(nightly, "shop.gone")
     left = listed()["shop.gone"]
     assert left.pop("paused")
     assert {key for key, value in left.items() if value is not None} == {"task"}

@@ -15,12 +15,11 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from django_delayq.core import events
 from django_delayq.core.errors import Misconfigured
-from django_delayq.core.events import EventEntry, unpack_entry
-from django_delayq.pipeline import event_rows
+from django_delayq.core.events import EventEntry, entry_of
 from django_delayq.pipeline.event_reading import arrow_schema, united
 from django_delayq.pipeline.event_rows import to_batch
 from django_delayq.pipeline.schemas import EVENTS
-from tests.support.event_entries import add_column, pack
+from tests.support.event_entries import pack
 
 SCHEMA = arrow_schema(EVENTS)
 T0 = 1_700_000_000_000
@@ -39,7 +38,7 @@ FINISHED = {
 
 def entry(position: str, *contents: dict[str, Any], worker: bytes = b"w:1") -> EventEntry:
     packed = b"".join(pack(**event) for event in contents)
-    return unpack_entry((position.encode(), [b"worker", worker, events.FIELD, packed]))
+    return entry_of(position.encode(), {b"worker": worker, events.FIELD: packed})
 
 
 def rows(*entries: EventEntry, schema: pa.Schema = SCHEMA) -> list[dict[str, Any]]:
@@ -56,16 +55,6 @@ def row(**fields: Any) -> dict[str, Any]:
 
 def moment(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
-
-
-def test_an_entry_of_an_older_version_gives_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [b"worker", b"w:1", b"events-1", pack(**FINISHED) + pack(**FINISHED, extra="a:b")]
-    before = rows(unpack_entry((b"2-9", words)))
-    add_column(monkeypatch, "host", event_rows)
-    newer = entry("3-9", {**FINISHED, "extra": "a:b", "host": "h"})
-    *same, added = rows(unpack_entry((b"2-9", words)), newer)
-    assert same == before
-    assert added == {**before[1], "stream_id": "3-9"}
 
 
 @pytest.fixture(params=["UTC", "America/Chicago"])
@@ -165,7 +154,7 @@ def test_each_event_has_the_worker_of_its_entry() -> None:
 
 
 def test_an_entry_that_no_script_wrote_is_a_row_of_nothing() -> None:
-    strange = unpack_entry((b"2-5", [b"outcome", b"succeeded", b"id", b"x", b"more", b""]))
+    strange = entry_of(b"2-5", {b"outcome": b"succeeded", b"id": b"x", b"more": b""})
     found = rows(entry("1-5", FINISHED), strange, entry("3-5", FINISHED))
     assert [one["outcome"] for one in found] == ["succeeded", "", "succeeded"]
     assert {name for name, value in found[1].items() if value} == {"queue", "shard", "stream_id", "ts"}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob
 from django_delayq.core.outcomes import Settlement, ack, bury, fail, release
@@ -18,6 +17,7 @@ from django_delayq.pipeline.errors import EventsLost, PipelineError
 from django_delayq.pipeline.history import History, HistoryOptions
 from django_delayq.pipeline.redis_options import open_broker
 
+from ..support.event_entries import last_position
 from .history_stage import Database
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def test_the_history_has_what_the_queue_itself_has_counted(broker: Broker, make:
     assert sum(outcomes(database).values()) == 2 * (60 + 40 + 20)
     assert {queue: set(shards) for queue, shards in second.offsets.items()} == {"orders": {"0", "1"}, "mails": {"0"}}
     for queue, shards in second.offsets.items():
-        assert shards == {number: events.last(broker, queue, int(number)) for number in shards}
+        assert shards == {number: last_position(broker, queue, int(number)) for number in shards}
 
 
 def test_the_status_says_how_far_behind_each_shard_is(

@@ -219,7 +219,7 @@ def test_a_change_of_shards_that_fails_after_its_beginning_says_who_completes_it
     dead = world.other_node
 
     def kill_when_published(verb: str, seconds: float, failed: bool) -> None:
-        if verb == "layout" and dead.running:
+        if verb == "swap" and dead.running:
             dead.kill()
 
     world.broker.observe(kill_when_published)

@@ -10,9 +10,9 @@ import redis.connection
 from django_delayq.core.broker import Broker
 from django_delayq.core.figures import BUCKETS_MS, Figures, Histogram
 from django_delayq.core.job import NewJob
+from django_delayq.core.layouts import encode, new_layout
 from django_delayq.core.outcomes import ack, bury, fail
 from django_delayq.core.queue import Queue
-from django_delayq.core.records.layout import encode, new_layout
 from django_delayq.status import QueueStatus, RunningJob, Snapshot, Totals, WorkerStatus, take
 from django_delayq.status.reading import redis_status, worker_status
 from django_delayq.testing.broker import MemoryBroker

@@ -9,18 +9,14 @@ from typing import TypeVar
 import pytest
 
 from django_delayq.core import Broker, figures
-from django_delayq.core.depths import DepthSample
-from django_delayq.core.depths import read as read_depths
-from django_delayq.core.depths import record as record_depths
-from django_delayq.core.figures import MOST_NAMES, Figures, Histogram, Tally
+from django_delayq.core.figures import DepthPoint, Figures, Histogram, Tally, read_depths, record_depths
 from django_delayq.core.permits import Holding as PermitHolding
 from django_delayq.core.permits import change as change_permits
 from django_delayq.core.permits import read as read_permits
 from django_delayq.core.results import ResultRecord, Results
 
 __all__ = [
-    "MOST_NAMES",
-    "DepthSample",
+    "DepthPoint",
     "Figures",
     "Histogram",
     "PermitHolding",

@@ -7,6 +7,8 @@ from typing import Any, Unpack
 from django_delayq.core import Broker, Queue
 from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.fsck import check as check_stored
+from django_delayq.core.layouts import QueueLimits, is_pending, limits_in_force, new_layout, queue_policy
+from django_delayq.core.layouts import rules_of as rules_of_layout
 from django_delayq.core.records.frames import (
     CHUNK,
     Allowance,
@@ -27,19 +29,10 @@ from django_delayq.core.records.keys import (
     DUE_KEYS,
     MAX_SHARDS,
     SHARD_KEYS,
-    bulk_load_key,
-    depth_key,
-    figures_keys,
-    make_shard,
     number_of,
-    permits_key,
     wake_key,
-    workers_key,
 )
-from django_delayq.core.records.layout import is_pending, new_layout
-from django_delayq.core.records.layout import rules_of as rules_of_layout
 from django_delayq.core.resharding import HEAD_START
-from django_delayq.core.rules import QueueLimits, limits_in_force, queue_policy
 
 __all__ = [
     "CHUNK",
@@ -59,7 +52,6 @@ __all__ = [
     "is_quarantined",
     "limit_queue",
     "limits_in_force",
-    "make_shard",
     "new_layout",
     "number_of",
     "pack",
@@ -86,6 +78,32 @@ __all__ = [
 def shard_key(queue: Queue, name: str, number: int = 0) -> bytes:
     """Return the key of a part of a shard: its "meta", "body", "lease", …"""
     return queue.shard(number).names[name]
+
+
+def shared_key(prefix: str, name: str) -> str:
+    """Return a key outside the shards."""
+    return f"{{{prefix}}}:{name}"
+
+
+def workers_key(prefix: str) -> str:
+    return shared_key(prefix, "workers")
+
+
+def bulk_load_key(prefix: str, load: str) -> str:
+    return shared_key(prefix, f"load:{load}")
+
+
+def permits_key(prefix: str, limit: str) -> str:
+    return shared_key(prefix, f"permits:{limit}")
+
+
+def depth_key(prefix: str, queue: str) -> str:
+    return shared_key(prefix, f"depth:{queue}")
+
+
+def figures_keys(prefix: str) -> tuple[str, str]:
+    """Return the keys of the counters of finished attempts, and of the requests that were added to them."""
+    return shared_key(prefix, "figures"), shared_key(prefix, "noted")
 
 
 def stored_rules(queue: Queue, number: int = 0) -> dict[str, Any]:

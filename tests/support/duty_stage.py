@@ -9,9 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_delayq.core import Broker, NewJob, Queue, Registry, Task, TaskOptions
-from django_delayq.core import rules as pauses
-from django_delayq.core.records.keys import workers_key
-from django_delayq.core.workers import AnnouncementReply, WorkerCommand
+from django_delayq.core.registry import pause_recurring, recurring_pauses, resume_recurring
+from django_delayq.core.workers import AnnouncementReply
 from django_delayq.worker.attempt import Attempt, trusted
 from django_delayq.worker.changes import Changes
 from django_delayq.worker.commands import WorkerCommands
@@ -47,7 +46,6 @@ __all__ = [
     "RedisHealth",
     "TickingQueue",
     "Tower",
-    "WorkerCommand",
     "beat",
     "check_now",
     "cleanup_of",
@@ -214,7 +212,7 @@ def command_receiver(broker: Broker, name: str, end: Callable[[str], None]) -> W
 @contextmanager
 def unwritable_workers(broker: Broker) -> Iterator[None]:
     """Let the registry of workers be of another type."""
-    key = workers_key(broker.prefix)
+    key = broker.key("workers")
     broker.client.set(key, "no hash")
     try:
         yield
@@ -275,12 +273,12 @@ class Tower(Stage):
 
     def pause(self, task: str) -> None:
         """Pause a recurring task."""
-        pauses.pause_recurring(self.broker, task)
+        pause_recurring(self.broker, task)
 
     def resume(self, task: str) -> None:
         """End the pause of a recurring task."""
-        pauses.resume_recurring(self.broker, task)
+        resume_recurring(self.broker, task)
 
     def paused_since(self) -> dict[str, Any]:
         """Return the paused tasks, each with the beginning of its pause."""
-        return dict(pauses.recurring_pauses(self.broker))
+        return dict(recurring_pauses(self.broker))

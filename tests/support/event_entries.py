@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
-
-import pytest
 
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
+from django_delayq.core.events import Event, entries, events_of
 
 
 def pack(**words: Any) -> bytes:
@@ -20,14 +18,14 @@ def pack(**words: Any) -> bytes:
 
 
 def add(
-    broker: Broker, queue: str, number: int, entries: Sequence[tuple[int, Sequence[bytes]]], worker: str = ""
+    broker: Broker, queue: str, number: int, written: Sequence[tuple[int, Sequence[bytes]]], worker: str = ""
 ) -> None:
     """Write entries ``(ms, events)`` to a shard, numbered on from its last event."""
     names = broker.shard(queue, number).names
     place = (broker.client.hget(names["meta"], "last_event") or b"0-0").decode()
     last, _ = events.parts(place)
     with broker.client.pipeline(transaction=False) as pipe:
-        for ms, packed in entries:
+        for ms, packed in written:
             last += len(packed)
             place = f"{last}-{ms}"
             pipe.xadd(names["event"], {"worker": worker, events.FIELD: b"".join(packed)}, id=place)
@@ -35,14 +33,19 @@ def add(
         pipe.execute()
 
 
-def add_column(monkeypatch: pytest.MonkeyPatch, name: str, *readers: ModuleType) -> bytes:
-    """Add a column in a version of its own, for readers of events and other modules; return its entries' field."""
-    version = events.VERSION + 1
-    columns = (*events.COLUMNS, name)
-    monkeypatch.setitem(events.SINCE, name, version)
-    monkeypatch.setattr(events, "VERSION", version)
-    monkeypatch.setattr(events, "FIELD", b"events-%d" % version)
-    for module in (events, *readers):
-        monkeypatch.setattr(module, "COLUMNS", columns)
-        monkeypatch.setattr(module, "WIDTH", len(columns))
-    return events.FIELD
+def read_events(
+    broker: Broker, queue: str, shard: int, after: str = events.BEGINNING, limit: int = 1000
+) -> list[Event]:
+    """Return events of one shard after a position, oldest first, until there are ``limit``; the last entry is whole."""
+    found: list[Event] = []
+    while len(found) < limit and (page := entries(broker, queue, shard, after, min(limit, 100))):
+        for entry in page:
+            if len(found) < limit:
+                found += events_of(queue, shard, entry)
+        after = page[-1].position
+    return found
+
+
+def last_position(broker: Broker, queue: str, shard: int) -> str:
+    """Return the position of the newest event that a shard ever had; ``"0-0"`` if it never had any."""
+    return events.streams(broker, [(queue, shard)])[queue, shard].last

@@ -21,7 +21,7 @@ from typing import Any
 from django_delayq.core import Broker, NewJob, Registry, Task, TaskOptions, ack
 from django_delayq.core.options import Concurrency
 from django_delayq.core.records.frames import Allowance
-from django_delayq.core.records.keys import depth_claim_key, number_of
+from django_delayq.core.records.keys import number_of
 from django_delayq.core.wake import Waker
 from django_delayq.worker.consumer import Consumer
 from django_delayq.worker.dispatcher import dispatcher_duties
@@ -445,7 +445,7 @@ class IdleProcess:
             self.clock.now = max(self.now, at)
             self._set_clock()
             if name == "depth-sampler":
-                self.broker.client.delete(depth_claim_key(self.broker.prefix))  # it expires on Redis's own clock
+                self.broker.client.delete(self.broker.key("sampler"))  # it expires on Redis's own clock
             self._next_at[name] = self.now + max(self._duties[name].run(), 0.0)
         self.clock.now = until
         self._set_clock()

@@ -12,11 +12,9 @@ from unittest.mock import patch
 import redis
 
 from django_delayq.core import Broker, NewJob, Payload, QueueUnavailable, Registry, Task, TaskOptions, new_id
-from django_delayq.core import depths as core_depths
-from django_delayq.core import events as core_events
 from django_delayq.core.codec import encode, encode_args
-from django_delayq.core.depths import DepthPoint
 from django_delayq.core.events import Event
+from django_delayq.core.figures import DepthPoint, read_depths
 from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.job import STARTED, new_key
 from django_delayq.core.options import Concurrency
@@ -28,6 +26,7 @@ from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.worker import Worker
 
 from .core_calls import ScriptCall
+from .event_entries import read_events
 
 __all__ = [
     "DEADLINE",
@@ -352,12 +351,12 @@ def places(broker: Broker, queue: str = "default") -> dict[str, int]:
 
 def events_of(broker: Broker, queue: str = "default") -> list[Event]:
     """Return all events of a queue, those of each shard in their order."""
-    return [one for number in broker.queue(queue).numbers for one in core_events.read(broker, queue, number)]
+    return [one for number in broker.queue(queue).numbers for one in read_events(broker, queue, number)]
 
 
 def depths_of(broker: Broker, queues: Iterable[str]) -> dict[str, list[DepthPoint]]:
     """Return the samples of the depth of these queues in the last hour; "" is all of them together."""
-    return core_depths.read(broker, queues, broker.now_ms())
+    return read_depths(broker, queues, broker.now_ms())
 
 
 def epoch_of(job: Any) -> int:

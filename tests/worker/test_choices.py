@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, InvalidJob
-from django_delayq.core.workers import CHOICES_KEPT
+from django_delayq.core.workers import ORDERS_KEPT
 from tests.support.supervisor_stage import Program
 from tests.support.worker_stage import config, eventually, put, registry_of, working
 
@@ -66,7 +66,7 @@ def test_a_worker_that_starts_anew_serves_the_queues_of_its_options(broker: Brok
         assert broker.tell_worker(worker.name, "watch", "mail")
         eventually(lambda: queues_of(broker) == [["default", "mail"]])
         (key,) = broker.client.keys(f"{{{broker.prefix}}}:choices:*")
-        assert 0 < broker.client.ttl(key) <= CHOICES_KEPT
+        assert 0 < broker.client.ttl(key) <= ORDERS_KEPT
     with working(broker, registry_of(note), config(heartbeat=BEAT)):
         eventually(lambda: queues_of(broker) == [["default"]])
 

@@ -55,7 +55,7 @@ def test_consumers_wake_up_when_a_pause_for_a_time_ends(broker: Broker, redis_cl
     broker.queue("default", shards=2)
     with working(broker, registry_of(work), config(dispatcher=False)) as worker:
         broker.pause("default", "out", seconds=7)
-        end = broker.queue("default").layout["until"]["out"]
+        end = broker.queue("default").layout["paused"]["out"]
         for _ in range(10):
             put(broker, "work")
         eventually(lambda: is_resting(worker))

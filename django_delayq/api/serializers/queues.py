@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Final
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from ...core.depths import MINUTES
+from ...core.figures import MINUTES
+from ...core.layouts import DIRECTIONS, LIMITS
 from ...core.records.keys import MAX_SHARDS
-from ...core.rules import DIRECTIONS, LIMITS
 from .base import Resource
 from .fields import IntField, NumberField, QueueNameField, RoundedField, TimeField
 

@@ -13,7 +13,8 @@ from rest_framework.response import Response
 from ... import connections
 from ...access.permissions import may_use
 from ...access.problems import Problem, queue_not_found
-from ...core import depths, rules
+from ...core import layouts
+from ...core.figures import read_depths
 from ...core.queue import Queue
 from ...outbox.retention import forget_queue
 from ...settings.conf import conf
@@ -129,7 +130,7 @@ class OneQueue(ApiView):
                 f"the limits of queue {name!r} are set in DELAYQ['QUEUES'] of the "
                 "project's settings; change them there",
             )
-        broker.limit(name, **rules.limit_arguments(limits))
+        broker.limit(name, **layouts.limit_arguments(limits))
         return Response(QueueSerializer.render(queue_view(live(name))))
 
     @operation(
@@ -172,7 +173,7 @@ class Depth(ApiView):
         """Return the points of the queue."""
         minutes = self.read_query(request, DepthQuery)["minutes"]
         broker, name = connections.hurried_broker(), live(queue).name
-        points = depths.read(broker, [name], broker.now_ms(), minutes)[name]
+        points = read_depths(broker, [name], broker.now_ms(), minutes)[name]
         return Response(DepthSerializer.render({"points": points}))
 
 

@@ -12,8 +12,8 @@ from rest_framework.response import Response
 from ... import connections
 from ...access.permissions import may_use
 from ...access.problems import Problem
-from ...core import rules
 from ...core.errors import InvalidJob
+from ...core.registry import pause_recurring
 from ...core.task import registry
 from ...status import RecurringStatus
 from ...status.json_form import recurring_as_json
@@ -85,7 +85,7 @@ class PauseRecurring(_OneTask):
     def post(self, request: Request, task: str) -> Response:
         """Pause the task."""
         name = self.work.task.name
-        rules.pause_recurring(connections.hurried_broker(), name)
+        pause_recurring(connections.hurried_broker(), name)
         return self.state(name)
 
 

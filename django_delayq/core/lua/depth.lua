@@ -1,10 +1,15 @@
 #!lua
--- Store a sample of the depth of each of some queues in the place of its minute. A retried call changes nothing.
--- KEYS    one for each queue (string: samples of a day, by minute)
--- ARGV    1 place of the sample, bytes; 2 ms after which a series without a new sample expires; then a sample for each key
+-- Store a sample of the depth of each of some queues, and remove those of more than a day ago. A queue that has a later
+-- one keeps it, so a retried call changes nothing.
+-- KEYS    one for each queue (stream)
+-- ARGV    1 moment of the samples, Unix ms; 2 ms for which samples are kept, and after which a series without a new one expires; then
+--         a sample for each key
 -- Returns nothing
 -- Events  none
 for place, key in ipairs(KEYS) do
-  redis.call('SETRANGE', key, ARGV[1], ARGV[place + 2])
-  redis.call('PEXPIRE', key, ARGV[2])
+  local oldest = string.format('%.0f', ARGV[1] - ARGV[2] + 1)
+  local added = redis.pcall('XADD', key, 'MINID', oldest, ARGV[1] .. '-0', 'sample', ARGV[place + 2])
+  if type(added) == 'string' then
+    redis.call('PEXPIRE', key, ARGV[2])
+  end
 end

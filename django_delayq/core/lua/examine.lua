@@ -8,22 +8,81 @@
 local repair = ARGV[3] == '1'
 local findings = {}
 
-local function report(violation, id, mend)
+local function report(violation, subject)
   findings[#findings + 1] = violation
-  findings[#findings + 1] = id
-  if repair and mend then
-    mend()
-  end
+  findings[#findings + 1] = subject
 end
 
-local function classes_of(id)
-  local classes = {}
+-- Return what is stored of an id. `held`: it is reserved as it should be; `kept`: number of its payloads, `came`: of those
+-- that arrived during the attempt, `lost`: entries of ORDER without a payload, `twins`: those that no attempt explains.
+local function facts_of(id)
+  local body, leased = redis.call('HGET', BODY, id), redis.call('ZSCORE', LEASE, id)
+  local packed, gated = redis.call('HGET', STATE, id), redis.call('HGET', GATE, id)
+  local s, classes, flying, lost, twins, kept, came = read_state(packed), {}, {}, {}, {}, 0, 0
   for class = 1, #DUE do
     if redis.call('ZSCORE', DUE[class], id) then
       classes[#classes + 1] = class
     end
   end
-  return classes
+  local held = leased and s.token and #classes == 0
+  for _, member in ipairs((in_hand(id, s.taken))) do
+    flying[member] = true
+  end
+  for _, member in ipairs(payloads_of(id, -1)) do
+    local digest, slot = string.sub(member, -17, -2), string.sub(member, -1)
+    local value = redis.call('HGET', PAYLOAD, field_of(id, digest, slot))
+    if not value or member_of(id, value, digest, slot) ~= member then
+      lost[#lost + 1] = member
+    else
+      kept, came = kept + 1, came + (flying[member] and 0 or 1)
+      if slot == '1' and not (held and in_flight(s.taken, digest)) then
+        twins[#twins + 1] = { digest, value }
+      end
+    end
+  end
+  return {
+    id = id, body = body, merged = body and is_merged(body), leased = leased, packed = packed, gated = gated, s = s,
+    classes = classes, held = held, lost = lost, twins = twins, kept = kept, came = came,
+  }
+end
+
+-- Return true if the job waits where its body says, and nowhere else.
+local function is_in_place(f)
+  local class = class_of(f.body)
+  if f.leased or #f.classes ~= 1 or f.classes[1] ~= class then
+    return false
+  elseif class ~= PARKED then
+    return true
+  end
+  local due = tonumber(redis.call('ZSCORE', DUE[PARKED], f.id))
+  return redis.call('ZSCORE', PARKED_ORDER, parked_member(f.body, due, f.id))
+end
+
+local function violations_of(f)
+  local body, s, places = f.body, f.s, #f.classes + (f.leased and 1 or 0)
+  local class, waits = body and class_of(body), body and not f.leased and places == 1
+  local failed, failures = redis.call('ZSCORE', FAILED, f.id), tonumber(redis.call('ZSCORE', FAILURES, f.id)) or 0
+  local run = f.held and f.merged and f.kept > 0
+  return {
+    { not body and places > 0, 'index without body' },
+    { body and places == 0, 'body without place' },
+    { body and places > 1, 'in two places' },
+    { waits and f.classes[1] ~= class, 'wrong priority class' },
+    { waits and f.classes[1] == class and not is_in_place(f), 'parked job without order' },
+    { f.held and class == PARKED, 'parked while reserved' },
+    { f.packed and not body, 'state without body' },
+    { body and f.leased and not s.token, 'lease without token' },
+    { body and s.token and not f.leased, 'token without lease' },
+    { (s.failures > 0) ~= (failed and true or false) or failures ~= s.failures, 'failure index' },
+    { f.gated and not f.leased, 'gate without run' },
+    { #f.lost > 0, 'payload order without payload' },
+    { #f.twins > 0, 'payload twin without run' },
+    { f.kept > 0 and not f.merged, 'payloads without merged job' },
+    { f.merged and f.kept == 0, 'merged job without payload' },
+    -- Content that arrived during an attempt is gated: without a gate, its payloads would be missed when it ends.
+    { run and f.came > 0 and not f.gated and not left_some(s.taken), 'payloads behind run without gate' },
+    { run and f.came == 0 and f.gated, 'gate without payload' },
+  }
 end
 
 local function leave_places(id)
@@ -34,162 +93,97 @@ local function leave_places(id)
   end
 end
 
-local function wait_now(id, body)
-  leave_places(id)
-  put_due(body, score_at(now_ms), id)
-end
-
-local function forget_all(id)
-  leave_places(id)
+local function restore_failures(id, s)
   forget_failures(id)
-  redis.call('HDEL', STATE, id)
-  redis.call('HDEL', GATE, id)
-  drop_payloads(id)
+  if s.failures > 0 then
+    redis.call('ZADD', FAILED, score_at(s.failed_at), id)
+    redis.call('ZADD', FAILURES, s.failures, id)
+  end
 end
 
-local function free_token(id)
-  local s = read_state(redis.call('HGET', STATE, id))
-  s.token, s.worker, s.taken = nil, nil, nil
-  put_state(id, s)
+local function restore_held(f)
+  redis.call('HSET', BODY, f.id, with_body_mark(f.body, IS_PARKED, false))
+  if f.merged and f.came == 0 then
+    redis.call('HDEL', GATE, f.id)
+  elseif f.merged and not f.gated and not left_some(f.s.taken) then
+    redis.call('HSET', GATE, f.id, pack_gate(tonumber(score_at(now_ms)), f.body))
+  end
 end
 
-local function check_place(id, body, leased)
-  local classes = classes_of(id)
-  local places = #classes + (leased and 1 or 0)
-  if not body then
-    if places > 0 then
-      report('index without body', id, function() forget_all(id) end)
+local function restore_waiting(f)
+  local id, s = f.id, f.s
+  if s.token then
+    s.token, s.worker, s.taken = nil, nil, nil
+    put_state(id, s)
+  end
+  if not is_in_place(f) then
+    leave_places(id)
+    put_due(f.body, score_at(now_ms), id)
+  end
+  if f.merged then
+    redis.call('HDEL', GATE, id)
+  elseif f.gated then
+    -- As at the end of every attempt that does not return: the newer content replaces it. No completion is written
+    -- for the older content, so a caller that waits for it sends it again.
+    leave_places(id)
+    open_gate(id, f.gated)
+  end
+end
+
+-- Store an id as what is left of it: its body decides whether it is live, its lease and token whether it runs.
+local function restore(f)
+  local id = f.id
+  for _, member in ipairs(f.lost) do
+    redis.call('ZREM', ORDER, member)
+  end
+  for _, twin in ipairs(f.twins) do
+    add_payload(id, twin[1], twin[2], '0', '')
+    drop_payload(id, twin[1], '1', twin[2])
+  end
+  if not f.merged then
+    drop_payloads(id)
+  end
+  if not f.body or f.merged and f.kept == 0 then
+    leave_places(id)
+    forget_failures(id)
+    for _, key in ipairs({ STATE, GATE, BODY }) do
+      redis.call('HDEL', key, id)
     end
-  elseif places == 0 then
-    report('body without place', id, function() wait_now(id, body) end)
-  elseif places > 1 then
-    report('in two places', id, function() wait_now(id, body) end)
-  elseif not leased and classes[1] ~= class_of(body) then
-    report('wrong priority class', id, function() wait_now(id, body) end)
-  elseif leased and class_of(body) == PARKED then
-    report('parked while reserved', id, function() redis.call('HSET', BODY, id, with_body_mark(body, IS_PARKED, false)) end)
-  elseif classes[1] == PARKED
-    and not redis.call('ZSCORE', PARKED_ORDER, parked_member(body, tonumber(redis.call('ZSCORE', DUE[PARKED], id)), id)) then
-    report('parked job without order', id, function() wait_now(id, body) end)
+    return
+  end
+  restore_failures(id, f.s)
+  if f.held then
+    restore_held(f)
+  else
+    restore_waiting(f)
   end
 end
 
-local function check_state(id, body, leased, packed)
-  local s = read_state(packed)
-  if packed and not body then
-    report('state without body', id, function() redis.call('HDEL', STATE, id) end)
-  elseif leased and not s.token then
-    report('lease without token', id, function() if body then wait_now(id, body) end end)
-  elseif not leased and s.token then
-    report('token without lease', id, function() free_token(id) end)
-  end
-  local failed, failures = redis.call('ZSCORE', FAILED, id), tonumber(redis.call('ZSCORE', FAILURES, id)) or 0
-  if (s.failures > 0) ~= (failed and true or false) or failures ~= s.failures then
-    report('failure index', id, function()
-      forget_failures(id)
-      if s.failures > 0 then
-        redis.call('ZADD', FAILED, score_at(s.failed_at), id)
-        redis.call('ZADD', FAILURES, s.failures, id)
-      end
-    end)
-  end
-  return s
-end
-
-local function check_gate(id, body, leased)
-  local gated = redis.call('HGET', GATE, id)
-  if gated and not leased then
-    report('gate without run', id, function()
-      if body and is_merged(body) then
-        redis.call('HDEL', GATE, id)
-      else
-        -- As at the end of every attempt that does not return: the newer content replaces it. No completion is written
-        -- for the older content, so a caller that waits for it sends it again.
-        leave_places(id)
-        open_gate(id, gated)
-      end
-    end)
-  end
-end
-
--- Content that arrived during an attempt is gated: without a gate, its payloads would be missed when the attempt ends.
-local function check_what_came(id, body, came, taken)
-  local gated = redis.call('HEXISTS', GATE, id) == 1
-  if came > 0 and not gated and not left_some(taken) then
-    report('payloads behind run without gate', id, function()
-      redis.call('HSET', GATE, id, pack_gate(tonumber(score_at(now_ms)), body))
-    end)
-  elseif came == 0 and gated then
-    report('gate without payload', id, function() redis.call('HDEL', GATE, id) end)
-  end
-end
-
-local function check_payloads(id, body, leased, s)
-  local seen, came, flying = 0, 0, {}
-  for _, member in ipairs((in_hand(id, s.taken))) do
-    flying[member] = true
-  end
-  for _, member in ipairs(payloads_of(id, -1)) do
-    seen = seen + 1
-    came = came + (flying[member] and 0 or 1)
-    local digest, slot = string.sub(member, -17, -2), string.sub(member, -1)
-    local value = redis.call('HGET', PAYLOAD, field_of(id, digest, slot))
-    if not value or member_of(id, value, digest, slot) ~= member then
-      report('payload order without payload', id, function() redis.call('ZREM', ORDER, member) end)
-    elseif slot == '1' and not (leased and in_flight(s.taken, digest)) then
-      report('payload twin without run', id, function()
-        add_payload(id, digest, value, '0', '')
-        drop_payload(id, digest, '1', value)
-      end)
-    end
-  end
-  if not (body and is_merged(body)) then
-    if seen > 0 then
-      report('payloads without merged job', id, function() drop_payloads(id) end)
-    end
-  elseif seen == 0 then
-    report('merged job without payload', id, function()
-      forget_all(id)
-      redis.call('HDEL', BODY, id)
-    end)
-  elseif leased then
-    check_what_came(id, body, came, s.taken)
-  end
-end
-
-local function examine_once(id)
-  local body = redis.call('HGET', BODY, id)
-  local leased = redis.call('ZSCORE', LEASE, id)
-  check_place(id, body, leased)
-  local s = check_state(id, body, leased, redis.call('HGET', STATE, id))
-  check_gate(id, body, leased)
-  check_payloads(id, body, leased, s)
-end
-
--- A repair may reveal the next violation: a job that lost its lease still has the token of that lease.
 local function examine(id)
-  for _ = 1, repair and 5 or 1 do
-    local found_before = #findings
-    examine_once(id)
-    if #findings == found_before then
-      return
+  local facts, found_before = facts_of(id), #findings
+  for _, one in ipairs(violations_of(facts)) do
+    if one[1] then
+      report(one[2], id)
     end
+  end
+  if repair and #findings > found_before then
+    restore(facts)
   end
 end
 
 local function examine_grave(grave)
   local record = redis.call('HGET', GRAVE, grave)
   local by_time, by_id = redis.call('ZSCORE', MORGUE, grave), redis.call('ZSCORE', MORGUE_ID, grave)
-  if not record then
-    report('grave without record', grave, function()
-      redis.call('ZREM', MORGUE, grave)
-      redis.call('ZREM', MORGUE_ID, grave)
-    end)
-  elseif not (by_time and by_id) then
-    report('grave without index', grave, function()
-      redis.call('ZADD', MORGUE_ID, 0, grave)
-      redis.call('ZADD', MORGUE, 'NX', score_at(now_ms), grave)
-    end)
+  if record and by_time and by_id then
+    return
+  end
+  report(record and 'grave without index' or 'grave without record', grave)
+  if repair and record then
+    redis.call('ZADD', MORGUE_ID, 0, grave)
+    redis.call('ZADD', MORGUE, 'NX', score_at(now_ms), grave)
+  elseif repair then
+    redis.call('ZREM', MORGUE, grave)
+    redis.call('ZREM', MORGUE_ID, grave)
   end
 end
 
@@ -198,15 +192,16 @@ end
 local function examine_payload(field)
   local id, digest, slot = string.sub(field, 1, -19), string.sub(field, -17, -2), string.sub(field, -1)
   local value = redis.call('HGET', PAYLOAD, field)
-  if value and not redis.call('ZSCORE', ORDER, member_of(id, value, digest, slot)) then
-    report('payload without order', id, function()
-      local body = redis.call('HGET', BODY, id)
-      if body and is_merged(body) then
-        redis.call('ZADD', ORDER, 0, member_of(id, value, digest, slot))
-      else
-        redis.call('HDEL', PAYLOAD, field)
-      end
-    end)
+  local member = value and member_of(id, value, digest, slot)
+  if not value or redis.call('ZSCORE', ORDER, member) then
+    return
+  end
+  report('payload without order', id)
+  local body = repair and redis.call('HGET', BODY, id)
+  if body and is_merged(body) then
+    redis.call('ZADD', ORDER, 0, member)
+  elseif repair then
+    redis.call('HDEL', PAYLOAD, field)
   end
 end
 
@@ -215,7 +210,10 @@ local function examine_parked(member)
   local id = string.sub(member, 12)
   local body, due = redis.call('HGET', BODY, id), redis.call('ZSCORE', DUE[PARKED], id)
   if not body or not due or parked_member(body, tonumber(due), id) ~= member then
-    report('parked order without parked job', id, function() redis.call('ZREM', PARKED_ORDER, member) end)
+    report('parked order without parked job', id)
+    if repair then
+      redis.call('ZREM', PARKED_ORDER, member)
+    end
   end
 end
 

@@ -42,7 +42,7 @@ for _, field in ipairs(redis.call('HKEYS', META)) do
   end
 end
 -- `last_event` stays: a late reader can tell from it how many events it missed.
-redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable', 'closed',
+redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'born', 'durable', 'closed',
   'quota', 'division', 'dividing')
 redis.call('HSET', META, 'rules', cmsgpack.pack({ closing = true, ended = true }))
 return '1'

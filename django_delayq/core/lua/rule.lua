@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Set the rules of a shard.
--- ARGV    3 those that follow from the policy of the queue, as a map (lib/begin); '' = unchanged; 4 '1' = close the shard
---         for new ids, for good
+-- ARGV    3 those that follow from the layout of the queue, as a map (lib/begin); '' = close the shard for new ids, for
+--         good, and leave the others
 -- Returns '1'.
 -- Events  none
 -- include keys clock begin window body due wake rules
@@ -10,7 +10,7 @@ if seen or ended then
   return '1'
 end
 local changed = ARGV[3] == '' and rules or cmsgpack.unpack(ARGV[3])
-if closing or ARGV[4] == '1' then
+if closing or changed.closing or ARGV[3] == '' then
   changed.closing = true
   redis.call('HSETNX', META, 'closed', text(now_us))
 end

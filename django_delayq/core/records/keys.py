@@ -37,24 +37,25 @@ begun       hash     (token, id) of a job that was acked before its attempt -> b
 
 Keys outside the shards:
 
-* ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes; ``-producers`` ->
+* ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`..layouts`; ``""`` -> number of its changes; ``-producers`` ->
   since when the producers of all queues are paused, ms)
 * ``{<prefix>}:recurring`` (hash: paused recurring task -> since when, ms)
 * ``{<prefix>}:workers`` (hash: worker -> last announcement)
 * ``{<prefix>}:tasks`` (hash: worker -> names of the tasks that it can run)
-* ``{<prefix>}:commands`` (hash: ``<word>:<worker>`` -> id of a pending command, see :mod:`..workers`)
 * ``{<prefix>}:figures`` (hash: counters of finished attempts, see :mod:`..figures`)
 * ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms)
 * ``<prefix>:wake:<queue>`` (list of shard numbers), without a cluster
 
 Keys that expire, on which no job depends:
 
-* ``<prefix>:load:<load>`` (string: record of a bulk load, see :mod:`..loads`)
+* ``{<prefix>}:load:<load>`` (string: record of a bulk load, see :mod:`..loads`)
 * ``<stem>load:<load>:<opened ms>`` (hash: its ledger, beside each shard that it writes to and in the same slot)
-* ``<prefix>:result:<id>`` (hash: result record of a Django Task, see :mod:`..results`)
+* ``{<prefix>}:mirror`` (string: moment until which the tables of failed and buried jobs are complete)
+* ``<prefix>:result:<id>`` (string: result record of a Django Task, see :mod:`..results`)
 * ``{<prefix>}:permits:<limit>`` (hash: holder -> its permits and their end, see :mod:`..permits`)
-* ``{<prefix>}:depth:<queue>`` (string: samples of a day, see :mod:`..depths`), and ``{<prefix>}:sampler`` (string: the
-  worker that takes them)
+* ``{<prefix>}:depth:<queue>`` (stream: samples of a day, see :mod:`..figures`; ``""`` = all queues together), and
+  ``{<prefix>}:sampler`` (string: the worker that takes them)
+* ``{<prefix>}:commands:<worker>`` (hash: word -> id of a pending command, see :mod:`..workers`)
 * ``{<prefix>}:choices:<program>`` (hash: queue -> what operators decided for the workers of a program)
 * ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``)
 * ``<stem>confirm`` (empty string), written beside each shard by confirmed calls, see :mod:`..redis.scripts`
@@ -63,7 +64,6 @@ Keys that expire, on which no job depends:
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -99,7 +99,7 @@ SHARD_KEYS: Final = (
 )
 #: sets of waiting jobs, in the order of their classes in the scripts
 DUE_KEYS: Final = (*SHARD_KEYS[:PRIORITIES], "quarantine", "parked")
-_FRESH_KEYS: Final = ("body", "count", "reply", "window", "meta", "task")
+FRESH_KEYS: Final = ("body", "count", "reply", "window", "meta", "task")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,75 +118,6 @@ def joint(shards: Sequence[Shard]) -> Shard:
     return replace(shards[0], keys=tuple(chain.from_iterable(shard.keys for shard in shards)))
 
 
-#: field of the registry of queues: since when the producers of all queues are paused, Unix ms
-PRODUCERS_FIELD: Final = b"-producers"
-
-
-def queues_key(prefix: str) -> str:
-    """Return the key of the registry of queues; in one slot with the registry of workers."""
-    return f"{{{prefix}}}:queues"
-
-
-def recurring_key(prefix: str) -> str:
-    """Return the key of the recurring tasks that are paused: task -> since when, Unix ms."""
-    return f"{{{prefix}}}:recurring"
-
-
-def workers_key(prefix: str) -> str:
-    """Return the key of the registry of workers."""
-    return f"{{{prefix}}}:workers"
-
-
-def tasks_key(prefix: str) -> str:
-    """Return the key of the tasks that workers can run; in one slot with their registry."""
-    return f"{{{prefix}}}:tasks"
-
-
-def commands_key(prefix: str) -> str:
-    """Return the key of the pending commands of workers; in one slot with their registry."""
-    return f"{{{prefix}}}:commands"
-
-
-def choices_key(prefix: str, program: str) -> str:
-    """Return the key of the queues that operators added to a program or took from it; in one slot with the workers."""
-    return f"{{{prefix}}}:choices:{program}"
-
-
-def dump_key(prefix: str, worker: str) -> str:
-    """Return the key of the stacks of a worker's threads."""
-    return f"{{{prefix}}}:dump:{worker}"
-
-
-def figures_keys(prefix: str) -> tuple[bytes, bytes]:
-    """Return the keys of the counters of finished attempts, and of the requests that were added to them."""
-    return f"{{{prefix}}}:figures".encode(), f"{{{prefix}}}:noted".encode()
-
-
-def depth_key(prefix: str, queue: str) -> str:
-    """Return the key of the samples of a queue's depth; ``""`` = of all queues together. All are in one slot."""
-    return f"{{{prefix}}}:depth:{queue}"
-
-
-def depth_claim_key(prefix: str) -> str:
-    """Return the key that names the worker which takes the samples."""
-    return f"{{{prefix}}}:sampler"
-
-
-def mirror_key(prefix: str) -> str:
-    """Return the key of the moment until which the tables of failed and buried jobs are complete."""
-    return f"{{{prefix}}}:mirror"
-
-
-def bulk_load_key(prefix: str, load: str) -> str:
-    """Return the key of the record of a bulk load."""
-    return f"{prefix}:load:{load}"
-
-
-def permits_key(prefix: str, limit: str) -> str:
-    """Return the key of the permits of a limit."""
-    return f"{{{prefix}}}:permits:{limit}"
-
-
 def wake_key(prefix: str, queue: str) -> str:
     """Return the key of a queue's wake list; on a cluster, the name of its wake channel."""
     return f"{prefix}:wake:{queue}"
@@ -195,18 +126,3 @@ def wake_key(prefix: str, queue: str) -> str:
 def number_of(epoch: int, place: int) -> int:
     """Return the number of a shard, unique within its queue over all epochs."""
     return epoch * MAX_SHARDS + place
-
-
-def make_shard(
-    prefix: str, queue: str, epoch: int, number: int, *, lease_ms: int, event_cap: int, repeats: bytes, cluster: bool
-) -> Shard:
-    """Return the keys and constants of one shard of a queue."""
-    stem = f"{prefix}:{{{queue}:{epoch}.{number}}}:"
-    names = {name: f"{stem}{name}".encode() for name in SHARD_KEYS}
-    wake = wake_key(prefix, queue).encode()
-    channel = wake if cluster else b""
-    keys = tuple(names.values()) if cluster else (*names.values(), wake)
-    constants = repeats + struct.pack("<IIIB", lease_ms, event_cap, number_of(epoch, number), len(channel)) + channel
-    rest = tuple(names[name] for name in _FRESH_KEYS)
-    fresh_keys = tuple((names[f"due.{priority}"], *rest) for priority in range(PRIORITIES))
-    return Shard(number_of(epoch, number), keys, constants, names, fresh_keys)

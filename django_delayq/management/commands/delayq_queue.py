@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from django.core.management.base import CommandError
 
 from ... import connections
-from ...core import bulk, rules
+from ...core import bulk, layouts
 from ...core.counts import Counts
 from ...core.job_filter import JobFilter
 from ...core.queue import Queue
@@ -198,8 +198,8 @@ class Command(DelayQCommand):
 
 def as_dict(queue: Queue, counts: Counts) -> dict[str, Any]:
     """Return a queue, its policy and its counts as plain data. A missing limit is None."""
-    orders = rules.queue_policy(queue.layout)
-    limits = rules.limits_in_force(queue.layout)
+    orders = layouts.queue_policy(queue.layout)
+    limits = layouts.limits_in_force(queue.layout)
     return {
         "queue": queue.name,
         "kind": queue.kind,

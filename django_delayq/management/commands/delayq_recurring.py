@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from typing import Any, Final
 
 from ... import connections
-from ...core import rules
+from ...core.registry import pause_recurring
 from ...core.task import registry
 from ...status.drawing import recurring_table
 from ...status.formatting import printable
@@ -57,7 +57,7 @@ class Command(DelayQCommand):
             work = work_of(registry, options["task"])
             name, effect = work.task.name, "is paused: its ticks do not fire"
             if action == "pause":
-                rules.pause_recurring(broker, name)
+                pause_recurring(broker, name)
             else:
                 effect = f"runs now ({run_now(broker, work)})"
         if options["json"]:

@@ -14,11 +14,11 @@ import pytest
 
 from django_delayq import Queue, connections, task
 from django_delayq.api import leases
-from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import registry
 from tests.support.api_caller import Caller
+from tests.support.event_entries import read_events
 
 from .feed import LOST, VERBS, end, moment, places, put, scheduled, take
 
@@ -223,7 +223,7 @@ def test_an_end_is_told_with_when_it_began_and_how_long_it_took(consumer: Caller
     took_to = delayq.now_ms()
     assert end(consumer, "ack", job) == [True]
     queue = delayq.queue("feed")
-    (event,) = events.read(delayq, queue.name, 0)
+    (event,) = read_events(delayq, queue.name, 0)
     told = event.fields
     assert (event.id, told["task"], told["key"], told["worker"]) == ("a", "raw", job["key"], "w1")
     assert told["due"] == "1700000000000"
