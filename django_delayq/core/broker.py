@@ -9,8 +9,8 @@ from typing import Unpack
 from . import depths, figures, rules
 from .deployment import DEFAULT_EVENT_CAP, DEFAULT_LEASE_MS, Deployment
 from .figures import Tally
-from .inspector import Inspector
 from .queue import Queue
+from .reading import Inspector
 from .records.layout import Layout
 from .redis.connection import Connection
 from .redis.scripts import Observer

@@ -14,12 +14,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
+from zlib import crc32
 
 from . import depths
+from .actions import live_ids
 from .broker import Broker
 from .bulk import Progress
 from .errors import QueueUnavailable
-from .morgue import live_in_older
 from .queue import Queue
 from .records.frames import is_mark, pack
 from .records.keys import DUE_KEYS, number_of
@@ -144,8 +145,18 @@ def _check_epochs(queue: Queue, report: Report) -> None:
             for chunk in _chunks(_live(queue, number)):
                 # No false alarm in a busy system: older shards are closed, so an id that is live there has been live
                 # all the time.
-                for ident in live_in_older(queue, number, chunk):
-                    report.add(queue, number, "live in two epochs", ident)
+                for older, mine in _by_older_shard(queue, epoch, chunk).items():
+                    for ident in live_ids(queue, older, mine):
+                        report.add(queue, number, "live in two epochs", ident)
+
+
+def _by_older_shard(queue: Queue, epoch: int, idents: Iterable[bytes]) -> dict[int, list[bytes]]:
+    """Return the ids by the shards of older epochs in which they may live."""
+    places: dict[int, list[bytes]] = {}
+    for older, shards in queue.epochs:
+        for ident in idents if older < epoch else ():
+            places.setdefault(number_of(older, crc32(ident) % shards), []).append(ident)
+    return places
 
 
 def _check_quotas(queue: Queue, report: Report, repair: bool) -> None:

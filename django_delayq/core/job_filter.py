@@ -18,6 +18,13 @@ Bound: TypeAlias = float | str | None
 MOST_TEXT_BYTES: Final = 1000
 #: sorts behind every continuation of a prefix
 _END: Final = "\U0010ffff" * (MAX_ID_BYTES // 4 + 1)
+#: order of a place -> the conditions that are ranges of it
+_OF_ORDER: Final = {
+    "due": ("due_from_ms", "due_before_ms"),
+    "updated": ("buried_from_ms", "buried_before_ms"),  # in the morgue
+    "failures": ("failures", "failures_to"),
+    "id": ("prefix", "id_from", "id_to"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +86,17 @@ class JobFilter:
 
     def is_range_of(self, by: str) -> bool:
         """Return True if the range of an order (:meth:`bounds`) has just the jobs that meet the conditions."""
-        bounded = {
-            "due": ("due_from_ms", "due_before_ms"),
-            "updated": ("buried_from_ms", "buried_before_ms"),
-            "failures": ("failures", "failures_to"),
-            "id": ("prefix", "id_from", "id_to"),
-        }
-        return replace(self, **{name: getattr(EVERY_JOB, name) for name in bounded.get(by, ())}).is_empty
+        return self._without(by).is_empty
 
-    @property
-    def needles(self) -> tuple[str, ...]:
-        """Forms in which the text may be stored: in JSON, quotes, backslashes and line ends are escaped."""
-        return tuple(dict.fromkeys((self.text, json.dumps(self.text, ensure_ascii=False)[1:-1])))
+    def _without(self, by: str) -> JobFilter:
+        """Return the conditions that are no range of an order."""
+        return replace(self, **{name: getattr(EVERY_JOB, name) for name in _OF_ORDER.get(by, ())})
+
+    def finds(self, view: JobView) -> bool:
+        """Return True if the text is in what is stored of a job."""
+        # In JSON, quotes, backslashes and line ends are escaped.
+        forms = {self.text.casefold(), json.dumps(self.text, ensure_ascii=False)[1:-1].casefold()}
+        return any(form in text.casefold() for text in view.texts() for form in forms)
 
     def holds(self, view: JobView) -> bool:
         """Return True if a job meets the conditions, except for the text."""
@@ -100,30 +106,17 @@ class JobFilter:
             and view.id.startswith(self.prefix)
             and self.id_from <= view.id
             and (not self.id_to or view.id <= self.id_to)
-            and (self.due_from_ms is None or self.due_from_ms <= view.due_ms)
-            and (self.due_before_ms is None or view.due_ms < self.due_before_ms)
+            and _is_between(self.due_from_ms, view.due_ms, self.due_before_ms)
             and self.failures <= job.failures
             and (self.failures_to is None or job.failures <= self.failures_to)
             and not (self.never_started and job.reserves)
-            and (not self._has_burial or self._holds_burial(view.buried_ms))
-        )
-
-    def _holds_burial(self, buried_ms: float | None) -> bool:
-        return (
-            buried_ms is not None
-            and (self.buried_from_ms is None or self.buried_from_ms <= buried_ms)
-            and (self.buried_before_ms is None or buried_ms < self.buried_before_ms)
+            and _is_between(self.buried_from_ms, view.buried_ms, self.buried_before_ms)
         )
 
     def best_order(self, place: str, orders: tuple[str, ...]) -> str:
         """Return the order of a place whose index excludes most jobs; the first one if none does."""
-        restricted = {
-            "due": self._has_due,
-            "updated": place == "morgue" and self._has_burial,
-            "failures": self.failures > 0 or self.failures_to is not None,
-            "id": bool(self.prefix or self.id_from or self.id_to),
-        }
-        return next((by for by in orders if restricted.get(by)), orders[0])
+        usable = (by for by in orders if by != "updated" or place == "morgue")
+        return next((by for by in usable if self._without(by) != self), orders[0])
 
     def bounds(self, by: str) -> tuple[Bound, Bound]:
         """Return the ends of the range in an order that holds all jobs which meet the conditions."""
@@ -138,13 +131,12 @@ class JobFilter:
             return max(self.prefix, self.id_from) or None, min(lasts, default=None)
         return None, None
 
-    @property
-    def _has_due(self) -> bool:
-        return self.due_from_ms is not None or self.due_before_ms is not None
 
-    @property
-    def _has_burial(self) -> bool:
-        return self.buried_from_ms is not None or self.buried_before_ms is not None
+def _is_between(first: float | None, ms: float | None, before: float | None) -> bool:
+    """Return True if a moment is in a range; None is only in one without bounds."""
+    if ms is None:
+        return first is None and before is None
+    return (first is None or first <= ms) and (before is None or ms < before)
 
 
 def _last_before(ms: float | None) -> int | None:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
-
-import msgpack
+from typing import Any, Final, TypeAlias
 
 from .deployment import Deployment
 from .errors import InvalidJob
-from .job import MAX_ID_BYTES, PRIORITIES
-from .job_view import FARTHEST, FreshJobs, JobView, Reply, split_name
-from .reading import Range, read
-from .records.frames import CHUNK
+from .job import MAX_ID_BYTES, PRIORITIES, Undecodable
+from .job_view import FARTHEST, JobView, Reply, split_name
+from .reading import bounds_of, read
+from .records.frames import CHUNK, unpack, unpack_body
 from .records.keys import DUE_KEYS, SHARD_KEYS
 from .redis.scripts import clear_errors
 
@@ -164,39 +163,45 @@ COLUMNS: Final[Mapping[str, Callable[[JobView], Any]]] = {
     "payloads": lambda view: view.payload_count if view.job.merged else None,
 }
 
-#: columns in which fresh jobs differ
-_OF_FRESH: Final[Mapping[str, Callable[[FreshJobs], Iterable[Any]]]] = {
-    "id": lambda jobs: [member.decode(errors="replace") for member in jobs.members],
-    "task": lambda jobs: jobs.tasks,
-    "due": lambda jobs: _times(map(float, jobs.moments), 1000),
-    "priority": lambda jobs: jobs.priorities,
-    "args": lambda jobs: [None if merged else args for merged, args in zip(jobs.merged, jobs.args, strict=True)],
-    "context": lambda jobs: map(_context, jobs.options),
-    "key": lambda jobs: [key.hex() for key in jobs.keys],
-    "payloads": lambda jobs: [
-        count if merged else None for merged, count in zip(jobs.merged, jobs.payload_counts, strict=True)
-    ],
-}
+#: jobs of a place: name of a column -> a value for each job, in the same order
+Columns: TypeAlias = dict[str, list[Any]]
 
 
-@dataclass(slots=True)
-class Columns:
-    """Jobs of a place, in columns."""
+def _columns_of(views: Sequence[JobView]) -> Columns:
+    return {name: list(map(value_of, views)) for name, value_of in COLUMNS.items()}
 
-    fresh: FreshJobs | None
-    others: Sequence[JobView]
 
-    def __len__(self) -> int:
-        return len(self.others) + (len(self.fresh.members) if self.fresh else 0)
+def _waiting_columns(reply: Reply) -> Iterator[Columns]:
+    """Yield the columns of waiting jobs: first of those that have nothing but a body, which takes much less time."""
+    places = range(len(reply.members))
+    fresh = [place for place in places if reply.bodies[place] and reply.members[place] not in reply.extras]
+    others: Iterable[int] = places
+    if fresh:
+        with suppress(Undecodable):
+            yield _fresh_columns(reply, fresh)
+            others = sorted({*places}.difference(fresh))
+    if others:
+        yield _columns_of(list(map(reply.view, others)))
 
-    def column(self, name: str) -> list[Any]:
-        """Return a value for each job, of one of :data:`COLUMNS`; the jobs have the same order in each column."""
-        values: Iterable[Any] = ()
-        if self.fresh is not None:
-            of_fresh = _OF_FRESH.get(name)
-            same = COLUMNS[name]
-            values = of_fresh(self.fresh) if of_fresh else [same(self.fresh.first)] * len(self.fresh.members)
-        return [*values, *map(COLUMNS[name], self.others)]
+
+def _fresh_columns(reply: Reply, places: Sequence[int]) -> Columns:
+    """Return the columns of jobs that have nothing but a body.
+
+    Raises:
+        Undecodable: a body cannot be read.
+    """
+    bodies = [unpack_body(reply.bodies[place], reply.tasks) for place in places]
+    priorities, _, keys, tasks, options, args = map(list, zip(*bodies, strict=True))
+    same = _columns_of([reply.view(places[0])])
+    return {name: values * len(places) for name, values in same.items()} | {
+        "id": [reply.members[place].decode(errors="replace") for place in places],
+        "task": tasks,
+        "due": _times([float(reply.moments[place]) for place in places], 1000),
+        "priority": priorities,
+        "args": args,
+        "context": list(map(_context, options)),
+        "key": [key.hex() for key in keys],
+    }
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -234,8 +239,7 @@ def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterat
     bounded = part.low is not None or part.high is not None
     for reply in _replies(deployment, part, fetch):
         if part.place == "waiting" and part.idents is None:
-            if reply.members:
-                yield Columns(*reply.waiting())
+            yield from _waiting_columns(reply)
             continue
         views: Iterable[JobView] = reply.views()
         if part.place == "gated":
@@ -245,7 +249,7 @@ def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterat
         if bounded:
             views = (view for view in views if part.holds(_moment(view.due_ms)))
         if found := list(views):
-            yield Columns(None, found)
+            yield _columns_of(found)
 
 
 def _place_of(view: JobView) -> str:
@@ -259,13 +263,13 @@ def _replies(deployment: Deployment, part: Part, fetch: int) -> Iterator[Reply]:
             yield from _pages(deployment, part, fetch, index="morgue")
         else:
             for name in _names(part.idents):
-                bounds = Range("id", name.decode(), name.decode()).arguments()
+                bounds = bounds_of("id", (name.decode(), name.decode()))
                 yield from _pages(deployment, part, fetch, index="morgue_id", **bounds)
     elif part.idents is not None:
         yield from _looked_up(deployment, part, _names(part.idents), fetch)
     elif part.place == "waiting":
         for index, _ in _indexes(part.place):
-            yield from _pages(deployment, part, fetch, index=index, place="w", **part.bounds())
+            yield from _pages(deployment, part, fetch, index=index, waiting=True, **part.bounds())
     else:
         yield from _looked_up(deployment, part, (member for page in _scan(deployment, part) for member in page), fetch)
 
@@ -296,8 +300,8 @@ def _looked_up(deployment: Deployment, part: Part, members: Iterable[bytes], fet
 def _read(deployment: Deployment, part: Part, wanted: Mapping[str, Any]) -> Reply:
     buried = part.place == "morgue"
     most = None if part.args else UNWANTED_BYTES
-    frame = read(deployment, part.queue, part.shard, buried=buried, counts=buried, most=most, **wanted)
-    return Reply(part.queue, part.shard, frame, buried=buried, place=wanted.get("place", ""))
+    frame = read(deployment, part.queue, part.shard, buried=buried, most=most, **wanted)
+    return Reply(part.queue, part.shard, frame, buried=buried)
 
 
 def _index_pages(
@@ -307,7 +311,7 @@ def _index_pages(
     wanted: dict[str, Any] = {"index": SHARD_KEYS.index(index) + 1, "limit": limit, "names": True, **part.bounds()}
     more = True
     while more:
-        more, found = msgpack.unpackb(read(deployment, part.queue, part.shard, **wanted), raw=True)
+        more, found = unpack(read(deployment, part.queue, part.shard, **wanted))
         if found:
             yield found[::2], found[1::2]
             wanted["after"] = (found[-1], found[-2])

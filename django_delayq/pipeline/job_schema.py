@@ -63,8 +63,8 @@ class ArrowRows:
     def _column(self, field: pa.Field, part: Part, some: Sequence[Columns]) -> pa.Array:
         name = field.name.lower()
         if name in OF_PART:
-            return _of_part(field, part, sum(map(len, some)))
-        return _array(field, [value for columns in some for value in columns.column(name)])
+            return _of_part(field, part, sum(len(columns["id"]) for columns in some))
+        return _array(field, [value for columns in some for value in columns[name]])
 
     def _entry_column(self, field: pa.Field, entries: Entries) -> pa.Array:
         name = field.name.lower()

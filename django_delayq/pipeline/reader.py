@@ -107,7 +107,7 @@ class JobsReader(DataSourceReader):
         size = 0
         for columns in read_jobs(broker, part, fetch=self.options.fetch):
             held.append(columns)
-            size += len(columns) * BATCH_BYTES // BATCH_ROWS + sum(map(len, filter(None, columns.column("args"))))
+            size += len(columns["id"]) * BATCH_BYTES // BATCH_ROWS + sum(map(len, filter(None, columns["args"])))
             if size >= BATCH_BYTES:
                 yield rows.of_jobs(part, held)
                 held, size = [], 0

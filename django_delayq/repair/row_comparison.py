@@ -189,7 +189,7 @@ class RowComparison:
         """Yield the live jobs of the task whose ids match the template."""
         for queue, number, place in self._parts(LIVE):
             for some in read_jobs(queue.deployment, Part(queue.name, number, place, args=False)):
-                for task, ident, key in zip(*map(some.column, ("task", "id", "key")), strict=True):
+                for task, ident, key in zip(some["task"], some["id"], some["key"], strict=True):
                     if task == self._jobs.task.name and self._is_ours(ident):
                         yield Orphan(number, ident, key)
 

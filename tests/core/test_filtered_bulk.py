@@ -12,7 +12,7 @@ from django_delayq.core.bulk import Verb
 from tests.support.core_calls import watch_calls
 from tests.support.core_values import encode_args
 
-from .bulk_stage import JobFilter, KickPace, ProgressLog, everything_in_morgue
+from .bulk_stage import JobFilter, ProgressLog, everything_in_morgue
 from .stage import T0, Stage
 
 
@@ -81,7 +81,7 @@ def test_morgue_records_that_match_are_kicked_or_discarded(stage: Stage) -> None
     for ident in ("north-1", "north-2", "south-1"):
         stage.in_morgue(ident, at=-1, args=encode_args((f"to {ident}",), {}))
     stage.put("north-2", at=50_000)
-    verb = bulk.kick(KickPace.of(5000))
+    verb = bulk.kick(5000)
     assert change(stage, verb, prefix="north") == {"kicked": 1, "live": 1}
     assert change(stage, bulk.DISCARD, text="to south") == {"discarded": 1}
     assert stage.picture()["waiting"] == ["north-1 +5000", "north-2 +50000"]

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from django_delayq.core import Queue, Registry
+from django_delayq.core.actions import Kick
 from django_delayq.core.figures import Tally
-from django_delayq.core.morgue import Kick
 from django_delayq.core.redis.event_loops import EventLoops
 from django_delayq.core.redis.pool import PoolLimits
 from django_delayq.core.registry import QueueRegistry
@@ -30,7 +30,7 @@ CHOOSING_A_SHARD: Final = JobSender._batches
 SENDING_MANY: Final = JobSender.send
 VISITING_SHARDS: Final = visit
 FINDING_HOME: Final = Queue.home
-KICKING: Final = Kick._anywhere
+KICKING: Final = Kick.anywhere
 READING_ROOM: Final = read_room
 CHOOSING_EPOCHS: Final = _epochs_now
 
