@@ -93,6 +93,9 @@ if not members then
   end
 end
 
+-- Most shards have no states and gates at all.
+local has_states = not buried and redis.call('EXISTS', STATE) == 1
+local has_gates = not buried and redis.call('EXISTS', GATE) == 1
 local names, bodies, moments, extras, size, read = {}, {}, {}, {}, 0, 0
 
 -- Return where the arguments of a body begin (core/records/frames.py). In one that cannot be read they are everything
@@ -125,7 +128,7 @@ local function place_of_live(id, body)
   return due and 'w' or '', due or '-1'
 end
 
-local function add_live(id, score, stored, state, gate)
+local function look_closer_at_live(id, score, stored, state, gate)
   local extra, body, gated = { state = state or nil }, stored, nil
   if not want.waiting then
     extra.place, score = place_of_live(id, stored)
@@ -139,7 +142,6 @@ local function add_live(id, score, stored, state, gate)
     extra.gate = string.sub(gate, 1, 8) .. gated
     name_task_of(gated)
   end
-  name_task_of(stored)
   return score, body, extra
 end
 
@@ -158,39 +160,43 @@ local function cut_record(record)
 end
 
 -- A record that cannot be read stays as it is.
-local function add_record(_, score, stored)
-  local extra, body = {}, stored
+local function look_closer_at_record(_, score, stored)
   local is_read, record = pcall(cmsgpack.unpack, stored)
   if is_read and type(record) == 'table' and type(record.body) == 'string' then
     name_task_of(record.body)
     if most and #stored > most then
       local is_cut, rest, without = pcall(cut_record, record)
       if is_cut then
-        body, extra.left_out = rest, without
+        return score, rest, { left_out = without }
       end
     end
   end
-  return score, body, extra
+  return score, stored, {}
 end
 
--- Adds what is stored under these members, first to last.
+-- Adds what is stored under these members, first to last. Most waiting jobs have nothing but a body.
 local function take(first, last)
   local function stored(key)
     return redis.call('HMGET', key, unpack(members, first, last))
   end
-  local values, add = stored(buried and GRAVE or BODY), buried and add_record or add_live
-  local states, gates = buried and {} or stored(STATE), buried and {} or stored(GATE)
+  local values, look_closer = stored(buried and GRAVE or BODY), buried and look_closer_at_record or look_closer_at_live
+  local states, gates = has_states and stored(STATE) or {}, has_gates and stored(GATE) or {}
   for i = 1, #values do
-    local member, value, extra = members[first + i - 1], values[i] or '', nil
     if values[i] or not want.members then
-      local n = #names + 1
-      names[n] = member
-      moments[n], bodies[n], extra = add(member, scores[first + i - 1] or '0', value, states[i], gates[i])
-      if next(extra) then
-        extras[member] = extra
+      local member, body, score = members[first + i - 1], values[i] or '', scores[first + i - 1] or '0'
+      local state, gate, n = states[i], gates[i], #names + 1
+      read = read + #body + #(gate or '')
+      if not buried then
+        name_task_of(body)
       end
-      read = read + #value + #(gates[i] or '')
-      size = size + #bodies[n] + #(states[i] or '') + #(extra.gate or '')
+      if buried or state or gate or not want.waiting or is_merged(body) or (most and #body > most) then
+        local extra
+        score, body, extra = look_closer(member, score, body, state, gate)
+        extras[member] = next(extra) and extra
+        size = size + #(state or '') + #(extra.gate or '')
+      end
+      names[n], moments[n], bodies[n] = member, score, body
+      size = size + #body
     end
   end
 end
