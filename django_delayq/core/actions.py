@@ -276,11 +276,9 @@ class Kick(Action):
 
     def elsewhere(self, queue: ShardSet, ident: bytes, key: bytes) -> str:
         """Put the job of a record back into the shard where it belongs."""
-        grave = _find(queue, ident.decode(), key)
-        while grave is None:
+        while (grave := _find(queue, ident.decode(), key)) is None:
             if not queue.reload():
                 return GONE
-            grave = _find(queue, ident.decode(), key)
         return self._bring_back(queue, ident, grave)
 
     def anywhere(

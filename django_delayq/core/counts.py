@@ -53,8 +53,7 @@ class Counts:
     gated: int = 0
     failed: int = 0
     morgue: int = 0
-    oldest_due_ms: float | None = None
-    #: the same for each priority that was ever used
+    #: due time of the most overdue job of each priority that was ever used; None = none waits
     oldest_due_ms_of: dict[int, float | None] = field(default_factory=dict)
     #: completion marks of durable jobs that no worker has processed yet
     marks: int = 0
@@ -94,7 +93,7 @@ class Counts:
     @property
     def lag_seconds(self) -> float:
         """Seconds by which the most overdue job is late, without those that wait for quarantine or a free permit."""
-        return _lag(self.now_ms, self.oldest_due_ms)
+        return max(self.lag_by_priority.values(), default=0.0)
 
     @property
     def lag_by_priority(self) -> dict[int, float]:
@@ -128,7 +127,6 @@ class Counts:
         self.starving = max(filter(None, (self.starving, starving)), key=attrgetter("seconds"), default=None)
         for priority, due_ms in due_ms_of.items():
             self.oldest_due_ms_of[priority] = _earlier(self.oldest_due_ms_of.get(priority), due_ms)
-            self.oldest_due_ms = _earlier(self.oldest_due_ms, due_ms)
         bins = [later - sooner for sooner, later in pairwise((0, ready, *answer["due"], ready + delayed))]
         before = self.backlog if len(self.backlog) == len(bins) else (0,) * len(bins)
         self.backlog = tuple(map(sum, zip(before, bins, strict=True)))

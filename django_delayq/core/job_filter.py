@@ -106,11 +106,11 @@ class JobFilter:
             and view.id.startswith(self.prefix)
             and self.id_from <= view.id
             and (not self.id_to or view.id <= self.id_to)
-            and _is_between(self.due_from_ms, view.due_ms, self.due_before_ms)
+            and is_between(self.due_from_ms, view.due_ms, self.due_before_ms)
             and self.failures <= job.failures
             and (self.failures_to is None or job.failures <= self.failures_to)
             and not (self.never_started and job.reserves)
-            and _is_between(self.buried_from_ms, view.buried_ms, self.buried_before_ms)
+            and is_between(self.buried_from_ms, view.buried_ms, self.buried_before_ms)
         )
 
     def best_order(self, place: str, orders: tuple[str, ...]) -> str:
@@ -132,7 +132,7 @@ class JobFilter:
         return None, None
 
 
-def _is_between(first: float | None, ms: float | None, before: float | None) -> bool:
+def is_between(first: float | None, ms: float | None, before: float | None) -> bool:
     """Return True if a moment is in a range; None is only in one without bounds."""
     if ms is None:
         return first is None and before is None

@@ -16,7 +16,8 @@ from typing import Any, Final, TypeAlias
 
 from .deployment import Deployment
 from .errors import InvalidJob
-from .job import MAX_ID_BYTES, PRIORITIES, Undecodable
+from .job import MAX_ID_BYTES, Undecodable
+from .job_filter import is_between
 from .job_view import FARTHEST, JobView, Reply, split_name
 from .reading import bounds_of, read
 from .records.frames import CHUNK, unpack, unpack_body
@@ -27,11 +28,12 @@ from .redis.scripts import clear_errors
 PLACES: Final = ("waiting", "reserved", "gated", "morgue")
 #: place -> columns that its index has; gated content is found only through its lease
 INDEXED: Final[Mapping[str, frozenset[str]]] = {
-    "waiting": frozenset({"id", "due", "priority"}),
+    "waiting": frozenset({"id", "due"}),
     "reserved": frozenset({"id", "lease_until"}),
     "gated": frozenset(),
     "morgue": frozenset({"id", "buried_at"}),
 }
+_INDEXES: Final[Mapping[str, tuple[str, ...]]] = {"waiting": DUE_KEYS, "morgue": ("morgue",)}
 #: entries of an index in one call; they take Redis about 1 ms
 PAGE: Final = 2000
 #: arguments up to this size are included even if they are not requested
@@ -55,20 +57,11 @@ class Part:
     idents: tuple[str, ...] | None = None
     args: bool = True
 
-    def holds(self, due: int | None) -> bool:
-        """Return True if a due time is within the bounds; without bounds, None is, too."""
-        if due is None:
-            return self.low is None and self.high is None
-        return (self.low is None or self.low <= due) and (self.high is None or due < self.high)
-
-    def bounds(self) -> dict[str, bytes | None]:
+    def bounds(self) -> dict[str, Any]:
         """Return the bounds of the due time in the index of a place that has them, as ``read.lua`` takes them."""
         if self.place != "waiting":
             return {}
-        return {
-            name: None if due is None else b"(%d" % (due * 1000)
-            for name, due in (("low", self.low), ("high", self.high))
-        }
+        return bounds_of("due", (self.low, None if self.high is None else self.high - 1))
 
 
 @dataclass(slots=True)
@@ -76,7 +69,6 @@ class Entries:
     """Entries of an index. Scores are µs (waiting: due, morgue: buried) or ms (reserved: end of the lease)."""
 
     part: Part
-    priority: int | None
     ids: Sequence[bytes]
     scores: Sequence[float]
 
@@ -84,7 +76,7 @@ class Entries:
     def joined(cls, pages: Sequence[Entries]) -> Entries:
         """Join pages of one index into one."""
         ids = [ident for page in pages for ident in page.ids]
-        return cls(pages[0].part, pages[0].priority, ids, [score for page in pages for score in page.scores])
+        return cls(pages[0].part, ids, [score for page in pages for score in page.scores])
 
     def idents(self) -> list[str]:
         """Return the ids of the entries."""
@@ -216,16 +208,18 @@ def read_entries(deployment: Deployment, part: Part, *, page: int = PAGE) -> Ite
     if part.place not in PLACES or not INDEXED[part.place] or part.idents is not None:
         raise InvalidJob(f"no index has these jobs of {part.place!r} alone; use read_jobs()")
     if part.place == "reserved":
-        yield from (Entries(part, None, list(ends), list(ends.values())) for ends in _scan(deployment, part))
+        yield from (Entries(part, list(ends), list(ends.values())) for ends in _scan(deployment, part))
         return
-    for index, priority in _indexes(part.place):
-        for members, texts in _index_pages(deployment, part, index, page):
-            scores = list(map(float, texts))
-            if part.place == "waiting" and priority is None:
-                yield from _entries_by_priority(deployment, part, members, scores)
-            else:
+    for index in _INDEXES[part.place]:
+        wanted: dict[str, Any] = {"index": SHARD_KEYS.index(index) + 1, "limit": page, "names": True, **part.bounds()}
+        more = True
+        while more:
+            more, found = unpack(read(deployment, part.queue, part.shard, **wanted))
+            if found:
+                members, scores = found[::2], list(map(float, found[1::2]))
                 ids = [split_name(member)[0] for member in members] if part.place == "morgue" else members
-                yield Entries(part, priority, ids, scores)
+                yield Entries(part, ids, scores)
+                wanted["after"] = (found[-1], found[-2])
 
 
 def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterator[Columns]:
@@ -236,7 +230,6 @@ def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterat
     """
     if part.place not in PLACES:
         raise InvalidJob(f"{part.place!r} is no place of a job; use some of {', '.join(PLACES)}")
-    bounded = part.low is not None or part.high is not None
     for reply in _replies(deployment, part, fetch):
         if part.place == "waiting" and part.idents is None:
             yield from _waiting_columns(reply)
@@ -246,9 +239,7 @@ def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterat
             views = (view.behind() for view in views if view.gated is not None)
         elif part.place == "reserved" or part.idents is not None:
             views = (view for view in views if _place_of(view) == part.place)
-        if bounded:
-            views = (view for view in views if part.holds(_moment(view.due_ms)))
-        if found := list(views):
+        if found := [view for view in views if is_between(part.low, _moment(view.due_ms), part.high)]:
             yield _columns_of(found)
 
 
@@ -268,7 +259,7 @@ def _replies(deployment: Deployment, part: Part, fetch: int) -> Iterator[Reply]:
     elif part.idents is not None:
         yield from _looked_up(deployment, part, _names(part.idents), fetch)
     elif part.place == "waiting":
-        for index, _ in _indexes(part.place):
+        for index in _INDEXES[part.place]:
             yield from _pages(deployment, part, fetch, index=index, waiting=True, **part.bounds())
     else:
         yield from _looked_up(deployment, part, (member for page in _scan(deployment, part) for member in page), fetch)
@@ -304,26 +295,6 @@ def _read(deployment: Deployment, part: Part, wanted: Mapping[str, Any]) -> Repl
     return Reply(part.queue, part.shard, frame, buried=buried)
 
 
-def _index_pages(
-    deployment: Deployment, part: Part, index: str, limit: int
-) -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
-    """Yield members and scores of an index, page by page."""
-    wanted: dict[str, Any] = {"index": SHARD_KEYS.index(index) + 1, "limit": limit, "names": True, **part.bounds()}
-    more = True
-    while more:
-        more, found = unpack(read(deployment, part.queue, part.shard, **wanted))
-        if found:
-            yield found[::2], found[1::2]
-            wanted["after"] = (found[-1], found[-2])
-
-
-def _indexes(place: str) -> list[tuple[str, int | None]]:
-    """Return the indexes of a place, each with the priority of its jobs if it has a single one."""
-    if place == "morgue":
-        return [("morgue", None)]
-    return list(zip(DUE_KEYS, (*range(PRIORITIES), None, None), strict=True))
-
-
 def _names(idents: Iterable[str]) -> Iterator[bytes]:
     """Yield ids in stored form, each once; invalid ids are left out."""
     for ident in dict.fromkeys(idents):
@@ -346,17 +317,3 @@ def _scan(deployment: Deployment, part: Part) -> Iterator[dict[bytes, float]]:
             yield fresh
         if not cursor:
             return
-
-
-def _entries_by_priority(
-    deployment: Deployment, part: Part, ids: Sequence[bytes], scores: Sequence[float]
-) -> Iterator[Entries]:
-    """Yield entries of an index without priorities, which are read from the bodies; jobs that just left are skipped."""
-    with clear_errors():
-        bodies = deployment.client.hmget(deployment.shard(part.queue, part.shard).names["body"], list(ids))
-    by_priority: dict[int, list[tuple[bytes, float]]] = {}
-    for ident, score, body in zip(ids, scores, bodies, strict=True):
-        if body:
-            by_priority.setdefault(body[0] % PRIORITIES, []).append((ident, score))
-    for priority, some in sorted(by_priority.items()):
-        yield Entries(part, priority, *zip(*some, strict=True))

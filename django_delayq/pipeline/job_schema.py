@@ -72,8 +72,6 @@ class ArrowRows:
             return _of_part(field, entries.part, len(entries.ids))
         if name == "id":
             return _idents(field, entries)
-        if name == "priority":
-            return pa.repeat(pa.scalar(entries.priority, field.type), len(entries.ids))
         return _times(field, entries)
 
 
