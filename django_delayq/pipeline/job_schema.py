@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -64,7 +65,7 @@ class ArrowRows:
         name = field.name.lower()
         if name in OF_PART:
             return _of_part(field, part, sum(len(columns["id"]) for columns in some))
-        return _array(field, [value for columns in some for value in columns[name]])
+        return _array(field, list(chain.from_iterable(columns[name] for columns in some)))
 
     def _entry_column(self, field: pa.Field, entries: Entries) -> pa.Array:
         name = field.name.lower()

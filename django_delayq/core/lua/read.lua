@@ -40,15 +40,12 @@ local function rank_of(key, score, member, included)
   return low
 end
 
--- Return how many entries are up to a bound, as ZCOUNT takes it (ZLEXCOUNT when it is one of members: all scores are
--- equal); `otherwise` without one ('' or nothing).
-local function rank_of_bound(key, bound, otherwise, of_members)
-  if (bound or '') == '' then
+-- Return how many entries are up to a bound; `otherwise` without one.
+local function rank_of_bound(key, bound, otherwise)
+  if not bound then
     return otherwise
-  elseif of_members then
-    return redis.call('ZLEXCOUNT', key, '-', bound)
   end
-  return redis.call('ZCOUNT', key, '-inf', bound)
+  return want.by_member and redis.call('ZLEXCOUNT', key, '-', bound) or redis.call('ZCOUNT', key, '-inf', bound)
 end
 
 -- Return the wanted members and their scores, one after another, and true if there are more.
@@ -61,8 +58,8 @@ local function entries_in_range()
     high = text(now_ms)
   end
   -- Ranks, counted from 0: from `first` up to `stop`, exclusive.
-  local first = rank_of_bound(key, want.low, 0, want.by_member) + (want.skip or 0)
-  local stop = rank_of_bound(key, high, nil, want.by_member) or redis.call('ZCARD', key)
+  local first = rank_of_bound(key, want.low, 0) + (want.skip or 0)
+  local stop = rank_of_bound(key, high) or redis.call('ZCARD', key)
   local after = want.after
   if after and want.reverse then
     stop = math.min(stop, rank_of(key, after[1], after[2]))
