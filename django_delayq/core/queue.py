@@ -36,6 +36,7 @@ from .outcomes import (
 )
 from .records.frames import (
     CHUNK,
+    content_of,
     pack_deadline,
     pack_known,
     pack_marks,
@@ -281,7 +282,18 @@ class Queue(ShardSet):
         # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
         new.key = new.key or new_key()
         keys = self.home(new.id).fresh_keys[new.priority]
-        return "schedule_fresh", keys, new.key, self.deployment.repeats, pack_new(new)
+        ident, task, body, is_delay, ms = content_of(new)
+        return (
+            "schedule_fresh",
+            keys,
+            new.key,
+            self.deployment.repeats,
+            ident,
+            task,
+            body,
+            b"1" if is_delay else b"0",
+            ms,
+        )
 
     def _schedule_one(
         self,
