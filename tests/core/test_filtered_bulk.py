@@ -124,7 +124,7 @@ def test_a_job_that_was_replaced_since_it_was_read_is_left_alone(stage: Stage) -
 
 
 def test_jobs_that_are_buried_again_meanwhile_are_not_read_twice(stage: Stage) -> None:
-    everything_in_morgue(stage, 251)
+    everything_in_morgue(stage, 1600)  # of each shard more than two pages of its index
     pages: list[int] = []
 
     def bury_another(seen: int, total: int) -> None:
@@ -133,8 +133,8 @@ def test_jobs_that_are_buried_again_meanwhile_are_not_read_twice(stage: Stage) -
         stage.in_morgue("a-new", at=-1)
 
     changed = bulk.change(stage.queue, bulk.DISCARD, JobFilter(task="work"), progress=bury_another)
-    assert (changed.counts, changed.cursor, pages) == ({"discarded": 251}, "", [250, 251])
-    assert stage.picture()["morgue"] == ["a-new buried"] * 2, "one behind each page"
+    assert (changed.counts, changed.cursor, pages) == ({"discarded": 1600}, "", [*range(250, 1600, 250), 1600])
+    assert stage.picture()["morgue"] == ["a-new buried"] * 7, "one behind each page"
 
 
 def test_without_a_condition_all_jobs_are_changed_and_none_is_read(stage: Stage) -> None:
