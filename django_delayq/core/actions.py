@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from .errors import InvalidJob
 from .job import Generation, digest_of
 from .job_view import Reply, record_name, split_name
 from .reading import burials, read
 from .records.frames import CHUNK, encode_id, pack, pack_deadline, pack_generation
+from .records.keys import number_of
 from .registry import ShardSet
 from .resharding import visit
 from .times import MAX_DUE_MS
@@ -110,10 +112,18 @@ class Action:
 LOCATE: Final = Action("locate", {"l": "live", "g": "gated"})
 
 
-def live_ids(queue: ShardSet, number: int, idents: Sequence[bytes]) -> set[bytes]:
-    """Return the ids that are live in a shard."""
-    places = LOCATE.in_shard(queue, number, [(ident, b"") for ident in idents])
-    return {ident for ident, place in zip(idents, places, strict=True) if place == "live"}
+def live_ids(queue: ShardSet, idents: Iterable[bytes], *, before: float = math.inf) -> set[bytes]:
+    """Return the ids that are live; ``before`` = only in epochs before this one."""
+    places: dict[int, set[bytes]] = {}
+    for epoch, shards in queue.epochs:
+        for ident in idents if epoch < before else ():
+            places.setdefault(number_of(epoch, crc32(ident) % shards), set()).add(ident)
+    live: set[bytes] = set()
+    for number, mine in places.items():
+        names = [(ident, b"") for ident in sorted(mine)]
+        found = zip(names, LOCATE.in_shard(queue, number, names), strict=True)
+        live.update(name[0] for name, place in found if place == "live")
+    return live
 
 
 # -- by id or handle -------------------------------------------------------------------------------------------------

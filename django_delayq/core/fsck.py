@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
-from zlib import crc32
 
 from . import depths
 from .actions import live_ids
@@ -145,18 +144,8 @@ def _check_epochs(queue: Queue, report: Report) -> None:
             for chunk in _chunks(_live(queue, number)):
                 # No false alarm in a busy system: older shards are closed, so an id that is live there has been live
                 # all the time.
-                for older, mine in _by_older_shard(queue, epoch, chunk).items():
-                    for ident in live_ids(queue, older, mine):
-                        report.add(queue, number, "live in two epochs", ident)
-
-
-def _by_older_shard(queue: Queue, epoch: int, idents: Iterable[bytes]) -> dict[int, list[bytes]]:
-    """Return the ids by the shards of older epochs in which they may live."""
-    places: dict[int, list[bytes]] = {}
-    for older, shards in queue.epochs:
-        for ident in idents if older < epoch else ():
-            places.setdefault(number_of(older, crc32(ident) % shards), []).append(ident)
-    return places
+                for ident in live_ids(queue, chunk, before=epoch):
+                    report.add(queue, number, "live in two epochs", ident)
 
 
 def _check_quotas(queue: Queue, report: Report, repair: bool) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from .errors import InvalidJob
-from .inputs import short
+from .inputs import check_int, check_number, short
 from .job import MAX_ID_BYTES
 from .job_view import JobView
 
@@ -16,6 +16,9 @@ Bound: TypeAlias = float | str | None
 
 #: maximum length of a text to find, and of a task's name, in bytes
 MOST_TEXT_BYTES: Final = 1000
+#: largest number that is exact as a double, and its negative the smallest one
+LARGEST: Final = 2**53 - 1
+_MOST_FAILURES: Final = 2**31 - 1
 #: sorts behind every continuation of a prefix
 _END: Final = "\U0010ffff" * (MAX_ID_BYTES // 4 + 1)
 #: order of a place -> the conditions that are ranges of it
@@ -66,18 +69,17 @@ class JobFilter:
             _check_text(name, getattr(self, name), most)
         for name in ("prefix", "id_from", "id_to"):
             _check_text(name, getattr(self, name), MAX_ID_BYTES)
-        for name in ("due_from_ms", "due_before_ms", "buried_from_ms", "buried_before_ms"):
-            _check_moment(name, getattr(self, name))
+        for name in (*_OF_ORDER["due"], *_OF_ORDER["updated"]):
+            if (moment := getattr(self, name)) is not None:
+                check_number(name, moment, -LARGEST, LARGEST, unit="Unix ms")
         if self.id_to and self.id_from > self.id_to:
             raise InvalidJob(
                 f"no id lies between {short(self.id_from)} and {short(self.id_to)}; exchange id_from and id_to"
             )
-        _check_failures("failures", self.failures)
-        if self.failures_to is not None:
-            _check_failures("failures_to", self.failures_to)
-            if self.failures > self.failures_to:
-                given = f"at least {self.failures} and at most {self.failures_to}"
-                raise InvalidJob(f"no job has failed {given} times; exchange failures and failures_to")
+        least = check_int("failures", self.failures, 0, _MOST_FAILURES)
+        if self.failures_to is not None and check_int("failures_to", self.failures_to, 0, _MOST_FAILURES) < least:
+            given = f"at least {self.failures} and at most {self.failures_to}"
+            raise InvalidJob(f"no job has failed {given} times; exchange failures and failures_to")
 
     @property
     def is_empty(self) -> bool:
@@ -151,17 +153,6 @@ def _check_text(name: str, value: object, most: int) -> None:
         valid = False
     if not valid:
         raise InvalidJob(f"{name} is a text of up to {most} bytes without \\0, not {short(value)}; give a shorter part")
-
-
-def _check_failures(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
-        raise InvalidJob(f"{name} is a number of failed attempts, 0 or more, not {short(value)}")
-
-
-def _check_moment(name: str, value: object) -> None:
-    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**53):
-        return
-    raise InvalidJob(f"{name} is a moment in Unix milliseconds, not {short(value)}")
 
 
 #: met by every job

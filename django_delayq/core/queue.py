@@ -431,7 +431,7 @@ class Queue(ShardSet):
 
     def _kick_old(self, ident: str) -> bool:
         """Return True if a job that is not live was kicked from the morgue of an old epoch."""
-        if len(self.epochs) == 1 or any(live_ids(self, number, [ident.encode()]) for number in self.homes(ident)):
+        if len(self.epochs) == 1 or live_ids(self, [ident.encode()]):
             return False
         return self.kick(ident) == "kicked"
 

@@ -20,9 +20,9 @@ from typing import Any, Final
 from .counts import Counts, check_horizon, count_each_shard, count_shards, read_stats
 from .deployment import Deployment
 from .errors import InvalidJob, QueueUnavailable
-from .inputs import short
+from .inputs import check_number, short
 from .job import Generation, Payload
-from .job_filter import EVERY_JOB, Bound, JobFilter
+from .job_filter import EVERY_JOB, LARGEST, Bound, JobFilter
 from .job_view import JobView, Reply
 from .records.frames import CHUNK, encode_id, pack, pack_generation, unpack, unpack_payload
 from .records.keys import DUE_KEYS, SHARD_KEYS
@@ -75,9 +75,10 @@ def bounds_of(by: str, *ranges: tuple[Bound, Bound]) -> dict[str, Any]:
         InvalidJob: a bound that does not fit the order.
     """
     for bound in chain.from_iterable(ranges):
-        if bound is not None and not (_is_text(bound) if by == "id" else _is_number(bound)):
-            expected = "an id" if by == "id" else "a number"
-            raise InvalidJob(f"a bound of the order {by!r} is {expected}, not {short(bound)}")
+        if bound is not None and by != "id":
+            check_number(f"a bound of the order {by!r}", bound, -LARGEST, LARGEST, unit="")
+        elif bound is not None and not _is_text(bound):
+            raise InvalidJob(f"a bound of the order {by!r} is an id, not {short(bound)}")
     low: Any = max((low for low, _ in ranges if low is not None), default=None)
     high: Any = min((high for _, high in ranges if high is not None), default=None)
     if by == "id":
@@ -89,10 +90,6 @@ def bounds_of(by: str, *ranges: tuple[Bound, Bound]) -> dict[str, Any]:
         "low": low is not None and b"(%d" % (math.ceil(low) * unit),
         "high": high is not None and b"(%d" % ((math.floor(high) + 1) * unit),
     }
-
-
-def _is_number(bound: object) -> bool:
-    return isinstance(bound, (int, float)) and not isinstance(bound, bool) and abs(bound) < 2**53
 
 
 def _is_text(bound: object) -> bool:
