@@ -67,7 +67,7 @@ def _report(title: str, rates: dict[str, list[float]]) -> Report:
 
 
 def _readers(broker: Broker, spark: SparkSession, server: Server) -> dict[str, Callable[[int], None]]:
-    from django_delayq.core.snapshot import COLUMNS, Part, read_jobs
+    from django_delayq.core.snapshot import Part, read_jobs
 
     queue = broker.queue(QUEUE)
     parts = [Part(QUEUE, number, "waiting") for number in queue.numbers]
@@ -82,7 +82,7 @@ def _readers(broker: Broker, spark: SparkSession, server: Server) -> dict[str, C
 
     def columns(jobs: int) -> None:
         read = (some for part in parts for some in read_jobs(broker, part))
-        _check(sum(len(list(zip(*map(some.column, COLUMNS), strict=True))) for some in read), jobs)
+        _check(sum(len(list(zip(*some.values(), strict=True))) for some in read), jobs)
 
     def through_spark(schema: str) -> Callable[[int], None]:
         def read(jobs: int) -> None:

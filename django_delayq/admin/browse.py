@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Final
 from ..core.counts import Counts
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id
-from ..core.inspector import SEARCHED
 from ..core.job_filter import JobFilter
-from ..core.reading import INDEXES, Accepts
+from ..core.reading import INDEXES, SEARCHED, Accepts
 from ..status.text_search import TextSearch
 from .live_filters import filter_of, given_filters
 

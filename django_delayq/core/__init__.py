@@ -31,12 +31,11 @@ from .errors import (
     Retry,
     Verdict,
 )
-from .inspector import Inspector
 from .job import Job, NewJob, Payload, new_id
 from .job_view import JobView
 from .outcomes import Batch, Settlement, Tick, ack, bury, fail, release
 from .queue import Queue
-from .reading import Page
+from .reading import Inspector, Page
 from .redis.connection import Connection, RedisConfig, connect
 from .task import Registry, Task, TaskOptions, registry
 

@@ -2,17 +2,26 @@
 
 A verb for a single id sends a list of one, to the shards in which the id may live. Operations on many jobs
 (:mod:`.bulk`) send lists of one shard.
+
+A morgue record lies in the shard in which its job died. While a queue has more than one epoch, its job may be put back
+only where :mod:`.resharding` allows: in an old shard if the id is live there, otherwise in the present epoch. If that
+is another shard, the content is put there first and the record is deleted afterwards. The request id of both calls
+follows from the record, so that concurrent or repeated calls put nothing back twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import starmap
-from typing import Final
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+from zlib import crc32
 
 from .errors import InvalidJob
-from .job import Generation
-from .records.frames import CHUNK, encode_id, pack_deadline, pack_generation, pack_named
+from .job import Generation, digest_of
+from .job_view import Reply, record_name, split_name
+from .reading import burials, read
+from .records.frames import CHUNK, encode_id, pack, pack_deadline, pack_generation
+from .records.keys import number_of
 from .registry import ShardSet
 from .resharding import visit
 from .times import MAX_DUE_MS
@@ -22,33 +31,10 @@ Name = tuple[bytes, bytes]
 
 #: jobs that one script call removes or moves through the morgue: a few ms, for which all other calls have to wait
 AT_A_TIME: Final = 100
+#: outcome of a job that is not there, or to which the action does not apply
+GONE: Final = "gone"
 #: outcome of a job that is not in this closed shard: another shard has to be asked
-ELSEWHERE: Final = "elsewhere"
-#: outcome that is not counted
-UNCOUNTED: Final = ""
-
-_CANCELLED: Final = {
-    "c": "cancelled",
-    "g": "cancelled",
-    "s": "stopping",
-    "t": "taken",
-    "x": "late",
-    "n": "",
-    "v": ELSEWHERE,
-}
-_CANCELLED_SELECTED: Final = {
-    "c": "cancelled",
-    "g": "ungated",
-    "s": "stopping",
-    "r": "running",
-    "n": "gone",
-    "v": "gone",
-}
-_CANCELLED_WAITING: Final = {"c": "cancelled", "n": UNCOUNTED, "v": UNCOUNTED}
-_MOVED: Final = {"m": "moved", "k": "moved", "t": "taken", "r": "", "n": "", "v": ELSEWHERE}
-_MOVED_SELECTED: Final = {"m": "moved", "r": "running", "n": "gone", "v": "gone"}
-_MOVED_WAITING: Final = {"m": "moved", "k": UNCOUNTED, "r": UNCOUNTED, "n": UNCOUNTED, "v": UNCOUNTED}
-_RETRIED: Final = {"m": "retried", "k": "retried", "r": "running", "n": "gone", "v": "gone"}
+_ELSEWHERE: Final = "elsewhere"
 
 
 class Action:
@@ -56,35 +42,55 @@ class Action:
 
     Args:
         script: its name.
-        outcomes: the outcome of a job for each letter of the reply.
+        outcomes: the outcome of a job for letters of the reply; that of any other is *gone*.
         arguments: those of the script behind the list.
         at_once: most jobs of a call.
     """
 
-    __slots__ = ("arguments", "at_once", "outcomes", "script")
+    __slots__ = ("_arguments", "_at_once", "_outcomes", "_script")
 
     def __init__(self, script: str, outcomes: Mapping[str, str], *arguments: object, at_once: int = CHUNK) -> None:
-        self.script = script
-        self.outcomes = outcomes
-        self.arguments = arguments
-        self.at_once = at_once
+        self._script = script
+        self._outcomes = {**outcomes, "v": _ELSEWHERE}
+        self._arguments = arguments
+        self._at_once = at_once
 
-    def call(self, queue: ShardSet, number: int, entries: bytes, request: bytes | None = None) -> list[str]:
-        """Apply the action to packed entries in a shard; return the outcomes of those that the call reached."""
-        letters: bytes = queue.call(self.script, number, entries, *self.arguments, request=request)
-        return [self.outcomes[letter] for letter in letters.decode()]
+    def call(
+        self, queue: ShardSet, number: int, entries: Iterable[tuple[bytes, ...]], request: bytes | None = None
+    ) -> list[str]:
+        """Apply the action to entries (``lua/lib/each.lua``); return the outcomes of those that the call reached."""
+        frame = b"".join(map(pack, entries))
+        letters: bytes = queue.call(self._script, number, frame, *self.arguments, request=request)
+        return [self._outcomes.get(letter, GONE) for letter in letters.decode()]
+
+    @property
+    def arguments(self) -> tuple[object, ...]:
+        """Arguments of the script behind the list."""
+        return self._arguments
 
     def in_shard(self, queue: ShardSet, number: int, names: Sequence[Name]) -> list[str]:
-        """Apply the action to jobs in a shard; return the outcome of each."""
+        """Apply the action to jobs in the shard where they were read; return the outcome of each.
+
+        A job that is named by its generation is left alone if it ran, was replaced or cancelled meanwhile, and so is a
+        new job under its id.
+        """
         outcomes: list[str] = []
-        while rest := names[len(outcomes) : len(outcomes) + self.at_once]:
-            outcomes += self.call(queue, number, b"".join(starmap(pack_named, rest)))
+        while rest := names[len(outcomes) : len(outcomes) + self._at_once]:
+            found = self.call(queue, number, [(*name, b"") for name in rest])
+            outcomes += [
+                self.elsewhere(queue, *name) if outcome == _ELSEWHERE else outcome
+                for name, outcome in zip(rest, found, strict=False)
+            ]
         return outcomes
+
+    def elsewhere(self, queue: ShardSet, ident: bytes, key: bytes) -> str:
+        """Return the outcome of a job that is not live in the closed shard in which it was read."""
+        return GONE
 
     def anywhere(
         self, queue: ShardSet, ident: str, generation: Generation | None = None, *, request: bytes | None = None
     ) -> str:
-        """Apply the action to one job wherever it is; return the outcome, "" if the queue was deleted.
+        """Apply the action to one job wherever it is; return the outcome.
 
         Args:
             generation: which job of the id; None = any.
@@ -93,47 +99,54 @@ class Action:
         Raises:
             InvalidJob: an invalid id.
         """
-        entry = pack_named(encode_id(ident), *pack_generation(generation))
+        entry = (encode_id(ident), *pack_generation(generation))
 
         def ask(number: int) -> str | None:
-            (outcome,) = self.call(queue, number, entry, request)
-            return None if outcome == ELSEWHERE else outcome
+            (outcome,) = self.call(queue, number, [entry], request)
+            return None if outcome == _ELSEWHERE else outcome
 
-        return visit(queue, ident, ask) or ""
-
-
-# -- look-ups --------------------------------------------------------------------------------------------------------
-
-#: finds jobs: live, gated or ""
-LOCATE: Final = Action("locate", {"l": "live", "g": "gated", "n": "", "v": ELSEWHERE})
+        return visit(queue, ident, ask) or GONE
 
 
-def live_ids(queue: ShardSet, number: int, idents: Sequence[bytes]) -> set[bytes]:
-    """Return the ids that are live in a shard."""
-    places = LOCATE.in_shard(queue, number, [(ident, b"") for ident in idents])
-    return {ident for ident, place in zip(idents, places, strict=True) if place == "live"}
+#: finds jobs: live, gated or gone
+LOCATE: Final = Action("locate", {"l": "live", "g": "gated"})
+
+
+def live_ids(queue: ShardSet, idents: Iterable[bytes], *, before: float = math.inf) -> set[bytes]:
+    """Return the ids that are live; ``before`` = only in epochs before this one."""
+    places: dict[int, set[bytes]] = {}
+    for epoch, shards in queue.epochs:
+        for ident in idents if epoch < before else ():
+            places.setdefault(number_of(epoch, crc32(ident) % shards), set()).add(ident)
+    live: set[bytes] = set()
+    for number, mine in places.items():
+        names = [(ident, b"") for ident in sorted(mine)]
+        found = zip(names, LOCATE.in_shard(queue, number, names), strict=True)
+        live.update(name[0] for name, place in found if place == "live")
+    return live
 
 
 # -- by id or handle -------------------------------------------------------------------------------------------------
 
 
 def cancel(task: str = "", not_after_ms: float | None = None) -> Action:
-    """Return the action of :meth:`Queue.cancel`: cancelled, stopping, taken, late or ""."""
-    return Action("cancel", _CANCELLED, task.encode(), pack_deadline(not_after_ms), b"")
+    """Return the action of :meth:`Queue.cancel`: cancelled, stopping, taken, late or gone."""
+    outcomes = {"c": "cancelled", "g": "cancelled", "s": "stopping", "t": "taken", "x": "late"}
+    return Action("cancel", outcomes, task.encode(), pack_deadline(not_after_ms), b"")
 
 
 def reschedule(task: str = "", *, due_ms: int | None = None, delay_ms: int | None = None) -> Action:
-    """Return the action of :meth:`Queue.reschedule`: moved, taken or "".
+    """Return the action of :meth:`Queue.reschedule`: moved, taken or gone.
 
     Raises:
         InvalidJob: neither or both are given.
     """
-    return Action("reschedule", _MOVED, task.encode(), *_due(due_ms, delay_ms), b"")
+    return Action("reschedule", {"m": "moved", "t": "taken"}, task.encode(), *_due(due_ms, delay_ms), b"")
 
 
 def run_now(task: str = "") -> Action:
-    """Return the action of :meth:`Queue.run_now`: moved, taken or ""."""
-    return Action("reschedule", _MOVED, task.encode(), 0, b"now", b"")
+    """Return the action of :meth:`Queue.run_now`: moved, taken or gone."""
+    return Action("reschedule", {"m": "moved", "k": "moved", "t": "taken"}, task.encode(), 0, b"now", b"")
 
 
 # -- selected jobs, which are changed only if they are still the same generation ------------------------------------
@@ -145,7 +158,8 @@ def cancel_selected() -> Action:
     Outcomes: cancelled, stopping (it is running), ungated (it waited for the end of an attempt, which continues),
     running (it waits for the end of an attempt which has left payloads of its own behind: cancel that one), or gone.
     """
-    return Action("cancel", _CANCELLED_SELECTED, b"", b"", b"selected", at_once=AT_A_TIME)
+    outcomes = {"c": "cancelled", "g": "ungated", "s": "stopping", "r": "running"}
+    return Action("cancel", outcomes, b"", b"", b"selected", at_once=AT_A_TIME)
 
 
 def reschedule_selected(*, due_ms: int | None = None, delay_ms: int | None = None) -> Action:
@@ -159,7 +173,7 @@ def reschedule_selected(*, due_ms: int | None = None, delay_ms: int | None = Non
     ms, relative = _due(due_ms, delay_ms)
     if not 0 <= ms <= MAX_DUE_MS:
         raise InvalidJob(f"a delay or a due time is a number of ms from 0 to {MAX_DUE_MS}, not {ms}")
-    return Action("reschedule", _MOVED_SELECTED, b"", ms, relative, b"")
+    return Action("reschedule", {"m": "moved", "r": "running"}, b"", ms, relative, b"")
 
 
 def retry_failed(delay_ms: int | None = None) -> Action:
@@ -171,43 +185,27 @@ def retry_failed(delay_ms: int | None = None) -> Action:
         delay_ms: delay from now; None = due now, where an overdue job keeps its place.
     """
     ms, mode = (0, b"now") if delay_ms is None else (delay_ms, b"1")
-    return Action("reschedule", _RETRIED, b"", ms, mode, b"failed")
+    return Action("reschedule", {"m": "retried", "k": "retried", "r": "running"}, b"", ms, mode, b"failed")
+
+
+def end_failed(verb: str, outcomes: Mapping[str, str]) -> Action:
+    """Return the action that ends waiting jobs that failed.
+
+    Args:
+        verb: killed (moved to the morgue), or deleted.
+        outcomes: see :class:`Action`.
+    """
+    return Action("end_failed", outcomes, verb, at_once=AT_A_TIME)
 
 
 def kill_failed() -> Action:
     """Return the action that moves waiting jobs that failed to the morgue: buried, running or gone."""
-    return _end_failed("killed", {"d": "buried", "r": "running", "n": "gone"})
+    return end_failed("killed", {"d": "buried", "r": "running"})
 
 
 def delete_failed() -> Action:
     """Return the action that deletes waiting jobs that failed: discarded, running or gone."""
-    return _end_failed("deleted", {"d": "discarded", "r": "running", "n": "gone"})
-
-
-# -- all jobs of a queue ---------------------------------------------------------------------------------------------
-
-
-def cancel_waiting() -> Action:
-    """Return the action that cancels jobs that wait and leaves the others alone: cancelled."""
-    return Action("cancel", _CANCELLED_WAITING, b"", b"", b"waiting", at_once=AT_A_TIME)
-
-
-def run_waiting_now() -> Action:
-    """Return the action that makes jobs that wait due now and leaves the others alone: moved."""
-    return Action("reschedule", _MOVED_WAITING, b"", 0, b"now", b"waiting")
-
-
-def end_failed_before(verb: str, moment: float) -> Action:
-    """Return the action that ends waiting jobs that failed up to a moment (µs); its outcome is the verb.
-
-    Args:
-        verb: killed (moved to the morgue), or deleted.
-    """
-    return _end_failed(verb, {"d": verb, "r": UNCOUNTED, "n": UNCOUNTED}, moment)
-
-
-def _end_failed(verb: str, outcomes: Mapping[str, str], moment: float = float("inf")) -> Action:
-    return Action("end_failed", outcomes, verb, f"{moment:.0f}", at_once=AT_A_TIME)
+    return end_failed("deleted", {"d": "discarded", "r": "running"})
 
 
 def _due(due_ms: int | None, delay_ms: int | None) -> tuple[int, bytes]:
@@ -216,3 +214,153 @@ def _due(due_ms: int | None, delay_ms: int | None) -> tuple[int, bytes]:
     if delay_ms is None and due_ms is not None:
         return due_ms, b"0"
     raise InvalidJob("give either a delay or a due time")
+
+
+# -- jobs of the morgue ----------------------------------------------------------------------------------------------
+
+
+class _Grave(NamedTuple):
+    """Morgue record that a caller means; ``task`` is the name of its task, "" if the body cannot be read."""
+
+    shard: int
+    name: bytes
+    record: bytes
+    task: str
+
+    @property
+    def request(self) -> bytes:
+        """Request id shared by all callers that put the job of this record back."""
+        return digest_of(b"%d" % self.shard, self.name, self.record)
+
+
+class Kick(Action):
+    """Action that moves jobs from the morgue back into the queue: kicked, live (a live job prevents it) or gone.
+
+    Args:
+        delay_ms: delay of the jobs from the moment of each call, a negative one is 0; or
+        per_second: how many jobs fall due in a second,
+        first_ms: from this moment on, Unix ms.
+        replace: replace live plain jobs of the same ids.
+
+    Attributes:
+        due_ms: the delay, or the due time of the next job.
+
+    Raises:
+        InvalidJob: a rate that is not above 0.
+    """
+
+    __slots__ = ("_step", "due_ms")
+
+    def __init__(
+        self,
+        delay_ms: int = 0,
+        *,
+        per_second: float | None = None,
+        first_ms: float = 0.0,
+        replace: bool = False,
+    ) -> None:
+        if per_second is not None and not 0 < per_second < math.inf:
+            raise InvalidJob(f"a pace is a number of jobs per second above 0, not {per_second}")
+        self._step = 0.0 if per_second is None else 1000 / per_second
+        self.due_ms = first_ms if per_second else float(max(0, delay_ms))
+        super().__init__("kick", {"k": "kicked", "l": "live"}, b"1" if replace else b"0", at_once=AT_A_TIME)
+
+    @property
+    def arguments(self) -> tuple[object, ...]:
+        """Arguments of the script: the next call continues at the pace of the one before."""
+        return self.due_ms, b"0" if self._step else b"1", self._step, *self._arguments
+
+    def call(
+        self, queue: ShardSet, number: int, entries: Iterable[tuple[bytes, ...]], request: bytes | None = None
+    ) -> list[str]:
+        """Kick the jobs of entries, see :meth:`Action.call`."""
+        outcomes = super().call(queue, number, entries, request)
+        self.due_ms += outcomes.count("kicked") * self._step
+        return outcomes
+
+    def in_shard(self, queue: ShardSet, number: int, names: Sequence[Name]) -> list[str]:
+        """Kick jobs of a shard, see :meth:`Action.in_shard`; a job that belongs to another shard is put there."""
+        if len(queue.epochs) == 1:
+            return super().in_shard(queue, number, names)
+        return [self.elsewhere(queue, *name) for name in names]  # an id may be live in an older shard
+
+    def elsewhere(self, queue: ShardSet, ident: bytes, key: bytes) -> str:
+        """Put the job of a record back into the shard where it belongs."""
+        while (grave := _find(queue, ident.decode(), key)) is None:
+            if not queue.reload():
+                return GONE
+        return self._bring_back(queue, ident, grave)
+
+    def anywhere(
+        self, queue: ShardSet, ident: str, generation: Generation | None = None, *, request: bytes | None = None
+    ) -> str:
+        """Kick one job wherever it is, see :meth:`Action.anywhere`.
+
+        ``request`` has no effect while the queue has old epochs.
+        """
+        name = encode_id(ident), pack_generation(generation)[0]
+        if len(queue.epochs) == 1:
+            (outcome,) = self.call(queue, queue.homes(ident)[0], [(*name, b"")], request)
+            if outcome in ("kicked", "live"):
+                return outcome
+        return self.elsewhere(queue, *name)
+
+    def _bring_back(self, queue: ShardSet, ident: bytes, grave: _Grave) -> str:
+        name = split_name(grave.name)
+
+        def ask(number: int) -> str | None:
+            if number == grave.shard:
+                (outcome,) = self.call(queue, number, [(*name, b"")])
+            else:
+                (outcome,) = self.call(queue, number, [(*name, grave.record, grave.task.encode())], grave.request)
+                if outcome == "kicked":
+                    _CAME_BACK.call(queue, grave.shard, [(*name, b"")], grave.request)
+            return None if outcome == _ELSEWHERE else outcome
+
+        return visit(queue, ident.decode(), ask) or GONE
+
+
+class Discard(Action):
+    """Action that deletes jobs from the morgue: discarded or gone."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("discard", {"d": "discarded"})
+
+    def anywhere(
+        self, queue: ShardSet, ident: str, generation: Generation | None = None, *, request: bytes | None = None
+    ) -> str:
+        """Delete one morgue record wherever it is; see :meth:`Action.anywhere`."""
+        encoded, key = encode_id(ident), pack_generation(generation)[0]
+        while True:
+            if key or len(queue.epochs) == 1:
+                names = [(number, key) for number in queue.homes(ident)]
+            else:
+                names = [(number, split_name(name)[1]) for number, name in _records(queue, ident, b"")]
+            for number, its_key in names:
+                if self.call(queue, number, [(encoded, its_key, b"")], request) == ["discarded"]:
+                    return "discarded"
+            if not queue.reload():
+                return GONE
+
+
+#: deletes the record of a job that came back in another shard
+_CAME_BACK: Final = Action("discard", {}, b"1")
+
+
+def _find(queue: ShardSet, ident: str, key: bytes) -> _Grave | None:
+    """Return the morgue record of this generation, or the latest of the id, from any epoch."""
+    for number, name in _records(queue, ident, key):
+        frame = read(queue.deployment, queue.name, number, buried=True, members=[name])
+        reply = Reply(queue.name, number, frame, buried=True)
+        if reply.members:
+            return _Grave(number, name, reply.bodies[0], "".join(reply.tasks.values()))
+    return None
+
+
+def _records(queue: ShardSet, ident: str, key: bytes) -> list[tuple[int, bytes]]:
+    """Return shard and name of the record of a generation in each shard, or of those of an id, the latest first."""
+    if key:
+        return [(number, record_name(ident.encode(), key)) for number in queue.homes(ident)]
+    return [(entry.shard, entry.member) for entry in burials(queue, ident)]

@@ -9,9 +9,9 @@ from typing import Unpack
 from . import figures, quotas
 from .deployment import Deployment
 from .figures import Tally
-from .inspector import Inspector
 from .layouts import Layout, QueueLimits
 from .queue import Queue
+from .reading import Inspector
 from .registry import QueueRegistry
 from .resharding import EpochChanges
 from .wake import ChannelWaker, ListWaker, Waker

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from .deployment import Deployment
 from .errors import InvalidJob, QueueUnavailable
+from .records.frames import named, unpack
 from .records.keys import joint
 from .redis.scripts import Call
 from .registry import ShardSet
@@ -26,6 +27,11 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "buried": ("buried",),
     "cancelled": ("cancelled",),
 }
+#: members of a reply that are added up
+_ADDED: Final = (
+    *("ready", "delayed", "reserved", "gated", "failed", "morgue"),
+    *("marks", "quarantine", "begun", "parked"),
+)
 
 
 class Starving(NamedTuple):
@@ -47,8 +53,7 @@ class Counts:
     gated: int = 0
     failed: int = 0
     morgue: int = 0
-    oldest_due_ms: float | None = None
-    #: the same for each priority that was ever used
+    #: due time of the most overdue job of each priority that was ever used; None = none waits
     oldest_due_ms_of: dict[int, float | None] = field(default_factory=dict)
     #: completion marks of durable jobs that no worker has processed yet
     marks: int = 0
@@ -88,7 +93,7 @@ class Counts:
     @property
     def lag_seconds(self) -> float:
         """Seconds by which the most overdue job is late, without those that wait for quarantine or a free permit."""
-        return _lag(self.now_ms, self.oldest_due_ms)
+        return max(self.lag_by_priority.values(), default=0.0)
 
     @property
     def lag_by_priority(self) -> dict[int, float]:
@@ -100,42 +105,32 @@ class Counts:
         return sum(self.counters.get(name, 0) for name in GROUPS[group])
 
     @classmethod
-    def joint(cls, queue: str, answers: Iterable[Sequence[Any]]) -> Counts:
+    def joint(cls, queue: str, answers: Iterable[Mapping[str, Any]]) -> Counts:
         """Return the joint counts of the shards with these replies."""
         counts = cls(queue)
         for answer in answers:
             counts.add(answer)
         return counts
 
-    def add(self, answer: Sequence[Any]) -> None:
+    def add(self, answer: Mapping[str, Any]) -> None:
         """Add the reply of ``stats.lua`` for one shard."""
-        now_ms, ready, delayed, reserved, gated, failed, morgue, heads, _deadline, hold, marks, *rest = answer
-        quarantine, begun, parked, due, *counters = rest
+        now_ms, ready, delayed, heads = (answer[name] for name in ("now", "ready", "delayed", "oldest"))
+        for name in _ADDED:
+            setattr(self, name, getattr(self, name) + answer[name])
         self.now_ms = max(self.now_ms, float(now_ms))
-        self.ready += ready
-        self.delayed += delayed
-        self.reserved += reserved
-        self.gated += gated
-        self.failed += failed
-        self.morgue += morgue
-        self.marks += marks
-        self.quarantine += quarantine
-        self.begun += begun
-        self.parked += parked
-        self.hold_ms = max(self.hold_ms, float(hold) - float(now_ms))
+        self.hold_ms = max(self.hold_ms, float(answer["hold"] - now_ms))
         due_ms_of = {
-            priority: float(oldest) // 1000 if float(oldest) >= 0 else None
+            priority: float(oldest // 1000) if oldest >= 0 else None
             for priority, oldest in zip(heads[::2], heads[1::2], strict=True)
         }
-        starving = starving_of({priority: _lag(float(now_ms), due_ms) for priority, due_ms in due_ms_of.items()})
+        starving = starving_of({priority: _lag(now_ms, due_ms) for priority, due_ms in due_ms_of.items()})
         self.starving = max(filter(None, (self.starving, starving)), key=attrgetter("seconds"), default=None)
         for priority, due_ms in due_ms_of.items():
             self.oldest_due_ms_of[priority] = _earlier(self.oldest_due_ms_of.get(priority), due_ms)
-            self.oldest_due_ms = _earlier(self.oldest_due_ms, due_ms)
-        bins = [later - sooner for sooner, later in pairwise((0, ready, *due, ready + delayed))]
+        bins = [later - sooner for sooner, later in pairwise((0, ready, *answer["due"], ready + delayed))]
         before = self.backlog if len(self.backlog) == len(bins) else (0,) * len(bins)
         self.backlog = tuple(map(sum, zip(before, bins, strict=True)))
-        for name, value in zip(counters[::2], counters[1::2], strict=True):
+        for name, value in zip(answer["counters"][::2], answer["counters"][1::2], strict=True):
             self.counters[name.decode()] = self.counters.get(name.decode(), 0) + int(value)
 
 
@@ -192,7 +187,8 @@ def read_stats(
         for start in range(0, len(shards), together)
     ]
     answers = deployment.scripts.call_many(calls, partial=partial)
-    return list(chain.from_iterable([one] if isinstance(one, QueueUnavailable) else one for one in answers))
+    lists = ([one] if isinstance(one, QueueUnavailable) else map(named, unpack(one)) for one in answers)
+    return list(chain.from_iterable(lists))
 
 
 def count_shards(queue: ShardSet, numbers: Sequence[int]) -> Counts:

@@ -16,11 +16,11 @@ from itertools import islice
 from typing import Any, Final
 
 from . import quotas
+from .actions import live_ids
 from .broker import Broker
 from .bulk import Progress
 from .counts import count_shards
 from .errors import QueueUnavailable
-from .morgue import live_in_older
 from .queue import Queue
 from .records.frames import is_mark, pack
 from .records.keys import DUE_KEYS, MAX_SHARDS
@@ -208,12 +208,13 @@ class _ShardCheck:
 
     def _check_epochs(self) -> None:
         """Check that no id lives in an older epoch, too. Only an operator can decide which one is right."""
-        if self._shard.number // MAX_SHARDS == self._queue.epochs[0][0]:
+        epoch = self._shard.number // MAX_SHARDS
+        if epoch == self._queue.epochs[0][0]:
             return
         for chunk in _chunks(self._members("body")):
             # No false alarm in a busy system: older shards are closed, so an id that is live there has been live all
             # the time.
-            for ident in live_in_older(self._queue, self._shard.number, chunk):
+            for ident in live_ids(self._queue, chunk, before=epoch):
                 self._add("live in two epochs", ident)
 
     def _add(self, violation: str, subject: bytes | None = None, *, repaired: bool = False) -> None:

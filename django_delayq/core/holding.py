@@ -279,12 +279,11 @@ def _leases(queue: ShardSet, number: int, offset: int, limit: int, *, only_expir
         queue.name,
         number,
         index=SHARD_KEYS.index("lease") + 1,
-        place="r",
         skip=offset,
         limit=limit,
         expired=only_expired,
     )
-    return [view.job for view in Reply(queue.name, number, frame, buried=False, place="r").views()]
+    return [view.job for view in Reply(queue.name, number, frame).views()]
 
 
 def _serving(which: Which, allowances: Sequence[Allowance]) -> tuple[bytes, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from .errors import InvalidJob
-from .inputs import short
+from .inputs import check_int, check_number, short
 from .job import MAX_ID_BYTES
 from .job_view import JobView
 
@@ -16,8 +16,18 @@ Bound: TypeAlias = float | str | None
 
 #: maximum length of a text to find, and of a task's name, in bytes
 MOST_TEXT_BYTES: Final = 1000
+#: largest number that is exact as a double, and its negative the smallest one
+LARGEST: Final = 2**53 - 1
+_MOST_FAILURES: Final = 2**31 - 1
 #: sorts behind every continuation of a prefix
 _END: Final = "\U0010ffff" * (MAX_ID_BYTES // 4 + 1)
+#: order of a place -> the conditions that are ranges of it
+_OF_ORDER: Final = {
+    "due": ("due_from_ms", "due_before_ms"),
+    "updated": ("buried_from_ms", "buried_before_ms"),  # in the morgue
+    "failures": ("failures", "failures_to"),
+    "id": ("prefix", "id_from", "id_to"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +69,17 @@ class JobFilter:
             _check_text(name, getattr(self, name), most)
         for name in ("prefix", "id_from", "id_to"):
             _check_text(name, getattr(self, name), MAX_ID_BYTES)
-        for name in ("due_from_ms", "due_before_ms", "buried_from_ms", "buried_before_ms"):
-            _check_moment(name, getattr(self, name))
+        for name in (*_OF_ORDER["due"], *_OF_ORDER["updated"]):
+            if (moment := getattr(self, name)) is not None:
+                check_number(name, moment, -LARGEST, LARGEST, unit="Unix ms")
         if self.id_to and self.id_from > self.id_to:
             raise InvalidJob(
                 f"no id lies between {short(self.id_from)} and {short(self.id_to)}; exchange id_from and id_to"
             )
-        _check_failures("failures", self.failures)
-        if self.failures_to is not None:
-            _check_failures("failures_to", self.failures_to)
-            if self.failures > self.failures_to:
-                given = f"at least {self.failures} and at most {self.failures_to}"
-                raise InvalidJob(f"no job has failed {given} times; exchange failures and failures_to")
+        least = check_int("failures", self.failures, 0, _MOST_FAILURES)
+        if self.failures_to is not None and check_int("failures_to", self.failures_to, 0, _MOST_FAILURES) < least:
+            given = f"at least {self.failures} and at most {self.failures_to}"
+            raise InvalidJob(f"no job has failed {given} times; exchange failures and failures_to")
 
     @property
     def is_empty(self) -> bool:
@@ -79,18 +88,17 @@ class JobFilter:
 
     def is_range_of(self, by: str) -> bool:
         """Return True if the range of an order (:meth:`bounds`) has just the jobs that meet the conditions."""
-        bounded = {
-            "due": ("due_from_ms", "due_before_ms"),
-            "updated": ("buried_from_ms", "buried_before_ms"),
-            "failures": ("failures", "failures_to"),
-            "id": ("prefix", "id_from", "id_to"),
-        }
-        return replace(self, **{name: getattr(EVERY_JOB, name) for name in bounded.get(by, ())}).is_empty
+        return self._without(by).is_empty
 
-    @property
-    def needles(self) -> tuple[str, ...]:
-        """Forms in which the text may be stored: in JSON, quotes, backslashes and line ends are escaped."""
-        return tuple(dict.fromkeys((self.text, json.dumps(self.text, ensure_ascii=False)[1:-1])))
+    def _without(self, by: str) -> JobFilter:
+        """Return the conditions that are no range of an order."""
+        return replace(self, **{name: getattr(EVERY_JOB, name) for name in _OF_ORDER.get(by, ())})
+
+    def finds(self, view: JobView) -> bool:
+        """Return True if the text is in what is stored of a job."""
+        # In JSON, quotes, backslashes and line ends are escaped.
+        forms = {self.text.casefold(), json.dumps(self.text, ensure_ascii=False)[1:-1].casefold()}
+        return any(form in text.casefold() for text in view.texts() for form in forms)
 
     def holds(self, view: JobView) -> bool:
         """Return True if a job meets the conditions, except for the text."""
@@ -100,30 +108,17 @@ class JobFilter:
             and view.id.startswith(self.prefix)
             and self.id_from <= view.id
             and (not self.id_to or view.id <= self.id_to)
-            and (self.due_from_ms is None or self.due_from_ms <= view.due_ms)
-            and (self.due_before_ms is None or view.due_ms < self.due_before_ms)
+            and is_between(self.due_from_ms, view.due_ms, self.due_before_ms)
             and self.failures <= job.failures
             and (self.failures_to is None or job.failures <= self.failures_to)
             and not (self.never_started and job.reserves)
-            and (not self._has_burial or self._holds_burial(view.buried_ms))
-        )
-
-    def _holds_burial(self, buried_ms: float | None) -> bool:
-        return (
-            buried_ms is not None
-            and (self.buried_from_ms is None or self.buried_from_ms <= buried_ms)
-            and (self.buried_before_ms is None or buried_ms < self.buried_before_ms)
+            and is_between(self.buried_from_ms, view.buried_ms, self.buried_before_ms)
         )
 
     def best_order(self, place: str, orders: tuple[str, ...]) -> str:
         """Return the order of a place whose index excludes most jobs; the first one if none does."""
-        restricted = {
-            "due": self._has_due,
-            "updated": place == "morgue" and self._has_burial,
-            "failures": self.failures > 0 or self.failures_to is not None,
-            "id": bool(self.prefix or self.id_from or self.id_to),
-        }
-        return next((by for by in orders if restricted.get(by)), orders[0])
+        usable = (by for by in orders if by != "updated" or place == "morgue")
+        return next((by for by in usable if self._without(by) != self), orders[0])
 
     def bounds(self, by: str) -> tuple[Bound, Bound]:
         """Return the ends of the range in an order that holds all jobs which meet the conditions."""
@@ -138,13 +133,12 @@ class JobFilter:
             return max(self.prefix, self.id_from) or None, min(lasts, default=None)
         return None, None
 
-    @property
-    def _has_due(self) -> bool:
-        return self.due_from_ms is not None or self.due_before_ms is not None
 
-    @property
-    def _has_burial(self) -> bool:
-        return self.buried_from_ms is not None or self.buried_before_ms is not None
+def is_between(first: float | None, ms: float | None, before: float | None) -> bool:
+    """Return True if a moment is in a range; None is only in one without bounds."""
+    if ms is None:
+        return first is None and before is None
+    return (first is None or first <= ms) and (before is None or ms < before)
 
 
 def _last_before(ms: float | None) -> int | None:
@@ -159,17 +153,6 @@ def _check_text(name: str, value: object, most: int) -> None:
         valid = False
     if not valid:
         raise InvalidJob(f"{name} is a text of up to {most} bytes without \\0, not {short(value)}; give a shorter part")
-
-
-def _check_failures(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
-        raise InvalidJob(f"{name} is a number of failed attempts, 0 or more, not {short(value)}")
-
-
-def _check_moment(name: str, value: object) -> None:
-    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**53):
-        return
-    raise InvalidJob(f"{name} is a moment in Unix milliseconds, not {short(value)}")
 
 
 #: met by every job

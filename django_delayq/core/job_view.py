@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import repeat, starmap
 from typing import Any, Final
 
 from .codec import decode_args, readable
@@ -19,7 +18,6 @@ from .records.frames import (
     names_of,
     state_of,
     unpack,
-    unpack_body,
     unpack_payload,
     unpack_state,
 )
@@ -174,26 +172,6 @@ class JobView:
 # -- decoding --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class FreshJobs:
-    """Jobs that nobody has reserved or changed since they were scheduled, field by field; the last six as in bodies.
-
-    Attributes:
-        first: the first of them; in all other fields they are like it.
-    """
-
-    first: JobView
-    members: Sequence[bytes]
-    moments: Sequence[bytes]
-    payload_counts: Sequence[int]
-    priorities: Sequence[int]
-    merged: Sequence[bool]
-    keys: Sequence[bytes]
-    tasks: Sequence[str]
-    options: Sequence[bytes]
-    args: Sequence[bytes]
-
-
 class Reply:
     """Jobs in a reply of ``read.lua``, decoded on request.
 
@@ -201,111 +179,77 @@ class Reply:
         queue, shard: where it comes from.
         frame: the reply.
         buried: True if these are morgue records.
-        place: w or r, if all jobs wait or are reserved.
 
     Attributes:
         more: True if jobs of the range are left.
         looked_at: how many of the requested members the reply covers.
+        tasks: number -> name of the tasks in the bodies.
         members: the names of the jobs in their index.
+        bodies: the stored bodies, of the morgue the records; b"" = there is none.
         moments: their due times, deadlines, or scores in the index, as Redis has them.
+        extras: member -> what else its job has; a waiting job that nobody has reserved or changed has nothing.
     """
 
-    def __init__(self, queue: str, shard: int, frame: bytes, *, buried: bool, place: str = "") -> None:
-        self.more, self.looked_at, self._now_ms, names, columns = unpack(frame)
+    def __init__(self, queue: str, shard: int, frame: bytes, *, buried: bool = False) -> None:
         self._queue = queue
         self._shard = shard
         self._buried = buried
-        self._tasks = names_of(names)
-        members, bodies, moments, places, states, gates, counts, left_out, gated_left_out = columns
-        self.members: Sequence[bytes] = members
-        self.moments: Sequence[bytes] = moments
-        self._rows = list(
-            zip(
-                members,
-                bodies,
-                moments,
-                places or repeat(place.encode()),
-                states or repeat(b""),
-                gates or repeat(b""),
-                counts or repeat(0),
-                left_out or repeat(0),
-                gated_left_out or repeat(0),
-                strict=False,
-            )
-        )
+        self.members: Sequence[bytes]
+        self.bodies: Sequence[bytes]
+        self.moments: Sequence[bytes]
+        self.more, self.looked_at, self._now_ms, tasks, self.members, self.bodies, self.moments, extras = unpack(frame)
+        self.tasks = names_of(tasks)
+        self.extras: dict[bytes, dict[bytes, Any]] = dict(extras)
 
     def views(self) -> list[JobView]:
         """Return the jobs."""
-        return list(starmap(self._record if self._buried else self._live, self._rows))
+        return list(map(self.view, range(len(self.members))))
 
-    def waiting(self) -> tuple[FreshJobs | None, list[JobView]]:
-        """Return the jobs of a place where all wait: fresh ones, which takes much less time, and the others."""
-        fresh: list[tuple[Any, ...]] = []
-        others: list[tuple[Any, ...]] = []
-        for row in self._rows:
-            _, body, _, _, state, gate, *_ = row
-            (fresh if body and not state and not gate else others).append(row)
-        try:
-            bodies = [unpack_body(row[1], self._tasks) for row in fresh]
-        except Undecodable:
-            return None, self.views()
-        jobs = None
-        if fresh:
-            members, _, moments, _, _, _, counts, *_ = zip(*fresh, strict=True)
-            jobs = FreshJobs(self._live(*fresh[0]), members, moments, counts, *zip(*bodies, strict=True))
-        return jobs, list(starmap(self._live, others))
+    def view(self, place: int) -> JobView:
+        """Return one job."""
+        member = self.members[place]
+        extra = self.extras.get(member, {})
+        left_out = extra.get(b"left_out", 0)
+        if self._buried:
+            view = self._record(member, self.bodies[place])
+        else:
+            view = self._live(member, self.bodies[place], float(self.moments[place]), extra)
+        if left_out:
+            view.left_out, view.job.args = left_out, b""
+        return view
 
     def _job_of(self, ident: bytes, body: bytes, state: State, due_us: float) -> tuple[Job, str]:
-        return job_of(self._queue, self._shard, ident.decode(errors="replace"), body, self._tasks, state, due_us)
+        return job_of(self._queue, self._shard, ident.decode(errors="replace"), body, self.tasks, state, due_us)
 
-    def _live(
-        self,
-        ident: bytes,
-        body: bytes | None,
-        score: bytes,
-        place: bytes,
-        packed: bytes,
-        gate: bytes,
-        count: int,
-        left_out: int,
-        gated_left_out: int,
-    ) -> JobView:
+    def _live(self, ident: bytes, body: bytes, moment: float, extra: Mapping[bytes, Any]) -> JobView:
         """Return a live job."""
-        problem, moment, reserved = "", float(score), place == b"r"
+        place = extra.get(b"place", b"w")
+        problem, reserved = "", place == b"r"
         try:
-            state = unpack_state(packed)
-            job, broken = self._job_of(ident, body or b"", state, state.due_us if reserved else moment)
+            state = unpack_state(extra.get(b"state", b""))
+            job, broken = self._job_of(ident, body, state, state.due_us if reserved else moment)
         except _BROKEN as error:
             problem, state = f"the job's state cannot be read: {error}", NO_STATE
-            job, broken = self._job_of(ident, body or b"", state, 0 if reserved else moment)
-        view = JobView(
-            job, "reserved" if reserved else "ready" if job.due_ms <= self._now_ms else "delayed", job.due_ms
-        )
-        view.read_ms, view.payload_count, view.broken = self._now_ms, count, broken or problem
+            job, broken = self._job_of(ident, body, state, 0 if reserved else moment)
+        where = ("reserved" if reserved else "ready" if job.due_ms <= self._now_ms else "delayed") if place else ""
+        view = JobView(job, where, job.due_ms, read_ms=self._now_ms, broken=broken or problem)
+        view.payload_count = extra.get(b"payloads", 0)
         if reserved:
             view.deadline_ms = job.deadline_ms = int(max(-FARTHEST, min(moment, FARTHEST)))
             view.taken = len(state.taken)
-        elif not place:
-            view.state = ""
-        if left_out:
-            view.left_out, job.args = left_out, b""
-        if gate:
-            self._add_gated(view, ident, gate, gated_left_out)
+        if gate := extra.get(b"gate"):
+            due_us = struct.unpack_from("<d", gate)[0] if len(gate) >= 8 else NEVER
+            view.gated, view.gated_broken = self._job_of(ident, gate[8:], NO_STATE, due_us)
+            view.gated_due_ms, view.gated_left_out = view.gated.due_ms, extra.get(b"gated_left_out", 0)
+            if view.gated_left_out:
+                view.gated.args = b""
         return view
 
-    def _add_gated(self, view: JobView, ident: bytes, gate: bytes, left_out: int) -> None:
-        due_us = struct.unpack_from("<d", gate)[0] if len(gate) >= 8 else NEVER
-        view.gated, view.gated_broken = self._job_of(ident, gate[8:], NO_STATE, due_us)
-        view.gated_due_ms, view.gated_left_out = view.gated.due_ms, left_out
-        if left_out:
-            view.gated.args = b""
-
-    def _record(self, name: bytes, packed: bytes | None, *row: Any) -> JobView:
+    def _record(self, name: bytes, packed: bytes) -> JobView:
         """Return a job of the morgue (``lua/lib/grave.lua``)."""
-        left_out: int = row[5]
         ident, key = split_name(name)
         try:
-            stored = unpack(packed or b"")
+            stored = unpack(packed)
             texts = [stored[text].decode(errors="replace") for text in (b"outcome", b"reason", b"error_class")]
             payloads = stored.get(b"payloads", [])  # their number, if they were left out
             count = payloads if isinstance(payloads, int) else len(payloads)
@@ -313,17 +257,15 @@ class Reply:
             job, broken = self._job_of(ident, stored[b"body"], state_of(stored), stored[b"due"])
             buried_us = max(-NEVER, min(stored[b"buried_at"], NEVER))
         except _BROKEN as error:
-            job, _ = self._job_of(ident, packed or b"", NO_STATE, NEVER)
+            job, _ = self._job_of(ident, packed, NO_STATE, NEVER)
             job.key = key
             return JobView(job, "morgue", job.due_ms, broken=f"the morgue's record cannot be read: {error}")
         job.key = key
-        view = JobView(job, "morgue", job.due_ms, read_ms=self._now_ms, left_out=left_out, broken=broken)
+        view = JobView(job, "morgue", job.due_ms, read_ms=self._now_ms, broken=broken)
         view.buried_ms = int(buried_us // 1000)
         view.outcome, view.reason, view.error_class = texts
         if job.merged:
             view.payload_count, view.payloads = count, tuple(whole)
-        if left_out:
-            job.args = b""
         return view
 
 

@@ -16,14 +16,13 @@ from functools import partial
 from typing import Any
 from zlib import crc32
 
-from . import actions, holding
-from .actions import live_ids
+from . import actions, holding, reading
+from .actions import GONE, Action, live_ids
 from .errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
 from .figures import Tally
 from .job import Generation, NewJob, new_key, request_for
 from .layouts import Layout
 from .many import JobSender, RoomWait, check_together
-from .morgue import Discard, Kick, KickPace
 from .outcomes import (
     CLOSED_LETTER,
     CLOSED_REPLY,
@@ -82,6 +81,9 @@ class Queue(ShardSet):
     held_by = holding.held_by
     leases = holding.leases
     batch_of = holding.batch_of
+
+    #: return the state of a job: live (it waits or runs), gated (behind an attempt of another one), or ""
+    locate = reading.locate
 
     # -- verbs of dispatchers ------------------------------------------------------------------------------------------
 
@@ -398,7 +400,7 @@ class Queue(ShardSet):
 
     def _kick_old(self, ident: str) -> bool:
         """Return True if a job that is not live was kicked from the morgue of an old epoch."""
-        if len(self.epochs) == 1 or any(live_ids(self, number, [ident.encode()]) for number in self.homes(ident)):
+        if len(self.epochs) == 1 or live_ids(self, [ident.encode()]):
             return False
         return self.kick(ident) == "kicked"
 
@@ -427,7 +429,7 @@ class Queue(ShardSet):
         Raises:
             IdTaken: the live job of this id belongs to a task other than ``task``.
         """
-        return self._act(actions.cancel(task, not_after_ms), ident, task, generation, request)
+        return self._act(actions.cancel(task, not_after_ms), ident, task, generation=generation, request=request)
 
     def reschedule(
         self,
@@ -451,7 +453,7 @@ class Queue(ShardSet):
             IdTaken: the live job of this id belongs to a task other than ``task``.
         """
         action = actions.reschedule(task, due_ms=due_ms, delay_ms=delay_ms)
-        return self._act(action, ident, task, generation, request) == "moved"
+        return self._act(action, ident, task, generation=generation, request=request) == "moved"
 
     def run_now(
         self, ident: str, *, task: str = "", generation: Generation | None = None, request: bytes | None = None
@@ -464,11 +466,7 @@ class Queue(ShardSet):
         Raises:
             IdTaken: the live job of this id belongs to a task other than ``task``.
         """
-        return self._act(actions.run_now(task), ident, task, generation, request) == "moved"
-
-    def locate(self, ident: str, generation: Generation) -> str:
-        """Return the state of a job: live (it waits or runs), gated (behind an attempt of another one), or ""."""
-        return actions.LOCATE.anywhere(self, ident, generation)
+        return self._act(actions.run_now(task), ident, task, generation=generation, request=request) == "moved"
 
     def kick(
         self,
@@ -489,22 +487,21 @@ class Queue(ShardSet):
         Returns:
             kicked, live (a live job prevents it) or "" (no such record).
         """
-        kick = Kick(KickPace.of(delay_ms), replace=replace)
-        outcome = kick.anywhere(self, ident, Generation((key,)) if key else None, request=request)
-        return "" if outcome == "gone" else outcome
+        generation = Generation((key,)) if key else None
+        return self._act(actions.Kick(delay_ms, replace=replace), ident, generation=generation, request=request)
 
     def discard(self, ident: str, *, key: bytes | None = None, request: bytes | None = None) -> bool:
         """Delete a job from the morgue; return False if it is not there. For the arguments see :meth:`kick`."""
         generation = Generation((key,)) if key else None
-        return Discard().anywhere(self, ident, generation, request=request) == "discarded"
+        return self._act(actions.Discard(), ident, generation=generation, request=request) == "discarded"
 
     def _act(
-        self, action: actions.Action, ident: str, task: str, generation: Generation | None, request: bytes | None
+        self, action: Action, ident: str, task: str = "", *, generation: Generation | None, request: bytes | None
     ) -> str:
         outcome = action.anywhere(self, ident, generation, request=request)
         if outcome == "taken":
             raise IdTaken(f"id {ident!r} in queue {self.name!r} belongs to a live job of another task, not to {task!r}")
-        return outcome
+        return "" if outcome == GONE else outcome
 
 
 def _is_nowhere(new: NewJob) -> bool:

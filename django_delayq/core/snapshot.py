@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
-
-import msgpack
+from typing import Any, Final, TypeAlias
 
 from .deployment import Deployment
 from .errors import InvalidJob
-from .job import MAX_ID_BYTES, PRIORITIES
-from .job_view import FARTHEST, FreshJobs, JobView, Reply, split_name
-from .reading import Range, read
-from .records.frames import CHUNK
+from .job import MAX_ID_BYTES, Undecodable
+from .job_filter import is_between
+from .job_view import FARTHEST, JobView, Reply, split_name
+from .reading import bounds_of, read
+from .records.frames import CHUNK, unpack, unpack_body
 from .records.keys import DUE_KEYS, SHARD_KEYS
 from .redis.scripts import clear_errors
 
@@ -28,11 +28,12 @@ from .redis.scripts import clear_errors
 PLACES: Final = ("waiting", "reserved", "gated", "morgue")
 #: place -> columns that its index has; gated content is found only through its lease
 INDEXED: Final[Mapping[str, frozenset[str]]] = {
-    "waiting": frozenset({"id", "due", "priority"}),
+    "waiting": frozenset({"id", "due"}),
     "reserved": frozenset({"id", "lease_until"}),
     "gated": frozenset(),
     "morgue": frozenset({"id", "buried_at"}),
 }
+_INDEXES: Final[Mapping[str, tuple[str, ...]]] = {"waiting": DUE_KEYS, "morgue": ("morgue",)}
 #: entries of an index in one call; they take Redis about 1 ms
 PAGE: Final = 2000
 #: arguments up to this size are included even if they are not requested
@@ -56,20 +57,11 @@ class Part:
     idents: tuple[str, ...] | None = None
     args: bool = True
 
-    def holds(self, due: int | None) -> bool:
-        """Return True if a due time is within the bounds; without bounds, None is, too."""
-        if due is None:
-            return self.low is None and self.high is None
-        return (self.low is None or self.low <= due) and (self.high is None or due < self.high)
-
-    def bounds(self) -> dict[str, bytes | None]:
+    def bounds(self) -> dict[str, Any]:
         """Return the bounds of the due time in the index of a place that has them, as ``read.lua`` takes them."""
         if self.place != "waiting":
             return {}
-        return {
-            name: None if due is None else b"(%d" % (due * 1000)
-            for name, due in (("low", self.low), ("high", self.high))
-        }
+        return bounds_of("due", (self.low, None if self.high is None else self.high - 1))
 
 
 @dataclass(slots=True)
@@ -77,7 +69,6 @@ class Entries:
     """Entries of an index. Scores are µs (waiting: due, morgue: buried) or ms (reserved: end of the lease)."""
 
     part: Part
-    priority: int | None
     ids: Sequence[bytes]
     scores: Sequence[float]
 
@@ -85,7 +76,7 @@ class Entries:
     def joined(cls, pages: Sequence[Entries]) -> Entries:
         """Join pages of one index into one."""
         ids = [ident for page in pages for ident in page.ids]
-        return cls(pages[0].part, pages[0].priority, ids, [score for page in pages for score in page.scores])
+        return cls(pages[0].part, ids, [score for page in pages for score in page.scores])
 
     def idents(self) -> list[str]:
         """Return the ids of the entries."""
@@ -164,39 +155,45 @@ COLUMNS: Final[Mapping[str, Callable[[JobView], Any]]] = {
     "payloads": lambda view: view.payload_count if view.job.merged else None,
 }
 
-#: columns in which fresh jobs differ
-_OF_FRESH: Final[Mapping[str, Callable[[FreshJobs], Iterable[Any]]]] = {
-    "id": lambda jobs: [member.decode(errors="replace") for member in jobs.members],
-    "task": lambda jobs: jobs.tasks,
-    "due": lambda jobs: _times(map(float, jobs.moments), 1000),
-    "priority": lambda jobs: jobs.priorities,
-    "args": lambda jobs: [None if merged else args for merged, args in zip(jobs.merged, jobs.args, strict=True)],
-    "context": lambda jobs: map(_context, jobs.options),
-    "key": lambda jobs: [key.hex() for key in jobs.keys],
-    "payloads": lambda jobs: [
-        count if merged else None for merged, count in zip(jobs.merged, jobs.payload_counts, strict=True)
-    ],
-}
+#: jobs of a place: name of a column -> a value for each job, in the same order
+Columns: TypeAlias = dict[str, list[Any]]
 
 
-@dataclass(slots=True)
-class Columns:
-    """Jobs of a place, in columns."""
+def _columns_of(views: Sequence[JobView]) -> Columns:
+    return {name: list(map(value_of, views)) for name, value_of in COLUMNS.items()}
 
-    fresh: FreshJobs | None
-    others: Sequence[JobView]
 
-    def __len__(self) -> int:
-        return len(self.others) + (len(self.fresh.members) if self.fresh else 0)
+def _waiting_columns(reply: Reply) -> Iterator[Columns]:
+    """Yield the columns of waiting jobs: first of those that have nothing but a body, which takes much less time."""
+    places = range(len(reply.members))
+    fresh = [place for place in places if reply.bodies[place] and reply.members[place] not in reply.extras]
+    others: Iterable[int] = places
+    if fresh:
+        with suppress(Undecodable):
+            yield _fresh_columns(reply, fresh)
+            others = sorted({*places}.difference(fresh))
+    if others:
+        yield _columns_of(list(map(reply.view, others)))
 
-    def column(self, name: str) -> list[Any]:
-        """Return a value for each job, of one of :data:`COLUMNS`; the jobs have the same order in each column."""
-        values: Iterable[Any] = ()
-        if self.fresh is not None:
-            of_fresh = _OF_FRESH.get(name)
-            same = COLUMNS[name]
-            values = of_fresh(self.fresh) if of_fresh else [same(self.fresh.first)] * len(self.fresh.members)
-        return [*values, *map(COLUMNS[name], self.others)]
+
+def _fresh_columns(reply: Reply, places: Sequence[int]) -> Columns:
+    """Return the columns of jobs that have nothing but a body.
+
+    Raises:
+        Undecodable: a body cannot be read.
+    """
+    bodies = [unpack_body(reply.bodies[place], reply.tasks) for place in places]
+    priorities, _, keys, tasks, options, args = map(list, zip(*bodies, strict=True))
+    same = _columns_of([reply.view(places[0])])
+    return {name: values * len(places) for name, values in same.items()} | {
+        "id": [reply.members[place].decode(errors="replace") for place in places],
+        "task": tasks,
+        "due": _times([float(reply.moments[place]) for place in places], 1000),
+        "priority": priorities,
+        "args": args,
+        "context": list(map(_context, options)),
+        "key": [key.hex() for key in keys],
+    }
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -211,16 +208,18 @@ def read_entries(deployment: Deployment, part: Part, *, page: int = PAGE) -> Ite
     if part.place not in PLACES or not INDEXED[part.place] or part.idents is not None:
         raise InvalidJob(f"no index has these jobs of {part.place!r} alone; use read_jobs()")
     if part.place == "reserved":
-        yield from (Entries(part, None, list(ends), list(ends.values())) for ends in _scan(deployment, part))
+        yield from (Entries(part, list(ends), list(ends.values())) for ends in _scan(deployment, part))
         return
-    for index, priority in _indexes(part.place):
-        for members, texts in _index_pages(deployment, part, index, page):
-            scores = list(map(float, texts))
-            if part.place == "waiting" and priority is None:
-                yield from _entries_by_priority(deployment, part, members, scores)
-            else:
+    for index in _INDEXES[part.place]:
+        wanted: dict[str, Any] = {"index": SHARD_KEYS.index(index) + 1, "limit": page, "names": True, **part.bounds()}
+        more = True
+        while more:
+            more, found = unpack(read(deployment, part.queue, part.shard, **wanted))
+            if found:
+                members, scores = found[::2], list(map(float, found[1::2]))
                 ids = [split_name(member)[0] for member in members] if part.place == "morgue" else members
-                yield Entries(part, priority, ids, scores)
+                yield Entries(part, ids, scores)
+                wanted["after"] = (found[-1], found[-2])
 
 
 def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterator[Columns]:
@@ -231,21 +230,17 @@ def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterat
     """
     if part.place not in PLACES:
         raise InvalidJob(f"{part.place!r} is no place of a job; use some of {', '.join(PLACES)}")
-    bounded = part.low is not None or part.high is not None
     for reply in _replies(deployment, part, fetch):
         if part.place == "waiting" and part.idents is None:
-            if reply.members:
-                yield Columns(*reply.waiting())
+            yield from _waiting_columns(reply)
             continue
         views: Iterable[JobView] = reply.views()
         if part.place == "gated":
             views = (view.behind() for view in views if view.gated is not None)
         elif part.place == "reserved" or part.idents is not None:
             views = (view for view in views if _place_of(view) == part.place)
-        if bounded:
-            views = (view for view in views if part.holds(_moment(view.due_ms)))
-        if found := list(views):
-            yield Columns(None, found)
+        if found := [view for view in views if is_between(part.low, _moment(view.due_ms), part.high)]:
+            yield _columns_of(found)
 
 
 def _place_of(view: JobView) -> str:
@@ -259,13 +254,13 @@ def _replies(deployment: Deployment, part: Part, fetch: int) -> Iterator[Reply]:
             yield from _pages(deployment, part, fetch, index="morgue")
         else:
             for name in _names(part.idents):
-                bounds = Range("id", name.decode(), name.decode()).arguments()
+                bounds = bounds_of("id", (name.decode(), name.decode()))
                 yield from _pages(deployment, part, fetch, index="morgue_id", **bounds)
     elif part.idents is not None:
         yield from _looked_up(deployment, part, _names(part.idents), fetch)
     elif part.place == "waiting":
-        for index, _ in _indexes(part.place):
-            yield from _pages(deployment, part, fetch, index=index, place="w", **part.bounds())
+        for index in _INDEXES[part.place]:
+            yield from _pages(deployment, part, fetch, index=index, waiting=True, **part.bounds())
     else:
         yield from _looked_up(deployment, part, (member for page in _scan(deployment, part) for member in page), fetch)
 
@@ -296,28 +291,8 @@ def _looked_up(deployment: Deployment, part: Part, members: Iterable[bytes], fet
 def _read(deployment: Deployment, part: Part, wanted: Mapping[str, Any]) -> Reply:
     buried = part.place == "morgue"
     most = None if part.args else UNWANTED_BYTES
-    frame = read(deployment, part.queue, part.shard, buried=buried, counts=buried, most=most, **wanted)
-    return Reply(part.queue, part.shard, frame, buried=buried, place=wanted.get("place", ""))
-
-
-def _index_pages(
-    deployment: Deployment, part: Part, index: str, limit: int
-) -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
-    """Yield members and scores of an index, page by page."""
-    wanted: dict[str, Any] = {"index": SHARD_KEYS.index(index) + 1, "limit": limit, "names": True, **part.bounds()}
-    more = True
-    while more:
-        more, found = msgpack.unpackb(read(deployment, part.queue, part.shard, **wanted), raw=True)
-        if found:
-            yield found[::2], found[1::2]
-            wanted["after"] = (found[-1], found[-2])
-
-
-def _indexes(place: str) -> list[tuple[str, int | None]]:
-    """Return the indexes of a place, each with the priority of its jobs if it has a single one."""
-    if place == "morgue":
-        return [("morgue", None)]
-    return list(zip(DUE_KEYS, (*range(PRIORITIES), None, None), strict=True))
+    frame = read(deployment, part.queue, part.shard, buried=buried, most=most, **wanted)
+    return Reply(part.queue, part.shard, frame, buried=buried)
 
 
 def _names(idents: Iterable[str]) -> Iterator[bytes]:
@@ -342,17 +317,3 @@ def _scan(deployment: Deployment, part: Part) -> Iterator[dict[bytes, float]]:
             yield fresh
         if not cursor:
             return
-
-
-def _entries_by_priority(
-    deployment: Deployment, part: Part, ids: Sequence[bytes], scores: Sequence[float]
-) -> Iterator[Entries]:
-    """Yield entries of an index without priorities, which are read from the bodies; jobs that just left are skipped."""
-    with clear_errors():
-        bodies = deployment.client.hmget(deployment.shard(part.queue, part.shard).names["body"], list(ids))
-    by_priority: dict[int, list[tuple[bytes, float]]] = {}
-    for ident, score, body in zip(ids, scores, bodies, strict=True):
-        if body:
-            by_priority.setdefault(body[0] % PRIORITIES, []).append((ident, score))
-    for priority, some in sorted(by_priority.items()):
-        yield Entries(part, priority, *zip(*some, strict=True))

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from ..core.errors import InvalidJob
 from ..core.inputs import short
-from ..core.inspector import SEARCHED, Inspector
 from ..core.job import Job
 from ..core.job_filter import JobFilter
 from ..core.job_view import JobView
 from ..core.queue import Queue
-from ..core.reading import INDEXES
+from ..core.reading import INDEXES, SEARCHED, Inspector
 from ..core.times import iso_of
 from ..masking import Mask
 from ..status.formatting import printable, table

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from django.db import InterfaceError, InternalError, OperationalError, ProgrammingError
 from django.db.models import Count
 
+from ..core.counts import count_shards
 from ..settings.conf import Conf
 from ..worker.parts import Parts
 from .age import set_age
@@ -143,8 +144,8 @@ class Mirror:
         self._delete_orphan_rows(counted)
 
     def _check_shard(self, queue: str, number: int, counted: dict[Name, int]) -> None:
-        (answer,) = self._mirrors[queue, number, FAILED.name].queue.call("stats", number, request=b"")
-        for place, entries in ((FAILED, answer[5]), (MORGUE, answer[6])):
+        counts = count_shards(self._mirrors[queue, number, FAILED.name].queue, [number])
+        for place, entries in ((FAILED, counts.failed), (MORGUE, counts.morgue)):
             name = (queue, number, place.name)
             if entries or name in counted:
                 self._mark_changed(name, SURE_LEVELS)

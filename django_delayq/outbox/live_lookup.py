@@ -10,7 +10,6 @@ from ..core.actions import live_ids
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
-    from ..core.queue import Queue
 
 
 class Named(Protocol):
@@ -32,8 +31,8 @@ def live_among(broker: DjangoBroker, rows: Iterable[Named]) -> list[int]:
     for queue, some in groupby(sorted(rows, key=lambda row: row.queue), key=lambda row: row.queue):
         mine = list(some)
         opened = broker.existing(queue)
-        ids = live_ids_among(opened, [row.job_id for row in mine]) if opened is not None else set()
-        for ident in ids:
+        ids = set() if opened is None else live_ids(opened, [row.job_id.encode() for row in mine])
+        for ident in map(bytes.decode, ids):
             live += _live(broker, queue, ident, [row for row in mine if row.job_id == ident])
     return live
 
@@ -59,12 +58,3 @@ def _keys(broker: DjangoBroker, queue: str, ident: str) -> set[bytes]:
     if view.job.merged:
         keys |= {payload.key for payload in broker.inspector.payloads(queue, ident)}
     return keys
-
-
-def live_ids_among(queue: Queue, idents: Iterable[str]) -> set[str]:
-    """Return those ids that have live content."""
-    places: dict[int, set[bytes]] = {}
-    for ident in idents:
-        for number in queue.homes(ident):
-            places.setdefault(number, set()).add(ident.encode())
-    return {ident.decode() for number, some in places.items() for ident in live_ids(queue, number, sorted(some))}

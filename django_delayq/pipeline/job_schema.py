@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -63,8 +64,8 @@ class ArrowRows:
     def _column(self, field: pa.Field, part: Part, some: Sequence[Columns]) -> pa.Array:
         name = field.name.lower()
         if name in OF_PART:
-            return _of_part(field, part, sum(map(len, some)))
-        return _array(field, [value for columns in some for value in columns.column(name)])
+            return _of_part(field, part, sum(len(columns["id"]) for columns in some))
+        return _array(field, list(chain.from_iterable(columns[name] for columns in some)))
 
     def _entry_column(self, field: pa.Field, entries: Entries) -> pa.Array:
         name = field.name.lower()
@@ -72,8 +73,6 @@ class ArrowRows:
             return _of_part(field, entries.part, len(entries.ids))
         if name == "id":
             return _idents(field, entries)
-        if name == "priority":
-            return pa.repeat(pa.scalar(entries.priority, field.type), len(entries.ids))
         return _times(field, entries)
 
 

@@ -14,10 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..core import actions
-from ..core.bulk import DISCARD, act_in_shard, change_named, kick, retried
+from ..core.bulk import act_in_shard, retried
 from ..core.errors import InvalidJob
 from ..core.inputs import check_choice
-from ..core.morgue import KickPace
 from ..core.queue import Queue
 from .errors import PipelineError
 from .redis_options import open_broker
@@ -126,15 +125,16 @@ def carry_out(
 def _act(options: MaintainOptions, queue: Queue, home: Home, names: Names) -> Mapping[str, int]:
     _, number, buried = home
     match options.verb:
-        case "retry" if buried:
-            verb = kick(KickPace.of(options.delay_ms or 0), replace=options.replace)
-            return retried(change_named(queue, names, verb))
         case "retry":
-            action = actions.retry_failed(options.delay_ms)
+            action = (
+                actions.Kick(options.delay_ms or 0, replace=options.replace)
+                if buried
+                else actions.retry_failed(options.delay_ms)
+            )
         case "cancel":
             action = actions.cancel_selected()
         case "discard":
-            return change_named(queue, names, DISCARD)
+            action = actions.Discard()
         case _:
             action = actions.reschedule_selected(due_ms=options.due_ms, delay_ms=options.delay_ms)
-    return Counter(act_in_shard(queue, number, names, action))
+    return retried(Counter(act_in_shard(queue, number, names, action)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -99,15 +99,15 @@ class JobsReader(DataSourceReader):
 
     def _batches(self, broker: Broker, rows: ArrowRows, part: Part) -> Iterator[pa.RecordBatch]:
         if self._is_indexed(part):
-            for _, pages in groupby(read_entries(broker, part), key=lambda page: page.priority):
-                while some := list(islice(pages, BATCH_ROWS // PAGE)):
-                    yield rows.of_entries(Entries.joined(some))
+            pages = read_entries(broker, part)
+            while some := list(islice(pages, BATCH_ROWS // PAGE)):
+                yield rows.of_entries(Entries.joined(some))
             return
         held: list[Columns] = []
         size = 0
         for columns in read_jobs(broker, part, fetch=self.options.fetch):
             held.append(columns)
-            size += len(columns) * BATCH_BYTES // BATCH_ROWS + sum(map(len, filter(None, columns.column("args"))))
+            size += len(columns["id"]) * BATCH_BYTES // BATCH_ROWS + sum(map(len, filter(None, columns["args"])))
             if size >= BATCH_BYTES:
                 yield rows.of_jobs(part, held)
                 held, size = [], 0

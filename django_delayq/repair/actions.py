@@ -10,7 +10,6 @@ from typing import Final
 
 from ..core import actions, bulk
 from ..core.errors import InvalidJob
-from ..core.morgue import KickPace
 from ..core.queue import Queue
 from ..core.times import delay_ms_of
 from ..mirror.index_mirror import IndexMirror
@@ -38,9 +37,8 @@ def retry(rows: Iterable[Row], *, delay: timedelta | float | None = None, replac
 
     def act(queue: Queue, group: Group) -> Counter[str]:
         if group.place is MORGUE:
-            verb = bulk.kick(KickPace.of(delay_ms or 0), replace=replace)
-            return bulk.retried(bulk.change_named(queue, _named(group), verb))
-        return _on_failed(queue, group, actions.retry_failed(delay_ms))
+            return bulk.retried(_apply(queue, group, actions.Kick(delay_ms or 0, replace=replace)))
+        return _apply(queue, group, actions.retry_failed(delay_ms))
 
     return _each(rows, act)
 
@@ -56,9 +54,7 @@ def discard(rows: Iterable[Row]) -> Counter[str]:
     """
 
     def act(queue: Queue, group: Group) -> Counter[str]:
-        if group.place is MORGUE:
-            return Counter(bulk.change_named(queue, _named(group), bulk.DISCARD))
-        return _on_failed(queue, group, actions.delete_failed())
+        return _apply(queue, group, actions.Discard() if group.place is MORGUE else actions.delete_failed())
 
     return _each(rows, act)
 
@@ -77,7 +73,7 @@ def bury(rows: Iterable[Row]) -> Counter[str]:
     def act(queue: Queue, group: Group) -> Counter[str]:
         if group.place is MORGUE:
             raise InvalidJob("these jobs are in the morgue already; bury is for failed jobs")
-        counts = _on_failed(queue, group, actions.kill_failed())
+        counts = _apply(queue, group, actions.kill_failed())
         if conf().is_mirrored:  # one page only; the dispatcher copies the rest
             next(IndexMirror(conf().mirror, queue, group.number, MORGUE).copy(), None)
         return counts
@@ -115,9 +111,6 @@ def _each(rows: Iterable[Row], act: Callable[[Queue, Group], Counter[str]]) -> C
     return counts
 
 
-def _on_failed(queue: Queue, group: Group, action: actions.Action) -> Counter[str]:
-    return Counter(bulk.act_in_shard(queue, group.number, _named(group), action))
-
-
-def _named(group: Group) -> list[tuple[str, bytes]]:
-    return [(row.job_id, row.key.bytes) for row in group.rows]
+def _apply(queue: Queue, group: Group, action: actions.Action) -> Counter[str]:
+    selected = [(row.job_id, row.key.bytes) for row in group.rows]
+    return Counter(bulk.act_in_shard(queue, group.number, selected, action))

@@ -13,7 +13,7 @@ from typing import Any, Final
 from django.db import router
 
 from .. import connections
-from ..core.actions import cancel_selected
+from ..core.actions import cancel_selected, live_ids
 from ..core.bulk import act_in_shard
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.queue import Queue
@@ -23,7 +23,6 @@ from ..core.snapshot import Part, read_entries, read_jobs
 from ..core.times import datetime_of
 from ..models import OutboxJob
 from ..outbox import durability
-from ..outbox.live_lookup import live_ids_among
 from ..outbox.rows import chunks
 from ..scheduling.plans import plan_of
 from ..scheduling.verbs import schedule_many
@@ -160,7 +159,7 @@ class RowComparison:
         known = {ident for ident, state in self._outbox_states(wanted) if state not in DEAD}
         queue = connections.broker().known_queue(self._jobs.queue)
         if queue is not None:
-            known |= live_ids_among(queue, set(wanted) - known)
+            known |= {ident.decode() for ident in live_ids(queue, [one.encode() for one in set(wanted) - known])}
         return {pk: ident for pk, ident in idents.items() if ident not in known}
 
     def _buried(self, idents: set[str]) -> set[str]:
@@ -189,7 +188,7 @@ class RowComparison:
         """Yield the live jobs of the task whose ids match the template."""
         for queue, number, place in self._parts(LIVE):
             for some in read_jobs(queue.deployment, Part(queue.name, number, place, args=False)):
-                for task, ident, key in zip(*map(some.column, ("task", "id", "key")), strict=True):
+                for task, ident, key in zip(some["task"], some["id"], some["key"], strict=True):
                     if task == self._jobs.task.name and self._is_ours(ident):
                         yield Orphan(number, ident, key)
 

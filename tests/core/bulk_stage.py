@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from django_delayq.core import Broker, Inspector, JobView, NewJob, Payload, Queue, bury, fail
+from django_delayq.core.actions import Action, Discard, Kick, cancel_selected, reschedule_selected, retry_failed
 from django_delayq.core.actions import cancel as cancel_action
-from django_delayq.core.actions import cancel_selected, reschedule_selected, retry_failed
 from django_delayq.core.actions import reschedule as reschedule_action
 from django_delayq.core.bulk import (
     CANCEL,
@@ -15,17 +16,13 @@ from django_delayq.core.bulk import (
     KILL_FAILED,
     RUN_NOW,
     Progress,
-    Selected,
     Verb,
     act_in_shard,
     change,
-    change_named,
     kick,
 )
-from django_delayq.core.inspector import SEARCHED
 from django_delayq.core.job_filter import JobFilter
-from django_delayq.core.morgue import KickPace
-from django_delayq.core.reading import Accepts
+from django_delayq.core.reading import SEARCHED, Accepts
 from django_delayq.core.records.frames import CHUNK as SELECTED_AT_ONCE
 from django_delayq.core.snapshot import Part, read_entries, read_jobs
 from tests.support.core_values import new_key
@@ -39,8 +36,10 @@ __all__ = [
     "RUN_NOW",
     "SEARCHED",
     "SELECTED_AT_ONCE",
+    "Action",
+    "Discard",
     "JobFilter",
-    "KickPace",
+    "Kick",
     "Part",
     "ProgressLog",
     "Verb",
@@ -50,7 +49,6 @@ __all__ = [
     "cancel_all",
     "cancel_selected",
     "change",
-    "change_named",
     "delete_failed",
     "discard_all",
     "discard_many",
@@ -86,12 +84,6 @@ def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progr
     return dict(change(queue, DISCARD, JobFilter(buried_before_ms=before_ms), progress=progress).counts)
 
 
-def _kick(queue: Queue, delay_ms: int, per_second: float | None, *, replace: bool) -> Verb:
-    return kick(
-        KickPace.of(delay_ms, per_second, int(Inspector(queue.registry).counts(queue.name).now_ms)), replace=replace
-    )
-
-
 def kick_all(
     queue: Queue,
     *,
@@ -100,22 +92,35 @@ def kick_all(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    return dict(change(queue, _kick(queue, delay_ms, per_second, replace=replace), progress=progress).counts)
+    first_ms = int(Inspector(queue.registry).counts(queue.name).now_ms) + delay_ms
+    action = Kick(delay_ms, per_second=per_second, first_ms=first_ms, replace=replace)
+    return dict(change(queue, Verb("morgue", action), progress=progress).counts)
 
 
 def kick_many(
-    queue: Queue,
-    selected: Iterable[Selected],
-    *,
-    delay_ms: int = 0,
-    replace: bool = False,
-    progress: Progress | None = None,
+    queue: Queue, selected: Iterable[str | tuple[str, bytes]], *, delay_ms: int = 0, replace: bool = False
 ) -> dict[str, int]:
-    return change_named(queue, selected, _kick(queue, delay_ms, None, replace=replace), progress=progress)
+    """Kick the youngest record of an id, or the record of an id and a key."""
+    return _on_records(queue, selected, Kick(delay_ms, replace=replace))
 
 
-def discard_many(queue: Queue, selected: Iterable[Selected], *, progress: Progress | None = None) -> dict[str, int]:
-    return change_named(queue, selected, DISCARD, progress=progress)
+def discard_many(queue: Queue, selected: Iterable[str | tuple[str, bytes]]) -> dict[str, int]:
+    return _on_records(queue, selected, Discard())
+
+
+def _on_records(queue: Queue, selected: Iterable[str | tuple[str, bytes]], action: Action) -> dict[str, int]:
+    outcomes: Counter[str] = Counter()
+    named: dict[int, list[tuple[str, bytes]]] = {}
+    for one in selected:
+        if isinstance(one, str):
+            outcomes[action.anywhere(queue, one)] += 1
+        else:
+            graves = Inspector(queue.registry).graves(queue.name, one[0])
+            place = next((view.job.shard for view in graves if view.job.key == one[1]), queue.shard_of(one[0]))
+            named.setdefault(place, []).append(one)
+    for number, mine in named.items():
+        outcomes.update(act_in_shard(queue, number, mine, action))
+    return dict(outcomes)
 
 
 def search(

@@ -105,7 +105,7 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
             break
     assert len(found) == len(set(found)) == counts.delayed + counts.ready
     parts = [Part("q", number, "waiting") for number in range(SHARDS)]
-    read = [ident for part in parts for some in read_jobs(cluster_broker, part) for ident in some.column("id")]
+    read = [ident for part in parts for some in read_jobs(cluster_broker, part) for ident in some["id"]]
     assert sorted(read) == sorted(found)
     assert inspector.get("q", found[0]) is not None
     assert sum(len(read_events(cluster_broker, "q", number)) for number in range(SHARDS)) > 40

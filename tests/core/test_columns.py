@@ -19,7 +19,7 @@ EVERY_BYTE = bytes(range(256)) + b"\0\r\n\0" + "\u20ac".encode("utf-16")
 
 def rows(some: Iterator[Columns]) -> list[dict[str, Any]]:
     """Return the rows of some jobs."""
-    found = (row for columns in some for row in zip(*map(columns.column, COLUMNS), strict=True))
+    found = (row for columns in some for row in zip(*columns.values(), strict=True))
     return [dict(zip(COLUMNS, row, strict=True)) for row in found]
 
 
@@ -148,7 +148,7 @@ def test_what_stays_is_told_once_while_others_come_and_go(stage: Stage, one_scor
     found: list[str] = []
     gone: set[str] = set()
     for step, columns in enumerate(read_jobs(stage.broker, Part("q", 0, "waiting"), fetch=50)):
-        found += columns.column("id")
+        found += columns["id"]
         # The entry behind which the next page begins, one before it and one far behind it leave; others come anywhere.
         for ident in (found[-1], found[len(found) // 2], idents[-1 - step]):
             if stage.queue.cancel(ident) == "cancelled":
@@ -221,7 +221,7 @@ def test_a_heartbeat_neither_hides_nor_doubles_what_is_reserved(stage: Stage) ->
     jobs = [job for _ in range(3) for job in stage.take(250)]
     found: list[str] = []
     for step, columns in enumerate(read_jobs(stage.broker, Part("q", 0, "reserved"), fetch=20)):
-        found += columns.column("id")
+        found += columns["id"]
         stage.wait(100)
         # Some leases are made longer and some shorter, so in their order they move both ways.
         stage.queue.touch(jobs[step % 2 :: 2], ttr_ms=LEASE * 2 if step % 3 else 5000)
@@ -231,7 +231,7 @@ def test_a_heartbeat_neither_hides_nor_doubles_what_is_reserved(stage: Stage) ->
 def test_large_jobs_come_in_small_replies(stage: Stage) -> None:
     for number in range(12):
         stage.put(f"job-{number:02d}", at=1000 + number, args=b"x" * 900_000)
-    sizes = [len(columns) for columns in read_jobs(stage.broker, Part("q", 0, "waiting"))]
+    sizes = [len(columns["id"]) for columns in read_jobs(stage.broker, Part("q", 0, "waiting"))]
     assert sum(sizes) == 12 and max(sizes) <= 3
     looked_up = tuple(f"job-{number:02d}" for number in range(12))
     assert [len(row["args"]) for row in told(stage, "waiting", idents=looked_up)] == [900_000] * 12
@@ -290,9 +290,8 @@ def test_an_index_says_the_same_as_the_jobs(full: Stage, place: str) -> None:
     found = []
     for number in full.queue.numbers:
         for page in read_entries(full.broker, Part("q", number, place), page=1):
-            found += [(ident, ms, page.priority) for ident, ms in zip(page.idents(), page.times(), strict=True)]
-    priority = place == "waiting"
-    assert sorted(found) == [(row["id"], row[name], row["priority"] if priority else None) for row in told(full, place)]
+            found += zip(page.idents(), page.times(), strict=True)
+    assert sorted(found) == [(row["id"], row[name]) for row in told(full, place)]
 
 
 def test_what_is_no_place_is_refused(stage: Stage) -> None:

@@ -12,7 +12,7 @@ from django_delayq.core.bulk import Verb
 from tests.support.core_calls import watch_calls
 from tests.support.core_values import encode_args
 
-from .bulk_stage import JobFilter, KickPace, ProgressLog, everything_in_morgue
+from .bulk_stage import JobFilter, ProgressLog, everything_in_morgue
 from .stage import T0, Stage
 
 
@@ -81,7 +81,7 @@ def test_morgue_records_that_match_are_kicked_or_discarded(stage: Stage) -> None
     for ident in ("north-1", "north-2", "south-1"):
         stage.in_morgue(ident, at=-1, args=encode_args((f"to {ident}",), {}))
     stage.put("north-2", at=50_000)
-    verb = bulk.kick(KickPace.of(5000))
+    verb = bulk.kick(5000)
     assert change(stage, verb, prefix="north") == {"kicked": 1, "live": 1}
     assert change(stage, bulk.DISCARD, text="to south") == {"discarded": 1}
     assert stage.picture()["waiting"] == ["north-1 +5000", "north-2 +50000"]
@@ -124,7 +124,7 @@ def test_a_job_that_was_replaced_since_it_was_read_is_left_alone(stage: Stage) -
 
 
 def test_jobs_that_are_buried_again_meanwhile_are_not_read_twice(stage: Stage) -> None:
-    everything_in_morgue(stage, 251)
+    everything_in_morgue(stage, 1600)  # of each shard more than two pages of its index
     pages: list[int] = []
 
     def bury_another(seen: int, total: int) -> None:
@@ -133,8 +133,8 @@ def test_jobs_that_are_buried_again_meanwhile_are_not_read_twice(stage: Stage) -
         stage.in_morgue("a-new", at=-1)
 
     changed = bulk.change(stage.queue, bulk.DISCARD, JobFilter(task="work"), progress=bury_another)
-    assert (changed.counts, changed.cursor, pages) == ({"discarded": 251}, "", [250, 251])
-    assert stage.picture()["morgue"] == ["a-new buried"] * 2, "one behind each page"
+    assert (changed.counts, changed.cursor, pages) == ({"discarded": 1600}, "", [*range(250, 1600, 250), 1600])
+    assert stage.picture()["morgue"] == ["a-new buried"] * 7, "one behind each page"
 
 
 def test_without_a_condition_all_jobs_are_changed_and_none_is_read(stage: Stage) -> None:

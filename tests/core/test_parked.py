@@ -151,7 +151,7 @@ def test_parked_jobs_are_seen_everywhere_as_ready_ones(behind: Stage) -> None:
     page = behind.broker.inspector.page("q", "waiting")
     assert [one.id for one in page.jobs] == ["a", "b", "c"]
     part = Part("q", 0, "waiting")
-    assert [ident for some in read_jobs(behind.broker, part) for ident in some.column("id")] == ["a", "b", "c"]
+    assert [ident for some in read_jobs(behind.broker, part) for ident in some["id"]] == ["a", "b", "c"]
     assert [ident for some in read_entries(behind.broker, part) for ident in some.idents()] == ["a", "b", "c"]
 
 

@@ -48,7 +48,7 @@ def gated(stage: Stage, ident: str, *, at: int = 90_000) -> tuple[Named, Named]:
 def gated_of(stage: Stage, ident: str) -> Named:
     """Return id and key of the job that is gated under an id."""
     (columns,) = read_jobs(stage.broker, Part("q", 0, "gated"))
-    return ident, bytes.fromhex(dict(zip(columns.column("id"), columns.column("key"), strict=True))[ident])
+    return ident, bytes.fromhex(dict(zip(columns["id"], columns["key"], strict=True))[ident])
 
 
 # -- cancel ------------------------------------------------------------------------------------------------------------

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.core import Settlement, bury
-from django_delayq.core.job_filter import JobFilter
 from django_delayq.core.times import iso_of
 from tests.support.core_stored import check_stored
 from tests.support.core_values import new_key
 
+from .bulk_stage import JobFilter
 from .stage import LEASE, T0, Stage
 
 pytestmark = pytest.mark.broken_on_purpose

@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from django_delayq.core import Queue, Registry
+from django_delayq.core.actions import Kick
 from django_delayq.core.figures import Tally
 from django_delayq.core.loads import _epochs_now
 from django_delayq.core.many import JobSender
-from django_delayq.core.morgue import Kick
 from django_delayq.core.quotas import read_room
 from django_delayq.core.registry import QueueRegistry
 from django_delayq.core.resharding import EpochChanges, visit
@@ -26,7 +26,7 @@ CHOOSING_A_SHARD: Final = JobSender._batches
 SENDING_MANY: Final = JobSender.send
 VISITING_SHARDS: Final = visit
 FINDING_HOME: Final = Queue.home
-KICKING: Final = Kick._anywhere
+KICKING: Final = Kick.anywhere
 READING_ROOM: Final = read_room
 CHOOSING_EPOCHS: Final = _epochs_now
 

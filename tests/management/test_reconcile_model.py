@@ -250,7 +250,7 @@ def test_a_row_whose_job_ends_during_the_comparison_is_not_missing(
     """Its job runs between the read of the row and the look for the job."""
     done, missing = orders(2)
     remind(done)
-    look = row_comparison.live_ids_among
+    look = row_comparison.live_ids
 
     def run_it_first(queue: Queue, idents: Any) -> set[str]:
         queue.run_now(name(done))
@@ -259,7 +259,7 @@ def test_a_row_whose_job_ends_during_the_comparison_is_not_missing(
         assert queue.settle([ack(job, 1, 2)]) == [True]
         return look(queue, idents)
 
-    monkeypatch.setattr(row_comparison, "live_ids_among", run_it_first)
+    monkeypatch.setattr(row_comparison, "live_ids", run_it_first)
     assert reconcile("--dry-run")["first"] == [name(missing)]
 
 

@@ -103,7 +103,7 @@ def by_master(cluster: ClusterBox, queue: Queue, place: str = "waiting") -> dict
     found: Counter[int] = Counter()
     idents: list[str] = []
     for number in queue.numbers:
-        here = [i for some in read_jobs(queue.deployment, Part(queue.name, number, place)) for i in some.column("id")]
+        here = [i for some in read_jobs(queue.deployment, Part(queue.name, number, place)) for i in some["id"]]
         found[cluster.node_of(queue.shard(number).keys[0]).port] += len(here)
         idents += here
     assert len(set(idents)) == len(idents)

@@ -51,7 +51,15 @@ def test_the_next_hour_is_a_line() -> None:
 def drawn() -> tuple[Snapshot, Change, Trail]:
     """Two queues, one of them paused, and two workers, one of them lost."""
     orders = Counts(
-        "orders", T0, ready=2, delayed=40, reserved=3, failed=1, morgue=9, oldest_due_ms=T0 - 2500, backlog=(2, 30, 10)
+        "orders",
+        T0,
+        ready=2,
+        delayed=40,
+        reserved=3,
+        failed=1,
+        morgue=9,
+        oldest_due_ms_of={4: T0 - 2500},
+        backlog=(2, 30, 10),
     )
     mails = Counts("mails\x1b[2J", T0, delayed=5, backlog=(0, 0, 5))
     jobs = (

@@ -25,7 +25,7 @@ URGENT, PATIENT = 0, 7
 def counts_of(**lags: float | None) -> Counts:
     """Return counts of a queue by the lag of each priority; p0=None: no due job."""
     due = {int(name[1:]): None if lag is None else T0 - lag * 1000 for name, lag in lags.items()}
-    counts = Counts("orders", T0, oldest_due_ms=min(filter(None, due.values()), default=None), oldest_due_ms_of=due)
+    counts = Counts("orders", T0, oldest_due_ms_of=due)
     counts.starving = starving_of(counts.lag_by_priority)
     return counts
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django_delayq.core.codec import encode, encode_args, types_by_kind, types_by_tag
 from django_delayq.core.errors import QueueNotEmpty, QueuePaused
-from django_delayq.core.inspector import Lease
 from django_delayq.core.job import (
     POSTPONED,
     STARTED,
@@ -21,6 +20,7 @@ from django_delayq.core.job import (
 )
 from django_delayq.core.options import OPTIONS, Check
 from django_delayq.core.outcomes import AttemptOutcome, CompletionMark, ScheduleOutcome
+from django_delayq.core.reading import Lease
 
 __all__ = [
     "CONFLICTS",

@@ -11,8 +11,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ...core import bulk
+from ...core.actions import Kick
 from ...core.job_filter import JobFilter
-from ...core.morgue import KickPace
 from ...core.queue import Queue
 from ..base import ApiView
 from ..describe import operation
@@ -84,7 +84,7 @@ class KickView(QueueVerb):
         if "per_second" in body:
             return self.kick_at_pace(live, body)
         if "all" in body or "where" in body:
-            return self.change(live, bulk.kick(KickPace.of(options["delay_ms"]), replace=options["replace"]), body)
+            return self.change(live, bulk.kick(**options), body)
         jobs = body["jobs"]
         outcomes = [
             live.kick(ident, key=key, request=call, **options) or "gone"
@@ -95,13 +95,11 @@ class KickView(QueueVerb):
     def kick_at_pace(self, live: Queue, body: Mapping[str, Any]) -> Response:
         """Bring all jobs back at a pace, which the next request continues by the cursor: the next due time, Unix ms."""
         now_ms = live.deployment.now_ms()
-        pace = KickPace.of(body.get("delay", 0), body["per_second"], int(now_ms))
-        if "cursor" in body:
-            pace.ms = max(now_ms, body["cursor"])
-        verb = bulk.kick(pace, replace=body.get("replace", False))
-        response = self.change(live, verb, {})
+        first_ms = max(now_ms, body["cursor"]) if "cursor" in body else int(now_ms) + body.get("delay", 0)
+        kick = Kick(per_second=body["per_second"], first_ms=first_ms, replace=body.get("replace", False))
+        response = self.change(live, bulk.Verb("morgue", kick), {})
         if not response.data["complete"]:
-            response.data["cursor"] = f"{pace.ms:.3f}"
+            response.data["cursor"] = f"{kick.due_ms:.3f}"
         return response
 
 

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Delete jobs from the morgue.
 -- ARGV    3 entries (lib/each) with the key of the record, or '' = the id's youngest record; 4 '1' = they came back in
---         another shard (adopt.lua)
+--         another shard (kick.lua)
 -- Returns one letter for each: d(iscarded) or n(o such record).
 -- Events  none
 -- include keys clock begin window marks body payload grave each

@@ -1,8 +1,7 @@
 #!lua flags=allow-oom
 -- End waiting jobs that have failed, each as a whole: content that arrived for it up to this moment goes with it, and
 -- later content makes another job.
--- ARGV    3 entries (lib/each); 4 'deleted' = delete them, 'killed' = move them into the morgue; 5 moment, us: only jobs
---         that failed at or before it
+-- ARGV    3 entries (lib/each); 4 'deleted' = delete them, 'killed' = move them into the morgue
 -- Returns one letter for each: d(one), r (it is reserved now) or n(o such failed job).
 -- Events  bulk
 -- include keys clock begin window marks body state due wake payload unite gate event grave generation each remove
@@ -10,7 +9,7 @@ local seen = replay()
 if seen then
   return seen
 end
-local verb, moment, done = ARGV[4], tonumber(ARGV[5]), 0
+local verb, done = ARGV[4], 0
 
 -- The payloads of a job are spread over several morgue records, none with more than one attempt would have taken. The
 -- first record has the job's own key, each other one that of its first payload. A piece is dropped after its records
@@ -47,8 +46,8 @@ local function kill(id, body, due)
 end
 
 local function end_failed(id, keys, digest)
-  local body, failed = redis.call('HGET', BODY, id), tonumber(redis.call('ZSCORE', FAILED, id))
-  if not body or not failed or failed > moment or place_of(id, body, keys, digest) ~= 'live' then
+  local body = redis.call('HGET', BODY, id)
+  if not body or not redis.call('ZSCORE', FAILED, id) or place_of(id, body, keys, digest) ~= 'live' then
     return 'n'
   end
   local due = tonumber(redis.call('ZSCORE', DUE[class_of(body)], id))

@@ -1,32 +1,46 @@
 #!lua
 -- Bring jobs back from the morgue, with their failures reset.
--- ARGV    3 entries (lib/each) with the key of the record, or '' = the id's youngest record; 4 ms when the first is due;
---         5 '1' = ms is a delay from now; 6 ms between one due time and the next; 7 '1' = replace live jobs
+-- ARGV    3 entries (lib/each) with the key of the record, or '' = the id's youngest record. One of which the record lies
+--         in another shard has that record, and the name of its task, '' = the body is broken and stays as it is; the call
+--         has a request id that follows from the record, and discard.lua deletes it afterwards. 4 ms when the first is
+--         due; 5 '1' = ms is a delay from now; 6 ms between one due time and the next; 7 '1' = replace live jobs
 -- Returns one letter for each: k(icked), l(ive: a live job of the id prevents it), n(o such record, or
---         it cannot be read), v (the shard is closed and the id not live here: it has to come back in another one) or
---         e (the same, and no such record).
+--         it cannot be read) or v (the shard is closed and the id not live here: it has to come back in another one).
 -- Events  none
--- include keys clock begin window marks body state due wake payload unite gate grave kick each
+-- include keys clock begin window marks body tasks state due wake payload unite gate grave kick each
 local seen = replay()
 if seen then
   return seen
 end
 local ms, step, replace = tonumber(ARGV[4]) + (ARGV[5] == '1' and now_ms or 0), tonumber(ARGV[6]), ARGV[7] == '1'
 
-local function kick(id, key)
-  local grave = find_grave(id, key)
+-- Return a record of another shard, where another number stands for its task.
+local function adopted(packed, task)
+  local record = cmsgpack.unpack(packed)
+  if #record.body >= 3 then
+    local code = task ~= '' and task_code(task) or '\255\255'
+    record.body = string.sub(record.body, 1, 1) .. code .. string.sub(record.body, 4)
+  end
+  return record
+end
+
+local function kick(id, key, packed, task)
+  local grave = packed == '' and find_grave(id, key)
+  if not grave and packed == '' then
+    return 'n'
+  elseif closing and redis.call('HEXISTS', BODY, id) == 0 then
+    return 'v' -- before anything is written: this shard may be a tombstone
+  end
   local record = grave and read_record(grave)
   if grave and not record then
     return 'n'
-  elseif closing and redis.call('HEXISTS', BODY, id) == 0 then
-    return grave and 'v' or 'e'
-  elseif not grave then
-    return 'n'
   end
-  local letter, payload_count = bring_back(id, record, math.floor(ms), replace)
+  local letter, payload_count = bring_back(id, record or adopted(packed, task), math.floor(ms), replace)
   if letter == 'k' then
-    delete_record(grave)
     ms = ms + step
+    if grave then
+      delete_record(grave)
+    end
   end
   return letter, payload_count
 end

@@ -7,15 +7,14 @@
 --         before the range, entries up to `high` are not behind it; by_member = these are members as ZLEXCOUNT takes
 --         them (all scores are equal); reverse = the last ones of the range; skip = number of entries to pass over;
 --         expired = only leases that ran out (none during a reaper hold); buried_at = scores are those of the morgue.
---         What of them: names = members and scores only; place = w or r: all jobs of the index wait or are reserved, and
---         it has their moments; most = maximum of bytes of arguments of a job, of a record also of the data of
---         its payloads, more are left out; counts = of payloads of a record only their number.
+--         What of them: names = members and scores only; waiting = all jobs of the index wait, and it has their moments;
+--         most = maximum of bytes of arguments of a job, of a record also of the data of its payloads, more are left out.
 -- Returns packed by cmsgpack: with `names` {more, {member, score, ...}}; else {more, number of members that were looked
---         at (fewer than wanted when the first ones are large), now ms, tasks: code -> name, columns}. The
---         columns are members, bodies (of the morgue: records), moments (due us, of reserved jobs deadline ms, of the
---         morgue the score), places (w, r or empty), states, gates, numbers of payloads, bytes left out of the body,
---         and of the gated one; false = empty, or 0, for all jobs. A job that is not there is left out if its name was
---         given, else its body is false.
+--         at (fewer than wanted when the first ones are large), now ms, tasks: code -> name, members, bodies (of the
+--         morgue: records), moments (due us, of reserved jobs deadline ms, of the morgue the score), member -> what else
+--         its job has}: place (w, r or empty, but with `waiting`), state, gate, number of its payloads if it is live and
+--         merged, bytes left_out of the body, and gated_left_out of the gated one. A job that is not there is left out if
+--         its name was given, else its body is empty.
 -- Events  none
 -- include keys clock begin marks payload body names
 local REPLY_BYTES, READ_BYTES = 1024 * 1024, 4 * 1024 * 1024
@@ -41,15 +40,12 @@ local function rank_of(key, score, member, included)
   return low
 end
 
--- Return how many entries are up to a bound, as ZCOUNT takes it (ZLEXCOUNT when it is one of members: all scores are
--- equal); `otherwise` without one ('' or nothing).
-local function rank_of_bound(key, bound, otherwise, of_members)
-  if (bound or '') == '' then
+-- Return how many entries are up to a bound; `otherwise` without one.
+local function rank_of_bound(key, bound, otherwise)
+  if not bound then
     return otherwise
-  elseif of_members then
-    return redis.call('ZLEXCOUNT', key, '-', bound)
   end
-  return redis.call('ZCOUNT', key, '-inf', bound)
+  return want.by_member and redis.call('ZLEXCOUNT', key, '-', bound) or redis.call('ZCOUNT', key, '-inf', bound)
 end
 
 -- Return the wanted members and their scores, one after another, and true if there are more.
@@ -62,8 +58,8 @@ local function entries_in_range()
     high = text(now_ms)
   end
   -- Ranks, counted from 0: from `first` up to `stop`, exclusive.
-  local first = rank_of_bound(key, want.low, 0, want.by_member) + (want.skip or 0)
-  local stop = rank_of_bound(key, high, nil, want.by_member) or redis.call('ZCARD', key)
+  local first = rank_of_bound(key, want.low, 0) + (want.skip or 0)
+  local stop = rank_of_bound(key, high) or redis.call('ZCARD', key)
   local after = want.after
   if after and want.reverse then
     stop = math.min(stop, rank_of(key, after[1], after[2]))
@@ -94,35 +90,27 @@ if not members then
   end
 end
 
--- Most shards have no states, gates and payloads at all.
+-- Most shards have no states and gates at all.
 local has_states = not buried and redis.call('EXISTS', STATE) == 1
 local has_gates = not buried and redis.call('EXISTS', GATE) == 1
-local has_order = not buried and redis.call('EXISTS', ORDER) == 1
-local is_looked_up = not buried and not want.place
-local names, bodies, moments, places, states, gates, counts = {}, {}, {}, {}, {}, {}, {}
-local left_out, gated_left_out = {}, {}
-local n, size, read = 0, 0, 0
+local names, bodies, moments, extras, size, read = {}, {}, {}, {}, 0, 0
 
 -- Return where the arguments of a body begin (core/records/frames.py). In one that cannot be read they are everything
 -- behind its key.
 local function arguments_at(body)
   local flags, first = flags_of(body), 20
   if math.floor(flags / 32) == 1 and math.floor(flags / 16) % 2 == 1 and #body >= 21 then
-    local options = struct.unpack('<I2', body, 20)
-    first = 22 + options
+    first = 22 + struct.unpack('<I2', body, 20)
   end
   return first <= #body + 1 and first or 20
 end
 
--- Return the body, or the part that is not left out, and how many bytes were left out. `most` nil = none are.
-local function cut(body, most)
-  if not most or #body <= most then
-    return body, 0
-  end
-  local first = arguments_at(body)
-  local size = #body - first + 1
-  if size <= most then
-    return body, 0
+-- Return the body, or the part that is not left out, and how many bytes were left out.
+local function cut(body)
+  local first = most and #body > most and arguments_at(body)
+  local size = first and #body - first + 1
+  if not first or size <= most then
+    return body
   end
   return string.sub(body, 1, first - 1), size
 end
@@ -137,91 +125,75 @@ local function place_of_live(id, body)
   return due and 'w' or '', due or '-1'
 end
 
-local function add(id, score, body, state, gate)
-  n = n + 1
-  names[n], moments[n] = id, score
-  if is_looked_up then
-    places[n], moments[n] = place_of_live(id, body or '')
+local function look_closer_at_live(id, score, stored, state, gate)
+  local extra, body, gated = { state = state or nil }, stored, nil
+  if not want.waiting then
+    extra.place, score = place_of_live(id, stored)
   end
-  read = read + #(body or '') + #(gate or '')
-  name_task_of(body or '')
-  if has_order then
-    counts[n] = body and is_merged(body) and redis.call('ZLEXCOUNT', ORDER, range_of(id)) or 0
+  if is_merged(stored) then
+    extra.payloads = redis.call('ZLEXCOUNT', ORDER, range_of(id))
   end
-  if most then
-    bodies[n], left_out[n] = cut(body or '', most)
+  body, extra.left_out = cut(stored)
+  if gate then
+    gated, extra.gated_left_out = cut(string.sub(gate, 9))
+    extra.gate = string.sub(gate, 1, 8) .. gated
+    name_task_of(gated)
   end
-  if not most or not body then
-    bodies[n] = body
-  end
-  if has_states then
-    states[n] = state or ''
-  end
-  if has_gates then
-    gates[n], gated_left_out[n] = gate or '', 0
-    if gate and #gate > 8 then
-      name_task_of(string.sub(gate, 9))
-      local gated, without = cut(string.sub(gate, 9), most)
-      gates[n], gated_left_out[n] = string.sub(gate, 1, 8) .. gated, without
-    end
-  end
-  size = size + #(bodies[n] or '') + #(state or '') + #(gates[n] or '')
+  return score, body, extra
 end
 
--- Return how many bytes the data of payloads has (lib/payload).
-local function size_of(payloads)
-  local total = 0
-  for _, payload in ipairs(payloads) do
-    total = total + #payload - 33 - (string.byte(payload, 33) or 0)
-  end
-  return total
-end
-
--- Return a record without the arguments of its body, or with the number of its payloads in their place, where they are
--- too large, and how many bytes were left out.
+-- Return a record without what is too large: the arguments of its body, and its payloads, of which the number stays. Then
+-- also how many bytes were left out.
 local function cut_record(record)
-  local without
-  record.body, without = cut(record.body, most)
-  local data = record.payloads and most and not want.counts and size_of(record.payloads) or 0
-  if record.payloads and (want.counts or (most and data > most)) then
-    record.payloads, without = #record.payloads, without + data
+  local without, data
+  record.body, without = cut(record.body)
+  for _, payload in ipairs(record.payloads or {}) do
+    data = (data or 0) + #payload - 33 - string.byte(payload, 33) -- lib/payload
+  end
+  if data and data > most then
+    record.payloads, without = #record.payloads, (without or 0) + data
   end
   return cmsgpack.pack(record), without
 end
 
 -- A record that cannot be read stays as it is.
-local function add_record(name, score, record)
-  n = n + 1
-  names[n], moments[n], bodies[n], left_out[n] = name, score or '0', record, 0
-  local is_read, found = pcall(cmsgpack.unpack, record or '')
-  if is_read and type(found) == 'table' and type(found.body) == 'string' then
-    name_task_of(found.body)
-    if want.counts or (most and #record > most) then
-      local is_cut, rest, without = pcall(cut_record, found)
+local function look_closer_at_record(_, score, stored)
+  local is_read, record = pcall(cmsgpack.unpack, stored)
+  if is_read and type(record) == 'table' and type(record.body) == 'string' then
+    name_task_of(record.body)
+    if most and #stored > most then
+      local is_cut, rest, without = pcall(cut_record, record)
       if is_cut then
-        bodies[n], left_out[n] = rest, without
+        return score, rest, { left_out = without }
       end
     end
   end
-  read = read + #(record or '')
-  size = size + #(bodies[n] or '')
+  return score, stored, {}
 end
 
--- Adds what is stored under these members, first to last.
+-- Adds what is stored under these members, first to last. Most waiting jobs have nothing but a body.
 local function take(first, last)
-  local function stored(key, is_there)
-    return is_there and redis.call('HMGET', key, unpack(members, first, last)) or {}
+  local function stored(key)
+    return redis.call('HMGET', key, unpack(members, first, last))
   end
-  local values = stored(buried and GRAVE or BODY, true)
-  local with_state, with_gate = stored(STATE, has_states), stored(GATE, has_gates)
+  local values, look_closer = stored(buried and GRAVE or BODY), buried and look_closer_at_record or look_closer_at_live
+  local states, gates = has_states and stored(STATE) or {}, has_gates and stored(GATE) or {}
   for i = 1, #values do
-    local id, score = members[first + i - 1], scores[first + i - 1]
     if values[i] or not want.members then
-      if buried then
-        add_record(id, score, values[i])
-      else
-        add(id, score, values[i], with_state[i], with_gate[i])
+      local member, body, score = members[first + i - 1], values[i] or '', scores[first + i - 1] or '0'
+      local state, gate, n = states[i], gates[i], #names + 1
+      read = read + #body + #(gate or '')
+      if not buried then
+        name_task_of(body)
       end
+      if buried or state or gate or not want.waiting or is_merged(body) or (most and #body > most) then
+        local extra
+        score, body, extra = look_closer(member, score, body, state, gate)
+        extras[member] = next(extra) and extra
+        size = size + #(state or '') + #(extra.gate or '')
+      end
+      names[n], moments[n], bodies[n] = member, score, body
+      size = size + #body
     end
   end
 end
@@ -233,6 +205,4 @@ while looked < #members and size < REPLY_BYTES and read < READ_BYTES do
   take(looked + 1, last)
   looked = last
 end
-return cmsgpack.pack({ more or looked < #members, looked, now_ms, tasks, { names, bodies, moments, is_looked_up and places,
-  has_states and states, has_gates and gates, has_order and counts, (most or buried) and left_out or false,
-  has_gates and gated_left_out } })
+return cmsgpack.pack({ more or looked < #members, looked, now_ms, tasks, names, bodies, moments, extras })

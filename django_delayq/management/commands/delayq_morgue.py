@@ -6,17 +6,17 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
-from typing import Any
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import Any, Final
 
 from django.core.management.base import CommandError
 
 from ... import connections
 from ...core import bulk
-from ...core.bulk import Selected
+from ...core.actions import Action, Discard, Kick
 from ...core.job_filter import JobFilter
 from ...core.job_view import JobView
-from ...core.morgue import KickPace
 from ...core.queue import Queue
 from ...core.reading import INDEXES
 from ...core.times import iso_of
@@ -26,6 +26,7 @@ from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, payload_o
 from ..conditions import add_conditions, filter_of
 
 PAGE = 250
+_SHARD: Final = attrgetter("job.shard")
 
 
 class Command(DelayQCommand):
@@ -105,16 +106,17 @@ class Command(DelayQCommand):
         if action == "discard" and not options["ids"]:
             self.confirm_discard(queues, options)
         counts: Counter[str] = Counter()
-        selected: dict[str, list[Selected]] = {}
+        selected: dict[str, list[JobView]] = {}
         if options["ids"] or options["limit"]:
             for queue, view in _select(queues, options["ids"], options["limit"], where):
-                selected.setdefault(queue.name, []).append((view.id, view.job.key))
+                selected.setdefault(queue.name, []).append(view)
         with self.progress(action) as progress:
             for queue in queues:
-                verb, part = _verb_of(queue, action, options), progress.part()
+                act, part = _action_of(queue, action, options), progress.part()
                 if options["ids"] or options["limit"]:
-                    counts.update(bulk.change_named(queue, selected.get(queue.name, []), verb, progress=part))
+                    counts.update(_act_on(queue, selected.get(queue.name, []), act, part))
                 else:
+                    verb = bulk.Verb("morgue", act)
                     counts.update(bulk.change(queue, verb, _older(queue, where, options), progress=part).counts)
         self.print_outcome(bulk.retried(counts), options)
 
@@ -189,12 +191,23 @@ class Command(DelayQCommand):
             )
 
 
-def _verb_of(queue: Queue, action: str, options: Mapping[str, Any]) -> bulk.Verb:
-    """Return the verb of an action: discard, or retry with the options of the command line."""
+def _action_of(queue: Queue, action: str, options: Mapping[str, Any]) -> Action:
+    """Return an action of the command line: discard, or retry with its options."""
     if action == "discard":
-        return bulk.DISCARD
-    pace = KickPace.of(int(options["delay"] * 1000), options["per_second"], int(queue.deployment.now_ms()))
-    return bulk.kick(pace, replace=options["replace"])
+        return Discard()
+    delay_ms, per_second = int(options["delay"] * 1000), options["per_second"]
+    first_ms = int(queue.deployment.now_ms()) + delay_ms if per_second else 0
+    return Kick(delay_ms, per_second=per_second, first_ms=first_ms, replace=options["replace"])
+
+
+def _act_on(queue: Queue, views: list[JobView], action: Action, progress: bulk.Progress) -> Iterator[str]:
+    """Apply an action to jobs; yield the outcome of each."""
+    done = 0
+    for number, mine in groupby(sorted(views, key=_SHARD), key=_SHARD):
+        outcomes = bulk.act_in_shard(queue, number, [(view.id, view.job.key) for view in mine], action)
+        yield from outcomes
+        done += len(outcomes)
+        progress(done, len(views))
 
 
 def _older(queue: Queue, where: JobFilter, options: Mapping[str, Any]) -> JobFilter:

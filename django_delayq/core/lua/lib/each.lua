@@ -4,9 +4,9 @@
 -- A call ends early behind this many payloads, because other clients are waiting.
 local MOST_PAYLOADS = 1000
 
--- Calls `act(id, keys, digest)` for each entry of ARGV[3], packed one after another. It returns a letter, and how many payloads it changed. Return
--- the letters one after another: fewer than entries, if the first ones had so many payloads that the others have to be
--- sent in another call.
+-- Calls `act(id, keys, digest)` for each entry of ARGV[3], packed one after another. It returns a letter, and how many
+-- payloads it changed. Return the letters one after another: fewer than entries, if the first ones had so many payloads
+-- that the others have to be sent in another call.
 local function for_each(act)
   local letters, payloads = {}, 0
   for i, entry in ipairs({ cmsgpack.unpack(ARGV[3]) }) do
@@ -20,10 +20,11 @@ local function for_each(act)
   return table.concat(letters)
 end
 
--- Ends the call. It is not remembered if nothing could be changed here: x (too late), v and e (the shard is closed).
+-- Ends the call. It is not remembered if nothing could be changed here: x (too late), v (the shard is closed) and l (a
+-- live job prevents it).
 local function answer(letters)
   write_marks()
-  if string.find(letters, '[^xve]') then
+  if string.find(letters, '[^xvl]') then
     remember(letters)
   end
   return letters

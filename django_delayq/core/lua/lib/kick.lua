@@ -1,4 +1,4 @@
--- Brings a job back from the morgue; shared by kick.lua and adopt.lua.
+-- Brings a job back from the morgue; shared by kick.lua and reserve.lua, which first look if this shard may have it.
 -- exports bring_back
 
 -- Return how many payloads came back: a caller with many ids pauses when they were many.
@@ -46,17 +46,14 @@ local function make_live(id, body, due, old, record)
   put_due(body, text(due), id)
 end
 
--- Makes the content of a record live, due at `ms`. Return k(icked), l(ive: a live job of the id prevents it) or v (this
--- shard is closed and the id not live here: it has to come back in another one), and how many payloads came back. The job
--- keeps the record's counts, unless it is gated: that content has no state of its own.
+-- Makes the content of a record live, due at `ms`. Return k(icked) or l(ive: a live job of the id prevents it), and how many
+-- payloads came back. The job keeps the record's counts, unless it is gated: that content has no state of its own.
 function bring_back(id, record, ms, replace)
   local body = without_marks(record.body) -- that of an undecodable job was buried as it was
   local merged, payload_count = is_merged(body), 0
   local old = redis.call('HGET', BODY, id)
   if old and (task_code_of(old) ~= task_code_of(body) or is_merged(old) ~= merged or not (merged or replace)) then
     return 'l', 0
-  elseif closing and not old then
-    return 'v', 0
   end
   each_buried(record, mark_live)
   local due = tonumber(score_at(ms))
