@@ -116,6 +116,9 @@ class JobBuilder:
         """
         if self._derives:
             options = _with_derived(self.task, args, kwargs, options)
+        has_rare = not options.keys() <= self._common
+        if has_rare:
+            check_kind(self.task, options)
         content, payload = self._content(args, kwargs, options)
         get, policy = options.get, self.task.options
         delay, at, given_id = get("delay"), get("at"), get("id")
@@ -144,7 +147,7 @@ class JobBuilder:
             given_id is None,
         )
         new.confirmed = policy.wait_for_confirmation
-        if not options.keys() <= self._common:
+        if has_rare:
             self._apply(new, options)
         return new
 
@@ -172,7 +175,6 @@ class JobBuilder:
         What is stored with the job for its worker is canonical JSON. There the member ``ttr_ms``, for holders without
         a heartbeat, is the last one: ``lua/lib/reserve.lua`` finds it there.
         """
-        check_kind(self.task, options)
         for name, value in options.items():
             row = OPTIONS.get(name)
             if value is not None and row is not None and row.job is not None and row.field:
@@ -200,7 +202,7 @@ class JobBuilder:
                 f"task {task.name}: a job of a merged task needs an id=, under which its payloads are united"
             )
         if not merge and (kwargs or not self._fewest <= len(args) <= self._most):
-            _bind(task, args, kwargs, options)
+            _bind(task, args, kwargs)
         try:
             if not merge:
                 return codec.encode_args(args, kwargs, limit=limit), None
@@ -228,12 +230,11 @@ def _raw() -> None:
 RAW_TASK: Final = Task(_raw, name=RAW)
 
 
-def _bind(task: Task, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> None:
+def _bind(task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Check the arguments; an error names the schedule option that a keyword may have meant."""
     try:
         task.bind(args, kwargs)
     except TypeError as error:
-        check_kind(task, options)  # an option of merged tasks explains the mistake better
         known = [name for name in CALL_OPTIONS if OPTIONS[name].kind != "merged"]
         for name in (name for name in kwargs if f"'{name}'" in str(error)):
             if name in known:  # task.schedule() has arguments only

@@ -13,11 +13,10 @@ from .codec import decode_args, readable
 from .job import KEY_BYTES, Generation, Job, Payload, Undecodable, created_ms
 from .records.frames import (
     NEVER,
-    NO_STATE,
     State,
+    held_digests,
     job_of,
     names_of,
-    state_of,
     unpack,
     unpack_body,
     unpack_payload,
@@ -274,9 +273,9 @@ class Reply:
         problem, moment, reserved = "", float(score), place == b"r"
         try:
             state = unpack_state(packed)
-            job, broken = self._job_of(ident, body or b"", state, state.due_us if reserved else moment)
+            job, broken = self._job_of(ident, body or b"", state, state.get(b"due", 0) if reserved else moment)
         except _BROKEN as error:
-            problem, state = f"the job's state cannot be read: {error}", NO_STATE
+            problem, state = f"the job's state cannot be read: {error}", {}
             job, broken = self._job_of(ident, body or b"", state, 0 if reserved else moment)
         view = JobView(
             job, "reserved" if reserved else "ready" if job.due_ms <= self._now_ms else "delayed", job.due_ms
@@ -284,7 +283,7 @@ class Reply:
         view.read_ms, view.payload_count, view.broken = self._now_ms, count, broken or problem
         if reserved:
             view.deadline_ms = job.deadline_ms = int(max(-FARTHEST, min(moment, FARTHEST)))
-            view.taken = len(state.taken)
+            view.taken = len(held_digests(state))
         elif not place:
             view.state = ""
         if left_out:
@@ -295,7 +294,7 @@ class Reply:
 
     def _add_gated(self, view: JobView, ident: bytes, gate: bytes, left_out: int) -> None:
         due_us = struct.unpack_from("<d", gate)[0] if len(gate) >= 8 else NEVER
-        view.gated, view.gated_broken = self._job_of(ident, gate[8:], NO_STATE, due_us)
+        view.gated, view.gated_broken = self._job_of(ident, gate[8:], {}, due_us)
         view.gated_due_ms, view.gated_left_out = view.gated.due_ms, left_out
         if left_out:
             view.gated.args = b""
@@ -310,10 +309,10 @@ class Reply:
             payloads = stored.get(b"payloads", [])  # their number, if they were left out
             count = payloads if isinstance(payloads, int) else len(payloads)
             whole = [unpack_payload(one) for one in payloads if len(one) > 2 * KEY_BYTES] if payloads != count else []
-            job, broken = self._job_of(ident, stored[b"body"], state_of(stored), stored[b"due"])
+            job, broken = self._job_of(ident, stored[b"body"], stored, stored[b"due"])
             buried_us = max(-NEVER, min(stored[b"buried_at"], NEVER))
         except _BROKEN as error:
-            job, _ = self._job_of(ident, packed or b"", NO_STATE, NEVER)
+            job, _ = self._job_of(ident, packed or b"", {}, NEVER)
             job.key = key
             return JobView(job, "morgue", job.due_ms, broken=f"the morgue's record cannot be read: {error}")
         job.key = key

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq.core import Broker, NewJob, Payload, Queue, Settlement, ack, bury, fail, new_id, release
 from tests.support.cluster_box import ClusterBox
-from tests.support.core_calls import ChannelWaker, Waker, begin_stats, call_stats, script_names, scripts_used
+from tests.support.core_calls import ChannelWaker, Waker, begin_stats, call_stats, locate, script_names, scripts_used
 from tests.support.core_figures import (
     DepthSample,
     Figures,
@@ -152,7 +152,7 @@ def for_operators(broker: Broker, queue: Queue) -> None:
     assert kick_many(queue, idents[:10], delay_ms=60_000) == {"kicked": 10}
     assert discard_many(queue, idents[10:20]) == {"discarded": 10}
     (view,) = [broker.inspector.get("q", ident) for ident in idents[:1]]
-    assert view is not None and queue.locate(view.id, Generation((view.job.key,))) == "live"
+    assert view is not None and locate(queue, view.id, Generation((view.job.key,))) == "live"
     assert kick_all(queue, delay_ms=60_000) == {"kicked": 10}
     assert run_all_now(queue)["moved"] >= 20
     assert cancel_all(queue)["cancelled"] >= 20
@@ -175,10 +175,10 @@ def for_operators(broker: Broker, queue: Queue) -> None:
     assert sorted(job.id for job in jobs) == sorted(idents)
     heirs = [heir for job in jobs[:9] if (heir := queue.take_over(job, "heir")) is not None]
     assert [heir.id for heir in heirs] == [job.id for job in jobs[:9]]
-    assert all(queue.settle([Settlement(heir, "ack_early", event=False) for heir in heirs]))
+    assert all(queue.settle([Settlement(heir, verb="ack_early", event=False) for heir in heirs]))
     assert sum(len(queue.begun(number)) for number in queue.numbers) == 9
-    assert all(queue.settle([Settlement(heir, "record", 1, 2) for heir in heirs]))
-    assert all(queue.settle([Settlement(job, "expire", outcome="expired") for job in jobs[9:]]))
+    assert all(queue.settle([Settlement(heir, 1, 2, verb="record") for heir in heirs]))
+    assert all(queue.settle([Settlement(job, verb="expire", outcome="expired") for job in jobs[9:]]))
 
 
 def for_recurring_tasks(queue: Queue) -> None:

@@ -138,6 +138,6 @@ def test_what_has_no_readable_time_is_shown_outside_the_calendar(stage: Stage) -
 def test_an_unreadable_begun_attempt_hides_no_other_one(stage: Stage, entry: bytes) -> None:
     stage.put("a")
     (job,) = stage.take()
-    stage.settle(Settlement(job, "ack_early"))
+    stage.settle(Settlement(job, verb="ack_early"))
     store(stage, "begun", new_key(), entry)
     assert [one.id for one in stage.queue.begun(0)] == ["a"]

@@ -12,7 +12,9 @@ from typing import Any
 from unittest import mock
 
 from django_delayq.core import Broker, Queue
+from django_delayq.core.actions import LOCATE
 from django_delayq.core.deployment import Deployment
+from django_delayq.core.job import Generation
 from django_delayq.core.redis.faults import Fault, classify
 from django_delayq.core.redis.scripts import Call, Scripts, SentCalls, compose, pack_command, script_names
 from django_delayq.core.wake import ChannelWaker, Waker
@@ -153,6 +155,11 @@ def send_twice(broker: Broker, between: Callable[[], object] = lambda: None) -> 
 
     with mock.patch.object(scripts, "call", twice):
         yield replies
+
+
+def locate(queue: Queue, ident: str, generation: Generation) -> str:
+    """Return where a job is, by the script alone: live (it waits or runs), gated (behind another one), or ""."""
+    return LOCATE.anywhere(queue, ident, generation)
 
 
 def begin_stats(queue: Queue, number: int) -> Callable[[], Any]:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from django_delayq.backends.result_records import ResultRecord, Results
 from django_delayq.core import Broker, figures
 from django_delayq.core.depths import DepthSample
 from django_delayq.core.depths import read as read_depths
@@ -16,7 +17,6 @@ from django_delayq.core.figures import MOST_NAMES, Figures, Histogram, Tally
 from django_delayq.core.permits import Holding as PermitHolding
 from django_delayq.core.permits import change as change_permits
 from django_delayq.core.permits import read as read_permits
-from django_delayq.core.results import ResultRecord, Results
 
 __all__ = [
     "MOST_NAMES",

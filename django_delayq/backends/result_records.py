@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .deployment import Deployment
-from .job import Job
-from .redis.scripts import clear_errors
+from ..core.deployment import Deployment
+from ..core.job import Job
+from ..core.redis.scripts import clear_errors
 
 READY: Final = "READY"
 RUNNING: Final = "RUNNING"
