@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from .job import BrokenJob, pack_repeats
+from .job import Job, pack_repeats
 from .records.keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key
 from .redis.connection import Connection
 from .redis.probe import by_server, check_version, server_version
@@ -56,7 +56,7 @@ class Deployment:
         self.scripts = Scripts(connection, test_clock=test_clock)
         self.queues_key = queues_key(prefix)
         #: called with reserved jobs whose bodies cannot be read, before they are buried
-        self.on_unreadable: Callable[[Sequence[BrokenJob]], None] = lambda jobs: None
+        self.on_unreadable: Callable[[Sequence[Job]], None] = lambda jobs: None
         self.observe(observe)
 
     @property

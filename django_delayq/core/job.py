@@ -233,6 +233,8 @@ class Job:
     counts: JobCounts = NO_COUNTS
     #: it is due, and waits for a free permit of its task (``concurrency``)
     parked: bool = False
+    #: why its stored bytes cannot be read; "" = they can. An unreadable body is in ``args``
+    broken: str = ""
 
     @property
     def attempt(self) -> int:
@@ -278,15 +280,6 @@ class Job:
             return bool(now_ms > moment)
         except (ValueError, TypeError, AttributeError, RecursionError):
             return False
-
-
-@dataclass(slots=True)
-class BrokenJob:
-    """Reserved job whose body cannot be read."""
-
-    job: Job
-    error: str
-    body: bytes
 
 
 class Undecodable(ValueError):

@@ -255,7 +255,8 @@ class Reply:
         return jobs, list(starmap(self._live, others))
 
     def _job_of(self, ident: bytes, body: bytes, state: State, due_us: float) -> tuple[Job, str]:
-        return job_of(self._queue, self._shard, ident.decode(errors="replace"), body, self._tasks, state, due_us)
+        job = job_of(self._queue, self._shard, ident.decode(errors="replace"), body, self._tasks, state, due_us)
+        return job, job.broken
 
     def _live(
         self,

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, Literal, TypeAlias
 
-from .job import BrokenJob, Job
+from .job import Job
 
 # -- attempts ----------------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class Batch:
     """
 
     jobs: list[Job] = field(default_factory=list)
-    broken: list[BrokenJob] = field(default_factory=list)
+    broken: list[Job] = field(default_factory=list)
     next_due_ms: float | None = None
     now_ms: float = 0
     expired: int = 0

@@ -195,7 +195,7 @@ class Queue(ShardSet):
             undecodable = partial(
                 bury, reason="undecodable", outcome=AttemptOutcome.UNDECODABLE, error_class="Undecodable"
             )
-            self.settle([undecodable(item.job, error=item.error.encode()) for item in batch.broken])
+            self.settle([undecodable(job, error=job.broken.encode()) for job in batch.broken])
         late = {job.id: job for job in batch.jobs if job.options_json and job.has_expired(batch.now_ms)}
         if late:
             self.settle([expire(job) for job in late.values()])
@@ -226,7 +226,7 @@ class Queue(ShardSet):
         held = pack((job.id, job.token, only_expired))
         frame = self.call("take_over", job.shard, held, worker.encode(), request=request)
         batch = unpack_batch(frame, self.name, job.shard, job.worker)
-        return next(iter([*batch.jobs, *(one.job for one in batch.broken)]), None)
+        return next(iter([*batch.jobs, *batch.broken]), None)
 
     def begun(
         self, number: int, worker: str = "", *, before_ms: float | None = None, except_workers: Iterable[str] = ()

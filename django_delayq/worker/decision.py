@@ -12,8 +12,8 @@ from ..core.errors import Bury, JobTimeout, PartialFailure, Release, Retry
 from ..core.job import PRIORITIES, Job
 from ..core.outcomes import AttemptOutcome, Settlement, bury, fail
 from ..core.retry import Policy as Backoff
-from ..core.retry import clamp, ms_of, safe_delay
-from .policy import Policy, with_merge_rules
+from ..core.retry import ms_of
+from .policy import Policy, clamp, safe_delay, with_merge_rules
 from .record import class_of, error_record, name_of, text_of
 from .unbegun import REASON_CHARS, give_back
 

@@ -93,7 +93,7 @@ def _live(
     ident: bytes, body: bytes, packed: bytes, gate: bytes | None, order: Any, payloads: Any, tasks: dict[int, str]
 ) -> dict[str, Any]:
     state = unpack_state(packed)
-    job, _ = job_of("", 0, "", body, tasks, state, 0)
+    job = job_of("", 0, "", body, tasks, state, 0)
     waiting: list[Payload] = []
     running: list[Payload] = []
     for member, _ in order:
@@ -124,7 +124,7 @@ def _live(
 
 def _grave(record: bytes, tasks: dict[int, str]) -> dict[str, Any]:
     stored = unpack_fields(record)
-    job, _ = job_of("", 0, "", stored["body"], tasks, unpack(record), 0)
+    job = job_of("", 0, "", stored["body"], tasks, unpack(record), 0)
     return {
         "content": _content(stored["body"], tasks),
         "due_ms": stored["due"] // 1000,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 import msgpack
@@ -27,7 +27,6 @@ from ..job import (
     STOPPING,
     UNCLEAR,
     UNRENEWED,
-    BrokenJob,
     Generation,
     Job,
     JobCounts,
@@ -255,55 +254,6 @@ def unpack_payload(record: bytes) -> Payload:
     return Payload(record[end:], record[33:end].decode(), record[16:32])
 
 
-# -- jobs outside Redis ------------------------------------------------------------------------------------------------
-
-# Record of a requested job outside Redis, without its due time: version u8, then a map. A field with its default value
-# is left out, so the record of an older release is read with the values that it meant. A new field that an old release
-# must not ignore takes a new version; one that it may ignore takes a name that begins with ``_``.
-RECORD_VERSION: Final = 1
-_USUAL: Final = NewJob("", "")
-_NOT_RECORDED: Final = {"due_ms", "delay_ms", "payload", "repeatable", "room_ms", "confirmed", "joined"}
-_RECORD_FIELDS: Final = tuple(one.name for one in fields(NewJob) if one.name not in _NOT_RECORDED)
-_PAYLOAD_PARTS: Final = (bytes, str, bytes)
-
-
-def pack_job(new: NewJob) -> bytes:
-    """Return the record of a job, without its due time."""
-    values = {name: getattr(new, name) for name in _RECORD_FIELDS}
-    fields: dict[str, Any] = {name: value for name, value in values.items() if value != getattr(_USUAL, name)}
-    if new.payload is not None:
-        fields["payload"] = (new.payload.data, new.payload.score, new.payload.key)
-    return bytes((RECORD_VERSION,)) + bytes(msgpack.packb(fields))
-
-
-def unpack_job(record: bytes) -> NewJob:
-    """Return the job of a record; it is due now, unless the caller changes that.
-
-    Raises:
-        Undecodable: the bytes are not a record of a supported version.
-    """
-    if not record or record[0] != RECORD_VERSION:
-        raise Undecodable(
-            f"this release cannot read record version {record[0]}; upgrade django_delayq here"
-            if record
-            else "an empty record is no job"
-        )
-    try:
-        found = msgpack.unpackb(record[1:])
-        fields = {name: value for name, value in found.items() if not name.startswith("_")}
-        parts = fields.pop("payload", None)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise Undecodable(f"a record cannot be read: {error}") from None
-    for name, value in fields.items():
-        if name not in _RECORD_FIELDS:
-            raise Undecodable(f"this release cannot read field {name!r} of a record; upgrade django_delayq here")
-        if type(value) is not type(getattr(_USUAL, name)):
-            raise Undecodable(f"a record cannot be read: its field {name} is a {type(value).__name__}")
-    if parts is not None and (not isinstance(parts, list) or tuple(map(type, parts)) != _PAYLOAD_PARTS):
-        raise Undecodable("a record cannot be read: its payload is none")
-    return NewJob(**{"id": "", "task": "", **fields}, payload=Payload(*parts) if parts else None)
-
-
 # -- reserved jobs -----------------------------------------------------------------------------------------------------
 
 #: marks of a state -> flags of the job
@@ -326,9 +276,9 @@ def unpack_batch(frame: bytes, queue: str, shard: int, worker: str) -> Batch:
     batch = unpack_fields(frame)
     tasks = names_of(batch["tasks"])
     jobs: list[Job] = []
-    broken: list[BrokenJob] = []
+    broken: list[Job] = []
     for ident, due, body, *rest in batch["jobs"]:
-        job, error = job_of(queue, shard, ident.decode(), body, tasks, dict(rest[0]) if rest else {}, due)
+        job = job_of(queue, shard, ident.decode(), body, tasks, dict(rest[0]) if rest else {}, due)
         job.worker = worker
         if not rest:
             job.token, job.reserves = batch["token"], 1
@@ -336,11 +286,8 @@ def unpack_batch(frame: bytes, queue: str, shard: int, worker: str) -> Batch:
             try:
                 job.payloads = tuple(map(unpack_payload, rest[1]))
             except (IndexError, ValueError) as problem:
-                error = f"a payload cannot be read: {problem}"
-        if error:
-            broken.append(BrokenJob(job, error, body))
-        else:
-            jobs.append(job)
+                job.broken = f"a payload cannot be read: {problem}"
+        (broken if job.broken else jobs).append(job)
     now_ms, (moved, *parked) = batch["now"] / 1000, batch.get("parked") or (0,)
     next_due, quarantined = (batch[name] // 1000 - now_ms if name in batch else None for name in _NEXT)
     wait = None if next_due is None else max(0.0, next_due)
@@ -372,8 +319,8 @@ NEVER: Final = 2.0**60
 
 def job_of(
     queue: str, shard: int, ident: str, body: bytes, tasks: Mapping[int, str], state: State, due_us: float
-) -> tuple[Job, str]:
-    """Return a job from its stored records, and why its body cannot be read; such a job has an empty task."""
+) -> Job:
+    """Return a job from its stored records; one whose body cannot be read is broken, and has an empty task."""
     broken = ""
     try:
         priority, merged, key, task, options, args = unpack_body(body, tasks)
@@ -381,12 +328,12 @@ def job_of(
         priority = body[0] & 7 if body else DEFAULT_PRIORITY  # under which the scripts file it
         broken, merged, key, task, options, args = str(error), False, body[3:19], "", b"", body
     due_ms = int(max(-NEVER, min(due_us, NEVER)) // 1000)
-    job = Job(queue, shard, ident, task, key, args, options, priority, due_ms, merged=merged)
+    job = Job(queue, shard, ident, task, key, args, options, priority, due_ms, merged=merged, broken=broken)
     if body and body[0] >> 5 & 1 == BODY_VERSION:
         job.quarantined, job.parked = bool(body[0] & _QUARANTINE), bool(body[0] & _PARKED)
     if state:
         _add_state(job, state)
-    return job, broken
+    return job
 
 
 def _add_state(job: Job, state: State) -> None:
@@ -407,7 +354,7 @@ def unpack_held(frame: bytes, queue: str, shard: int) -> list[Job]:
     names, entries = unpack(frame)
     tasks, jobs = names_of(names), []
     for ident, moment, body, state, *payloads in entries:
-        job, _ = job_of(queue, shard, ident.decode(), body, tasks, state, state.get(b"due", 0))
+        job = job_of(queue, shard, ident.decode(), body, tasks, state, state.get(b"due", 0))
         job.deadline_ms = int(moment)
         job.payloads = tuple(unpack_payload(record) for records in payloads for record in records)
         jobs.append(job)
