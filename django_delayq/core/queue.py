@@ -43,6 +43,7 @@ from .reading import read
 from .records.frames import (
     CHUNK,
     Allowance,
+    content_of,
     pack,
     pack_allowances,
     pack_deadline,
@@ -451,7 +452,7 @@ class Queue(ShardSet):
         # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
         new.key = new.key or new_key()
         keys = self.home(new.id).fresh_keys[new.priority]
-        return "schedule_fresh", keys, new.key, self.deployment.repeats, pack_new(new)
+        return "schedule_fresh", keys, new.key, self.deployment.repeats, *content_of(new)
 
     def _schedule_one(
         self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None, request: bytes | None = None

@@ -200,20 +200,29 @@ def pack_new(job: NewJob) -> bytes:
     return pack(fields_of(job))
 
 
-def fields_of(job: NewJob) -> dict[str, Any]:
-    """Return the fields of an entry of ``schedule.lua``; see :func:`pack_new`."""
-    ident = encode_id(job.id)
-    if job.payload is None and job.on_conflict == "merge":
-        raise InvalidJob("only jobs with a payload can be merged; give one, or use on_conflict='replace'")
-    task = job.task.encode()
+def content_of(job: NewJob) -> tuple[bytes, bytes, bytes, int, int]:
+    """Return id, task, body, 1 if the next one is a delay or 0, and the due time or delay (ms), as scripts take them.
+
+    Raises:
+        InvalidJob: an invalid id or a task's name that is too long.
+    """
+    ident, task = encode_id(job.id), job.task.encode()
     if len(task) > MAX_TASK_BYTES:
         raise InvalidJob(f"the name of a task has at most {MAX_TASK_BYTES} bytes, this one has {len(task)}")
     # What is no number must not reach the script, which would fail between its writes.
-    fields: dict[str, Any] = {"id": ident, "task": task, "body": pack_body(job)}
     if job.due_ms is None:
-        fields |= {"ms": int(job.delay_ms or 0), "is_delay": True}
-    else:
-        fields["ms"] = int(job.due_ms)
+        return ident, task, pack_body(job), 1, int(job.delay_ms or 0)
+    return ident, task, pack_body(job), 0, int(job.due_ms)
+
+
+def fields_of(job: NewJob) -> dict[str, Any]:
+    """Return the fields of an entry of ``schedule.lua``; see :func:`pack_new`."""
+    if job.payload is None and job.on_conflict == "merge":
+        raise InvalidJob("only jobs with a payload can be merged; give one, or use on_conflict='replace'")
+    ident, task, body, is_delay, ms = content_of(job)
+    fields: dict[str, Any] = {"id": ident, "task": task, "body": body, "ms": ms}
+    if is_delay:
+        fields["is_delay"] = True
     if job.on_conflict != "replace":
         fields["conflict"] = CONFLICT[job.on_conflict]
     if job.due_policy != "replace":
