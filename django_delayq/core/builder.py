@@ -220,12 +220,8 @@ class RawJobBuilder(JobBuilder):
         return args[0], None
 
 
-def _raw() -> None:
-    """Do nothing: placeholder for the function of jobs with raw bytes."""
-
-
-#: task of the jobs with raw bytes
-RAW_TASK: Final = Task(_raw, name=RAW)
+#: task of the jobs with raw bytes; no function is ever called for them
+RAW_TASK: Final = Task(lambda: None, name=RAW)
 
 
 def _check_call(task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -276,18 +276,9 @@ def as_json(data: bytes) -> bytes:
         return data
     value = _load_marked(data)
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        return _dump(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Undecodable(f"the stored value has no form in JSON: {error}") from None
-
-
-def from_json(codec: Codec, data: bytes) -> bytes:
-    """Return canonical JSON, tags included, as the codec stores it.
-
-    Raises:
-        InvalidJob: the codec cannot store it.
-    """
-    return dump_with(codec, json.loads(data)) if data else data
 
 
 def readable(data: bytes) -> str:

@@ -191,9 +191,6 @@ class JobCounts:
     kicks: int = 0
 
 
-NO_COUNTS: Final = JobCounts()
-
-
 @dataclass(slots=True)
 class Job:
     """Job held by a worker (reserved), or read by the inspector.
@@ -230,7 +227,7 @@ class Job:
     quarantined: bool = False
     postponed_at_ms: int = 0
     postponed_for: str = ""
-    counts: JobCounts = NO_COUNTS
+    counts: JobCounts = JobCounts()
     #: it is due, and waits for a free permit of its task (``concurrency``)
     parked: bool = False
     #: why its stored bytes cannot be read; "" = they can. An unreadable body is in ``args``

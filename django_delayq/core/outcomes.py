@@ -148,7 +148,6 @@ FULL_LETTER: Final = "f"
 ID_FULL_LETTER: Final = "h"
 #: replies after which nothing of the job needs a confirmation
 UNCHANGED_LETTERS: Final = frozenset("etfhpvlx")
-CLOSED_REPLY: Final = b"v"
 
 
 def count_outcomes(replies: Iterable[str]) -> dict[str, int]:

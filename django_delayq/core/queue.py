@@ -23,7 +23,6 @@ from .job_view import Reply
 from .morgue import Discard, Kick, KickPace
 from .outcomes import (
     CLOSED_LETTER,
-    CLOSED_REPLY,
     FULL_LETTER,
     MOST_MARKS,
     OF_LETTER,
@@ -203,12 +202,12 @@ class Queue(ShardSet):
             batch.jobs, batch.expired = [job for job in batch.jobs if job.id not in late], len(late)
         return batch
 
-    def expired(self, number: int, limit: int = CHUNK, *, offset: int = 0) -> list[Job]:
+    def expired(self, number: int, *, offset: int = 0) -> list[Job]:
         """Return jobs of a shard whose lease ran out, the oldest first, up to 250; none during a reaper hold.
 
         Settle them with ``guard="expired"``.
         """
-        return self._leases(number, offset, min(limit, CHUNK), only_expired=True)
+        return self._leases(number, offset, only_expired=True)
 
     def take_over(
         self, job: Job, worker: str, *, only_expired: bool = False, request: bytes | None = None
@@ -255,14 +254,14 @@ class Queue(ShardSet):
         """Return all reserved jobs of a shard, by the end of their lease; read in chunks, so not an atomic snapshot."""
         jobs: dict[str, Job] = {}
         offset = 0
-        while chunk := self._leases(number, offset, CHUNK, only_expired=False):
+        while chunk := self._leases(number, offset, only_expired=False):
             jobs.update((job.id, job) for job in chunk)
             # Leases that end meanwhile move the others forward. Stepping back by one chunk's tail would not help, so
             # the walk continues and a skipped lease is found by the next call.
             offset += len(chunk)
         return list(jobs.values())
 
-    def _leases(self, number: int, offset: int, limit: int, *, only_expired: bool) -> list[Job]:
+    def _leases(self, number: int, offset: int, *, only_expired: bool) -> list[Job]:
         frame = read(
             self.deployment,
             self.name,
@@ -270,7 +269,7 @@ class Queue(ShardSet):
             index=SHARD_KEYS.index("lease") + 1,
             place="r",
             skip=offset,
-            limit=limit,
+            limit=CHUNK,
             expired=only_expired,
         )
         return [view.job for view in Reply(self.name, number, frame, buried=False, place="r").views()]
@@ -562,7 +561,7 @@ class Queue(ShardSet):
             began = time.monotonic()
             which = b"e" * early + b"b" * buried
             frame = self.call("reserve", number, worker.encode(), 1, *lease, ident.encode(), which)
-            return None if frame == CLOSED_REPLY else self.batch_of(frame, number, worker, last_sent(began))
+            return None if frame == CLOSED_LETTER.encode() else self.batch_of(frame, number, worker, last_sent(began))
 
         batch = visit(self, ident, partial(ask, buried=buried)) or Batch()
         if buried and not batch.jobs and self._kick_old(ident):

@@ -103,19 +103,13 @@ def safe_delay(policy: Backoff, n: int) -> float:
     try:
         # SystemExit too: a policy is user code and must not end the worker that calls it. JobTimeout: it hung.
         answer: object = policy(n)
+        if isinstance(answer, timedelta):
+            answer = answer.total_seconds()
+        if isinstance(answer, int) and not isinstance(answer, bool):
+            answer = float(clamp(answer))  # clamped as an int: a huge one has no float
+        if isinstance(answer, float) and math.isfinite(answer):
+            return float(clamp(answer))
+        raise TypeError(f"{type(answer).__name__} is no number of seconds")
     except (Exception, SystemExit, JobTimeout):
         logger.exception("the back-off %r failed for retry %d; the default back-off is used", policy, n)
         return clamp(default_backoff(n))
-    if isinstance(answer, timedelta):
-        answer = answer.total_seconds()
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        answer = float(clamp(answer))  # clamped as an int: a huge one has no float
-    if isinstance(answer, float) and math.isfinite(answer):
-        return float(clamp(answer))
-    logger.error(
-        "the back-off %r gave a %s for retry %d, which is no number of seconds; the default back-off is used",
-        policy,
-        type(answer).__name__,
-        n,
-    )
-    return clamp(default_backoff(n))

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.retry import MAX_DELAY, default_backoff
+from django_delayq.core import TaskOptions
 from django_delayq.worker.policy import safe_delay
+from tests.support.attempt_stage import MAX_DELAY
 
 
 def _raises(_n: int) -> float:
@@ -59,8 +60,8 @@ def test_answers_are_brought_into_range(answer: Any, delay: float) -> None:
 
 
 def test_the_default_is_clamped_too() -> None:
-    assert safe_delay(default_backoff, 10**9) == MAX_DELAY
-    assert safe_delay(default_backoff, 10**90) == MAX_DELAY
+    assert safe_delay(TaskOptions().retry_in, 10**9) == MAX_DELAY
+    assert safe_delay(TaskOptions().retry_in, 10**90) == MAX_DELAY
 
 
 def test_the_programs_end_is_not_swallowed() -> None:

@@ -353,16 +353,15 @@ def _add_state(job: Job, state: State) -> None:
     job.worker = get(b"worker", b"").decode(errors="replace")
     job.postponed_for = get(b"postponed_for", b"").decode(errors="replace")
     job.flags = sum([flag for name, flag in _FLAGS.items() if name in state])
-    counts = [get(name, 0) for name in _COUNTS]
-    if any(counts):
-        job.counts = JobCounts(*counts)
+    job.counts = JobCounts(*[get(name, 0) for name in _COUNTS])
 
 
 def unpack_held(frame: bytes, queue: str, shard: int) -> list[Job]:
     """Return the jobs of ``begun.lua``; ``deadline_ms`` is the moment at which the attempt began."""
     names, entries = unpack(frame)
     tasks, jobs = names_of(names), []
-    for ident, moment, body, state, *payloads in entries:
+    for ident, moment, body, fields, *payloads in entries:
+        state = dict(fields)
         job = job_of(queue, shard, ident.decode(), body, tasks, state, state.get(b"due", 0))
         job.deadline_ms = int(moment)
         job.payloads = tuple(unpack_payload(record) for records in payloads for record in records)
