@@ -23,7 +23,7 @@ from .core.job import Undecodable
 from .worker.limited_calls import HangingCall, LimitedCalls
 
 if TYPE_CHECKING:
-    from .core.job import BrokenJob, Job
+    from .core.job import Job
     from .core.task import Task
 
 #: sent after Redis stored a job. Arguments: ``id``, ``queue``, ``outcome`` (created, merged, replaced, ignored, gated),
@@ -84,7 +84,7 @@ def emit(signal: Signal, sender: object, **kwargs: Any) -> None:
             logger.error("signal receiver %r failed: %s", receiver, answer, exc_info=answer)
 
 
-def notify_unreadable(jobs: Sequence[BrokenJob], *, seconds: float = _UNREADABLE_SECONDS) -> None:
+def notify_unreadable(jobs: Sequence[Job], *, seconds: float = _UNREADABLE_SECONDS) -> None:
     """Send ``job_buried`` for reserved jobs whose bodies cannot be read, before they are buried.
 
     The signal is sent in a separate thread, because any thread may reserve, and receivers may leave database
@@ -99,7 +99,7 @@ def notify_unreadable(jobs: Sequence[BrokenJob], *, seconds: float = _UNREADABLE
 
     def send() -> None:
         for one in jobs:
-            notify("job_buried", job=one.job, task=None, error=Undecodable(one.error), reason="undecodable")
+            notify("job_buried", job=one, task=None, error=Undecodable(one.broken), reason="undecodable")
 
     with LimitedCalls("delayq-unreadable", lambda: None, connections.close_all) as calls:
         try:

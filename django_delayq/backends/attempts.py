@@ -16,11 +16,11 @@ from .. import connections
 from ..core.errors import DelayQError, QueueUnavailable
 from ..core.job import Job
 from ..core.redis.faults import Backoff, classify
-from ..core.results import READY, RUNNING, SUCCESSFUL, ResultRecord, Results
 from ..signals import emit
 from ..worker.current import running
 from .compat import TaskContext, TaskResultStatus, normalize_json, task_finished, task_started
 from .errors import ResultTooLarge
+from .result_records import READY, RUNNING, SUCCESSFUL, ResultRecord, Results
 from .stored import LOST, Head, change, error_line, read_errors, result_of
 
 if TYPE_CHECKING:

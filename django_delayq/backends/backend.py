@@ -17,7 +17,6 @@ from django.utils import timezone
 from ..core.errors import DelayQError, InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name
 from ..core.outcomes import ScheduleOutcome
-from ..core.results import READY, ResultRecord, Results
 from ..outbox import durability, producer
 from ..scheduling.verbs import schedule_call
 from ..signals import emit
@@ -25,6 +24,7 @@ from ..transactions import ON_COMMIT, in_transaction
 from . import lookup, options
 from .compat import BaseTaskBackend, InvalidTask, InvalidTaskBackend, task_backends, task_enqueued
 from .registration import adopt, known, priority_class, register
+from .result_records import READY, ResultRecord, Results
 from .stored import CONTEXT, Facts, Head, change, new_result_id, plain, result_of
 from .task import DelayQTask, like
 

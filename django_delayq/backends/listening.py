@@ -12,7 +12,6 @@ from django.utils import timezone
 
 from ..core.errors import DelayQError
 from ..core.job import Job
-from ..core.results import FAILED, READY, SUCCESSFUL, Results
 from ..outbox import producer
 from ..signals import job_cancelled
 from . import attempts
@@ -20,6 +19,7 @@ from .backend import backend_of
 from .errors import Gone
 from .options import BackendOptions
 from .registration import FrameworkTask
+from .result_records import FAILED, READY, SUCCESSFUL, Results
 from .stored import external_error, is_result_id
 
 logger: Final = logging.getLogger("django_delayq.tasks")

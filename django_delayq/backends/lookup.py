@@ -11,12 +11,12 @@ from django.conf import settings
 
 from .. import connections
 from ..core.job_view import JobView
-from ..core.records.frames import unpack_job
-from ..core.results import FAILED, READY, RUNNING, ResultRecord, Results
 from ..outbox import durability, rows
+from ..outbox.records import unpack_job
 from ..settings.conf import conf
 from .compat import TaskError, TaskResultDoesNotExist
 from .errors import Gone
+from .result_records import FAILED, READY, RUNNING, ResultRecord, Results
 from .stored import (
     LOST,
     Head,

@@ -12,7 +12,6 @@ from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import (
     check_int,
     check_known,
-    check_mapping,
     check_queue_name,
     check_seconds,
     check_task_name,
@@ -21,7 +20,7 @@ from ..core.inputs import (
 )
 from ..core.options import TASK_OPTIONS as OWN_OPTIONS
 from ..core.options import TaskOptions
-from ..settings.section import Section, key
+from ..settings.section import Section, check_mapping, key
 
 #: number of attempts at a task of Django's framework, unless configured
 MAX_ATTEMPTS: Final = 1

@@ -14,12 +14,12 @@ from zlib import crc32
 from ..core import errors as core_errors
 from ..core.codec import decode_args
 from ..core.job import Job, NewJob, Undecodable, new_id
-from ..core.results import LostErrors, ResultRecord
 from ..core.task import registry
 from ..worker.record import printed_traceback
 from . import errors
 from .compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 from .registration import FrameworkTask
+from .result_records import LostErrors, ResultRecord
 from .task import like
 
 if TYPE_CHECKING:

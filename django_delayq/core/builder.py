@@ -7,7 +7,6 @@ test holds to the same bytes.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -104,7 +103,6 @@ class JobBuilder:
         self._conflict = policy.on_conflict or ("merge" if policy.merge else "replace")
         self._max_payloads = policy.max_payloads or DEFAULT_MAX_PAYLOADS
         self._derives = any(derive is not None for derive in (policy.id, policy.at, policy.score))
-        self._fewest, self._most = task.arity
         rules.check_confirmed(policy.wait_for_confirmation)
 
     def build(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> NewJob:
@@ -116,6 +114,9 @@ class JobBuilder:
         """
         if self._derives:
             options = _with_derived(self.task, args, kwargs, options)
+        has_rare = not options.keys() <= self._common
+        if has_rare:
+            check_kind(self.task, options)
         content, payload = self._content(args, kwargs, options)
         get, policy = options.get, self.task.options
         delay, at, given_id = get("delay"), get("at"), get("id")
@@ -144,7 +145,7 @@ class JobBuilder:
             given_id is None,
         )
         new.confirmed = policy.wait_for_confirmation
-        if not options.keys() <= self._common:
+        if has_rare:
             self._apply(new, options)
         return new
 
@@ -172,7 +173,6 @@ class JobBuilder:
         What is stored with the job for its worker is canonical JSON. There the member ``ttr_ms``, for holders without
         a heartbeat, is the last one: ``lua/lib/reserve.lua`` finds it there.
         """
-        check_kind(self.task, options)
         for name, value in options.items():
             row = OPTIONS.get(name)
             if value is not None and row is not None and row.job is not None and row.field:
@@ -199,8 +199,8 @@ class JobBuilder:
             raise InvalidJob(
                 f"task {task.name}: a job of a merged task needs an id=, under which its payloads are united"
             )
-        if not merge and (kwargs or not self._fewest <= len(args) <= self._most):
-            _bind(task, args, kwargs, options)
+        if not merge:
+            _check_call(task, args, kwargs)
         try:
             if not merge:
                 return codec.encode_args(args, kwargs, limit=limit), None
@@ -220,20 +220,15 @@ class RawJobBuilder(JobBuilder):
         return args[0], None
 
 
-def _raw() -> None:
-    """Do nothing: placeholder for the function of jobs with raw bytes."""
+#: task of the jobs with raw bytes; no function is ever called for them
+RAW_TASK: Final = Task(lambda: None, name=RAW)
 
 
-#: task of the jobs with raw bytes
-RAW_TASK: Final = Task(_raw, name=RAW)
-
-
-def _bind(task: Task, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> None:
+def _check_call(task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Check the arguments; an error names the schedule option that a keyword may have meant."""
     try:
-        task.bind(args, kwargs)
+        task.check_call(args, kwargs)
     except TypeError as error:
-        check_kind(task, options)  # an option of merged tasks explains the mistake better
         known = [name for name in CALL_OPTIONS if OPTIONS[name].kind != "merged"]
         for name in (name for name in kwargs if f"'{name}'" in str(error)):
             if name in known:  # task.schedule() has arguments only
@@ -266,7 +261,7 @@ def _with_derived(
     """
     completed = dict(options)
     if not task.options.merge:
-        task.bind(args, dict(kwargs))
+        task.check_call(args, kwargs)
     elif not args:
         args = (options.get("payload"),)
     for name in ("id", "at", "score"):
@@ -290,7 +285,7 @@ def _fill(task: Task, template: str, args: tuple[Any, ...], kwargs: Mapping[str,
     if task.options.merge:
         (payload,) = args
         return template.format(**{"payload": payload, **(payload if isinstance(payload, Mapping) else {})})
-    bound = inspect.signature(task.func).bind(*args, **kwargs)
+    bound = task.signature.bind(*args, **kwargs)
     bound.apply_defaults()
     return template.format(*args, **{**bound.arguments, **kwargs})
 

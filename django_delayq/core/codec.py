@@ -30,7 +30,6 @@ schedule and those that run jobs must make the same ones.
 from __future__ import annotations
 
 import json
-import math
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping
@@ -53,7 +52,6 @@ _SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 _TEXT: Final = frozenset((str,))
 #: types that are stored without a tag
 _PLAIN_KINDS: Final = _SCALARS | {list, tuple, dict}
-_MAX_INT_BITS: Final = 14_000  # Python itself refuses to read numbers of more than 4300 digits
 #: first part of the path to an argument of a call
 _ARGUMENT: Final = "argument"
 #: prefix of all tags of a project
@@ -278,18 +276,9 @@ def as_json(data: bytes) -> bytes:
         return data
     value = _load_marked(data)
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        return _dump(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Undecodable(f"the stored value has no form in JSON: {error}") from None
-
-
-def from_json(codec: Codec, data: bytes) -> bytes:
-    """Return canonical JSON, tags included, as the codec stores it.
-
-    Raises:
-        InvalidJob: the codec cannot store it.
-    """
-    return dump_with(codec, json.loads(data)) if data else data
 
 
 def readable(data: bytes) -> str:
@@ -314,7 +303,7 @@ def encode_args(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int 
     """
     if not args and not kwargs:
         return b""
-    encoded = _quickly(_call(args, kwargs)) if _is_plain(args) and _is_plain(kwargs) else None
+    encoded = _quickly(_call(args, kwargs))
     if encoded is None:
         stored = [_stored(value, 1, (_ARGUMENT, place)) for place, value in enumerate(args)]
         encoded = _written(_call(stored, _stored(dict(kwargs), 0, (_ARGUMENT,))))
@@ -327,8 +316,7 @@ def encode(value: Any, *, limit: int = MAX_BYTES, what: str = "payload") -> byte
     Raises:
         InvalidJob: see :func:`encode_args`.
     """
-    encoded = _quickly(value) if _is_plain(value) else None
-    return _limited(_written(_stored(value, 1, (what,))) if encoded is None else encoded, limit, f"{what} takes")
+    return _limited(_quickly(value) or _written(_stored(value, 1, (what,))), limit, f"{what} takes")
 
 
 def _call(args: Any, kwargs: Any) -> Any:
@@ -355,7 +343,7 @@ _dump: Final = _make_dump()
 def _quickly(value: Any) -> bytes | None:
     """Return the bytes of a plain value; None if :func:`_stored` has to look at it."""
     try:
-        return _dump(value).encode() if chosen is None else None
+        return _dump(value).encode() if chosen is None and _is_plain(value) else None
     except ValueError:  # NaN, half of a surrogate pair, an int of thousands of digits
         return None
 
@@ -413,24 +401,15 @@ def _stored(value: Any, depth: int, path: tuple[Any, ...]) -> Any:
 
 
 def _scalar(value: Any, path: tuple[Any, ...]) -> Any:
-    if isinstance(value, str):
-        text = str.__str__(value)
-        try:
-            if not text.isascii():
-                text.encode()
-        except UnicodeEncodeError:
-            raise _refusal(path, "the text holds half of a surrogate pair, which UTF-8 cannot write") from None
-        return text
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise _refusal(path, f"{float.__repr__(value)} has no form in JSON; pass None or a text")
-        return float.__float__(value)
-    number = int.__int__(value)
-    if (bits := number.bit_length()) > _MAX_INT_BITS:
-        raise _refusal(path, f"an int of {bits} bits; at most {_MAX_INT_BITS} are stored, pass it as a text")
-    return number
+    """Return a text, number, bool or None; of a subclass, the value of its base."""
+    try:
+        text = _dump(value)
+        text.encode()
+    except UnicodeEncodeError:
+        raise _refusal(path, "the text holds half of a surrogate pair, which UTF-8 cannot write") from None
+    except ValueError:
+        raise _refusal(path, f"{short(value)} has no form in JSON; pass None or a text") from None
+    return value if type(value) in _SCALARS else json.loads(text)
 
 
 def _dumped(made: ValueType, value: Any, path: tuple[Any, ...]) -> Any:
@@ -499,10 +478,7 @@ def _reason_against(value: Any) -> str:
 
 def _short(key: Any) -> str:
     """Return a short ``repr(key)`` without running code of a foreign class."""
-    if type(key) in _SCALARS and not (type(key) is int and key.bit_length() > 200):
-        text = repr(key)
-        return text if len(text) <= 40 else f"{text[:40]}…"
-    return f"<{type(key).__name__}>"
+    return short(key, 40) if type(key) in _SCALARS else f"<{type(key).__name__}>"
 
 
 # -- decoding ---------------------------------------------------------------------------------------------------------

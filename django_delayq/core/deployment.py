@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from .job import PRIORITIES, BrokenJob, pack_repeats
+from .job import PRIORITIES, Job, pack_repeats
 from .records.keys import FRESH_KEYS, MAX_SHARDS, SHARD_KEYS, Shard, wake_key
 from .redis.connection import Connection
 from .redis.probe import by_server, check_server
@@ -60,7 +60,7 @@ class Deployment:
         #: ``shard(queue, number)``: keys and constants of a shard (``keys.number_of``); those in use are kept
         self.shard: Callable[[str, int], Shard] = lru_cache(_MOST_SHARDS)(self._make_shard)
         #: called with reserved jobs whose bodies cannot be read, before they are buried
-        self.on_unreadable: Callable[[Sequence[BrokenJob]], None] = lambda jobs: None
+        self.on_unreadable: Callable[[Sequence[Job]], None] = lambda jobs: None
         self.observe(observe)
         self.make_parts()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -58,7 +58,7 @@ def short(value: object, limit: int = 60) -> str:
     """Return ``repr(value)`` cut to ``limit`` characters, so that an error message never carries 10 kB of input."""
     if isinstance(value, (str, bytes)):
         text = repr(value[: limit * 2])
-    elif type(value) is int and value.bit_length() > 1000:
+    elif isinstance(value, int) and value.bit_length() > 1000:
         text = f"an int of {value.bit_length()} bits"  # repr() of a huge int raises an error of its own
     else:
         text = repr(value)
@@ -248,39 +248,6 @@ def priority_of_u32(priority: int) -> int:
     """
     bits = check_int("priority", priority, 0, (1 << _U32_BITS) - 1).bit_length()
     return -(-bits * (PRIORITIES - 1) // _U32_BITS)
-
-
-def check_text(name: str, value: object) -> str:
-    """Return ``value`` if it is a text that is not empty; otherwise raise :class:`InvalidJob`."""
-    if isinstance(value, str) and value:
-        return value
-    raise InvalidJob(f"{name} must be a text, got {short(value)}")
-
-
-def check_texts(name: str, value: object) -> tuple[str, ...]:
-    """Return a list or tuple of texts as a tuple; otherwise raise :class:`InvalidJob`."""
-    if isinstance(value, (list, tuple)) and all(isinstance(item, str) and item for item in value):
-        return tuple(value)
-    raise InvalidJob(f"{name} must be a list of strings, got {short(value)}")
-
-
-def check_mapping(name: str, value: object, example: str) -> Mapping[Any, Any]:
-    """Return ``value`` if it is a mapping; otherwise raise :class:`InvalidJob` with an example of one."""
-    if isinstance(value, Mapping):
-        return value
-    raise InvalidJob(f"{name} must be a dict like {example}, got {short(value)}")
-
-
-def check_dotted_path(name: str, value: object) -> str:
-    """Return the dotted path of an importable object (``shop.hooks.begin``); otherwise raise :class:`InvalidJob`."""
-    if isinstance(value, str) and "." in value and all(part.isidentifier() for part in value.split(".")):
-        return value
-    raise InvalidJob(f"{name} must be a dotted path like 'shop.module.name', got {short(value)}")
-
-
-def check_dotted_paths(name: str, value: object) -> tuple[str, ...]:
-    """Return a list or tuple of dotted paths as a tuple; otherwise raise :class:`InvalidJob`."""
-    return tuple(check_dotted_path(name, path) for path in check_texts(name, value))
 
 
 def check_known(

@@ -191,9 +191,6 @@ class JobCounts:
     kicks: int = 0
 
 
-NO_COUNTS: Final = JobCounts()
-
-
 @dataclass(slots=True)
 class Job:
     """Job held by a worker (reserved), or read by the inspector.
@@ -230,9 +227,11 @@ class Job:
     quarantined: bool = False
     postponed_at_ms: int = 0
     postponed_for: str = ""
-    counts: JobCounts = NO_COUNTS
+    counts: JobCounts = JobCounts()
     #: it is due, and waits for a free permit of its task (``concurrency``)
     parked: bool = False
+    #: why its stored bytes cannot be read; "" = they can. An unreadable body is in ``args``
+    broken: str = ""
 
     @property
     def attempt(self) -> int:
@@ -278,15 +277,6 @@ class Job:
             return bool(now_ms > moment)
         except (ValueError, TypeError, AttributeError, RecursionError):
             return False
-
-
-@dataclass(slots=True)
-class BrokenJob:
-    """Reserved job whose body cannot be read."""
-
-    job: Job
-    error: str
-    body: bytes
 
 
 class Undecodable(ValueError):

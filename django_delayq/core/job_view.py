@@ -12,11 +12,10 @@ from .codec import decode_args, readable
 from .job import KEY_BYTES, Generation, Job, Payload, Undecodable, created_ms
 from .records.frames import (
     NEVER,
-    NO_STATE,
     State,
+    held_digests,
     job_of,
     names_of,
-    state_of,
     unpack,
     unpack_payload,
     unpack_state,
@@ -219,7 +218,8 @@ class Reply:
         return view
 
     def _job_of(self, ident: bytes, body: bytes, state: State, due_us: float) -> tuple[Job, str]:
-        return job_of(self._queue, self._shard, ident.decode(errors="replace"), body, self.tasks, state, due_us)
+        job = job_of(self._queue, self._shard, ident.decode(errors="replace"), body, self.tasks, state, due_us)
+        return job, job.broken
 
     def _live(self, ident: bytes, body: bytes, moment: float, extra: Mapping[bytes, Any]) -> JobView:
         """Return a live job."""
@@ -227,19 +227,19 @@ class Reply:
         problem, reserved = "", place == b"r"
         try:
             state = unpack_state(extra.get(b"state", b""))
-            job, broken = self._job_of(ident, body, state, state.due_us if reserved else moment)
+            job, broken = self._job_of(ident, body, state, state.get(b"due", 0) if reserved else moment)
         except _BROKEN as error:
-            problem, state = f"the job's state cannot be read: {error}", NO_STATE
+            problem, state = f"the job's state cannot be read: {error}", {}
             job, broken = self._job_of(ident, body, state, 0 if reserved else moment)
         where = ("reserved" if reserved else "ready" if job.due_ms <= self._now_ms else "delayed") if place else ""
         view = JobView(job, where, job.due_ms, read_ms=self._now_ms, broken=broken or problem)
         view.payload_count = extra.get(b"payloads", 0)
         if reserved:
             view.deadline_ms = job.deadline_ms = int(max(-FARTHEST, min(moment, FARTHEST)))
-            view.taken = len(state.taken)
+            view.taken = len(held_digests(state))
         if gate := extra.get(b"gate"):
             due_us = struct.unpack_from("<d", gate)[0] if len(gate) >= 8 else NEVER
-            view.gated, view.gated_broken = self._job_of(ident, gate[8:], NO_STATE, due_us)
+            view.gated, view.gated_broken = self._job_of(ident, gate[8:], {}, due_us)
             view.gated_due_ms, view.gated_left_out = view.gated.due_ms, extra.get(b"gated_left_out", 0)
             if view.gated_left_out:
                 view.gated.args = b""
@@ -254,10 +254,10 @@ class Reply:
             payloads = stored.get(b"payloads", [])  # their number, if they were left out
             count = payloads if isinstance(payloads, int) else len(payloads)
             whole = [unpack_payload(one) for one in payloads if len(one) > 2 * KEY_BYTES] if payloads != count else []
-            job, broken = self._job_of(ident, stored[b"body"], state_of(stored), stored[b"due"])
+            job, broken = self._job_of(ident, stored[b"body"], stored, stored[b"due"])
             buried_us = max(-NEVER, min(stored[b"buried_at"], NEVER))
         except _BROKEN as error:
-            job, _ = self._job_of(ident, packed, NO_STATE, NEVER)
+            job, _ = self._job_of(ident, packed, {}, NEVER)
             job.key = key
             return JobView(job, "morgue", job.due_ms, broken=f"the morgue's record cannot be read: {error}")
         job.key = key

@@ -1,6 +1,4 @@
-"""Queue with its verbs: schedule one job or many, and one method for each verb that names a job by its id.
-
-Many jobs are sent by :mod:`.many`; the verbs of holders stand in :mod:`.holding`.
+"""Queue with its verbs: of callers, of the holders of jobs, and of operators.
 
 The delivery guarantee is implemented here and in the scripts: at least once under the durability of the Redis in use;
 never before the due time on Redis's clock; at most one live lease per id; a holder that lost its lease changes nothing,
@@ -11,48 +9,68 @@ the client library may repeat it after a lost reply: the repeated call gets the 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
-from . import actions, holding, reading
+from . import actions, reading
 from .actions import GONE, Action, live_ids
 from .errors import DelayQError, IdTaken, NotConfirmed, QueueFull, QueuePaused
 from .figures import Tally
-from .job import Generation, NewJob, new_key, request_for
+from .job import Generation, Job, NewJob, digest_of, new_key, request_for
+from .job_view import Reply
 from .layouts import Layout
 from .many import JobSender, RoomWait, check_together
 from .outcomes import (
     CLOSED_LETTER,
-    CLOSED_REPLY,
     FULL_LETTER,
     MOST_MARKS,
     OF_LETTER,
     UNCHANGED_LETTERS,
+    AttemptOutcome,
     Batch,
     CompletionMark,
     ScheduleOutcome,
+    Settlement,
     Tick,
+    Which,
+    bury,
     count_outcomes,
+    expire,
 )
 from .quotas import RoomSearch
 from .records.frames import (
     CHUNK,
+    Allowance,
     content_of,
+    pack,
+    pack_allowances,
     pack_deadline,
     pack_known,
     pack_marks,
     pack_new,
-    start_flag,
+    pack_settlements,
+    unpack_batch,
+    unpack_held,
     unpack_marks,
     unpack_tick,
 )
-from .records.keys import number_of
+from .records.keys import SHARD_KEYS, number_of
 from .redis.pool import last_sent
 from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
 from .resharding import visit
+
+K = TypeVar("K")
+
+_TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}
+#: the first and the last class that a reserve serves
+_SERVED: Final[dict[Which, tuple[bytes, bytes]]] = {
+    "all": (b"1", b"9"),
+    "others": (b"1", b"8"),
+    "quarantined": (b"9", b"9"),
+}
 
 
 class Queue(ShardSet):
@@ -69,18 +87,183 @@ class Queue(ShardSet):
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}, shards={self.shards}>"
 
-    # -- verbs of holders, on one shard by its number (:mod:`.holding`) ------------------------------------------------
+    # -- verbs of holders, on one shard by its number ------------------------------------------------------------------
 
-    reserve = holding.reserve
-    settle_reserve = holding.settle_reserve
-    settle = holding.settle
-    touch = holding.touch
-    expired = holding.expired
-    take_over = holding.take_over
-    begun = holding.begun
-    held_by = holding.held_by
-    leases = holding.leases
-    batch_of = holding.batch_of
+    def reserve(
+        self,
+        number: int,
+        limit: int,
+        *,
+        worker: str,
+        request: bytes | None = None,
+        ttr_ms: int | None = None,
+        started: bool = False,
+        prefer_own_ttr: bool = False,
+        which: Which = "all",
+        allowances: Sequence[Allowance] = (),
+    ) -> Batch:
+        """Reserve up to ``limit`` (1 … 250) due jobs of a shard under one lease.
+
+        Args:
+            worker: name of the holder.
+            request: the request id of an earlier call whose reply was lost: the same jobs are returned again.
+            ttr_ms: duration of the lease; None = that of the broker's leases.
+            started: the holder has no heartbeat to report later starts: the attempts count as begun now.
+            prefer_own_ttr: a job with a ``ttr`` of its own is held for that time.
+            which: also the jobs that wait for quarantine (all), only the others, or only those.
+            allowances: how many jobs of limited tasks may be returned; the others that are due are parked.
+        """
+        began, rest = time.monotonic(), (b"", b"", *_SERVED[which], pack_allowances(allowances))
+        lease = _lease(ttr_ms, started=started, prefer_own_ttr=prefer_own_ttr)
+        frame = self.call("reserve", number, worker.encode(), min(limit, CHUNK), *lease, *rest, request=request)
+        return self.batch_of(frame, number, worker, last_sent(began))
+
+    def settle_reserve(
+        self,
+        number: int,
+        acks: Sequence[Settlement],
+        limit: int,
+        *,
+        worker: str,
+        request: bytes | None = None,
+        which: Which = "all",
+        allowances: Sequence[Allowance] = (),
+    ) -> tuple[list[bool], Batch]:
+        """Ack up to 250 jobs of a shard and reserve its next ones, in one script call.
+
+        Returns:
+            True for each ack that was applied (see :meth:`settle`), and the batch.
+        """
+        began, rest = time.monotonic(), (min(limit, CHUNK), *_SERVED[which], pack_allowances(allowances))
+        frame = pack_settlements(acks)
+        answers, batch = self.call("ack_reserve", number, worker.encode(), frame, *rest, request=request)
+        return _applied(answers), self.batch_of(batch, number, worker, last_sent(began))
+
+    def settle(self, settlements: Sequence[Settlement], *, seed: bytes | None = None) -> list[bool]:
+        """Apply settlements, each by its own verb (:class:`Settlement`).
+
+        Args:
+            settlements: how each job ends.
+            seed: a later call with the same seed and the same jobs, whatever their verbs, gets the replies of the first
+                call.
+
+        Returns:
+            For each, True if it was applied. False: the lease was lost (or, with ``guard="expired"``, has not run out)
+                and nothing was changed. A record is always applied, unless it has that guard and an end is stored
+                already.
+        """
+        counted = [False] * len(settlements)
+        for (number, verb), places in _chunks((one.job.shard, one.verb) for one in settlements):
+            chunk = [settlements[place] for place in places]
+            request = None if seed is None else _request_of(seed, [one.job for one in chunk])
+            worker = chunk[0].job.worker.encode()
+            answers = self.call(verb, number, worker, pack_settlements(chunk), request=request)
+            for place, is_applied in zip(places, _applied(answers), strict=True):
+                counted[place] = is_applied
+        return counted
+
+    def touch(
+        self, jobs: Sequence[Job], started: Container[tuple[str, int]] = (), *, ttr_ms: int | None = None
+    ) -> list[str]:
+        """Extend the leases of held jobs to one full lease from now.
+
+        Args:
+            ttr_ms: duration of the lease from now; None = that of the broker's leases.
+            started: (id, token) of those whose handler has begun: from now on a crash counts against them.
+
+        Returns:
+            For each: held, stopping (held, but cancelled) or lost.
+        """
+        answers = ["lost"] * len(jobs)
+        ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
+        for number, places in _chunks(job.shard for job in jobs):
+            held = [jobs[place] for place in places]
+            frame = pack([(job.id, job.token, (job.id, job.token) in started) for job in held])
+            for place, letter in zip(places, self.call("touch", number, frame, ttr).decode(), strict=True):
+                answers[place] = _TOUCHED[letter]
+        return answers
+
+    def batch_of(self, frame: bytes, number: int, worker: str, sent_at: float) -> Batch:
+        """Return the batch in a reply of a shard; jobs that cannot be read are buried, late ones are ended."""
+        batch = unpack_batch(frame, self.name, number, worker)
+        batch.sent_at = sent_at
+        if batch.broken:
+            self.deployment.on_unreadable(batch.broken)
+            undecodable = partial(
+                bury, reason="undecodable", outcome=AttemptOutcome.UNDECODABLE, error_class="Undecodable"
+            )
+            self.settle([undecodable(job, error=job.broken.encode()) for job in batch.broken])
+        late = {job.id: job for job in batch.jobs if job.options_json and job.has_expired(batch.now_ms)}
+        if late:
+            self.settle([expire(job) for job in late.values()])
+            batch.jobs, batch.expired = [job for job in batch.jobs if job.id not in late], len(late)
+        return batch
+
+    def expired(self, number: int, *, offset: int = 0) -> list[Job]:
+        """Return jobs of a shard whose lease ran out, the oldest first, up to 250; none during a reaper hold.
+
+        Settle them with ``guard="expired"``.
+        """
+        return self._leases(number, offset, only_expired=True)
+
+    def take_over(
+        self, job: Job, worker: str, *, only_expired: bool = False, request: bytes | None = None
+    ) -> Job | None:
+        """Take a job whose attempt has begun over from its holder, under a new token, for one lease from now.
+
+        Args:
+            job: as its holder has it.
+            worker: the new holder. The returned job still names the old one, to which the attempt belongs.
+            only_expired: only if its lease is over.
+            request: the request id of an earlier call whose reply was lost: it gives the same job again.
+
+        Returns:
+            The job under the new token; None if it is settled, or held under another token, or not over.
+        """
+        held = pack((job.id, job.token, only_expired))
+        frame = self.call("take_over", job.shard, held, worker.encode(), request=request)
+        batch = unpack_batch(frame, self.name, job.shard, job.worker)
+        return next(iter([*batch.jobs, *batch.broken]), None)
+
+    def begun(
+        self, number: int, worker: str = "", *, before_ms: float | None = None, except_workers: Iterable[str] = ()
+    ) -> list[Job]:
+        """Return jobs of a shard that were acked before their attempts began, and whose end is not stored yet.
+
+        Args:
+            worker: only its jobs; "" = those of all.
+            before_ms: only attempts that began before this moment, Unix ms; None = whenever.
+            except_workers: names of workers whose jobs are left out.
+
+        Returns:
+            At most 250; ``deadline_ms`` is the moment at which the attempt began.
+        """
+        before = b"" if before_ms is None else b"%d" % before_ms
+        left_out = [name.encode() for name in except_workers]
+        return unpack_held(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
+
+    def leases(self, number: int) -> list[Job]:
+        """Return all reserved jobs of a shard, by the end of their lease; read in chunks, so not an atomic snapshot."""
+        jobs: dict[str, Job] = {}
+        offset = 0
+        while chunk := self._leases(number, offset, only_expired=False):
+            jobs.update((job.id, job) for job in chunk)
+            # Leases that end meanwhile move the others forward. Stepping back by one chunk's tail would not help, so
+            # the walk continues and a skipped lease is found by the next call.
+            offset += len(chunk)
+        return list(jobs.values())
+
+    def _leases(self, number: int, offset: int, *, only_expired: bool) -> list[Job]:
+        frame = reading.read(
+            self.deployment,
+            self.name,
+            number,
+            index=SHARD_KEYS.index("lease") + 1,
+            skip=offset,
+            limit=CHUNK,
+            expired=only_expired,
+        )
+        return [view.job for view in Reply(self.name, number, frame).views()]
 
     #: return the state of a job: live (it waits or runs), gated (behind an attempt of another one), or ""
     locate = reading.locate
@@ -90,9 +273,8 @@ class Queue(ShardSet):
     def tick(self, number: int, *, hold: bool = False) -> Tick:
         """Return the state of a shard to a dispatcher; wake a consumer if due work waits, and restore lost rules.
 
-        Args:
-            hold: arm the reaper hold: for one lease no job is taken from its holder, because holders may have been
-                unable to extend their leases (an outage, a clock that jumped).
+        With ``hold`` no job is taken from its holder for one lease, because holders may have been unable to extend
+        their leases (an outage, a clock that jumped).
         """
         tick, stored_rules = unpack_tick(self.call("tick", number, b"1" if hold else b"0"))
         self.registry.check_rules(self, number, stored_rules, tick.now_ms)
@@ -105,16 +287,12 @@ class Queue(ShardSet):
 
         Args:
             forget: marks that were processed; one that has changed since stays.
-            limit: maximum number of other marks returned.
-
-        Returns:
-            Marks in no order, a random choice if there are more.
+            limit: maximum number of other marks returned, in no order: a random choice if there are more.
         """
-        some, rest = forget[:MOST_MARKS], forget[MOST_MARKS:]
-        while rest:
-            self.call("marks", number, pack_marks(some), 0, request=b"")
-            some, rest = rest[:MOST_MARKS], rest[MOST_MARKS:]
-        return unpack_marks(self.call("marks", number, pack_marks(some), limit, request=b""))
+        while len(forget) > MOST_MARKS:
+            self.call("marks", number, pack_marks(forget[:MOST_MARKS]), 0, request=b"")
+            forget = forget[MOST_MARKS:]
+        return unpack_marks(self.call("marks", number, pack_marks(forget), limit, request=b""))
 
     # -- new jobs ------------------------------------------------------------------------------------------------------
 
@@ -147,18 +325,15 @@ class Queue(ShardSet):
         outcome, wait = send(), RoomWait()
         while new.room_ms and outcome is ScheduleOutcome.FULL and wait.rest(new.room_ms):
             outcome = send()
-        return self.accepted(outcome, new)
+        if outcome.is_refusal:
+            raise self.refusal(outcome, new)
+        return outcome
 
     def schedule_tick(self, new: NewJob, tick_ms: int) -> ScheduleOutcome:
-        """Schedule a job once per id and tick: of all processes, only the first call has an effect.
-
-        See :meth:`schedule`.
-
-        Args:
-            tick_ms: Unix ms. A tick at or before the last one of this id counts as fired.
+        """Schedule a job once per id and tick (Unix ms): of all processes, only the first call has an effect.
 
         Returns:
-            An outcome of :meth:`schedule_many`, or fired: this tick was fired before.
+            An outcome of :meth:`schedule_many`, or fired: this tick of the id, or a later one, was fired before.
         """
         return self._schedule_one(new, b"%d" % tick_ms)
 
@@ -175,9 +350,7 @@ class Queue(ShardSet):
                 there, and for the others by their new shards.
 
         Returns:
-            For each job in the order given: created, merged, replaced, ignored, gated, taken (the id belongs to a live
-                job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late; with
-                ``all_or_none`` also withheld (another job of the shard was refused).
+            The outcome of each job in the order given, refusals too.
 
         Raises:
             NotConfirmed: all jobs were sent, and some are not confirmed; the error names them and all outcomes.
@@ -194,21 +367,12 @@ class Queue(ShardSet):
     def count_many(
         self, news: Iterable[NewJob], *, not_after_ms: float | None = None, all_or_none: bool = False
     ) -> dict[str, int]:
-        """Schedule any number of jobs, even an endless iterable, and return the number of jobs per outcome.
-
-        See :meth:`schedule_many`.
-        """
+        """Schedule jobs, even an endless iterable, and return their number per outcome; see :meth:`schedule_many`."""
         news = check_together(news) if all_or_none else news
         sender = JobSender(self, not_after_ms, together=all_or_none)
         counts = count_outcomes(letters for _, letters in sender.send(news))
         sender.unconfirmed.check(counts)
         return counts
-
-    def accepted(self, outcome: ScheduleOutcome, new: NewJob) -> ScheduleOutcome:
-        """Return the outcome of a job; raise :meth:`refusal` if Redis did not accept the job."""
-        if outcome.is_refusal:
-            raise self.refusal(outcome, new)
-        return outcome
 
     def refusal(self, outcome: ScheduleOutcome, new: NewJob) -> DelayQError:
         """Return the error for a job whose outcome of :meth:`schedule_many` is a refusal."""
@@ -251,25 +415,10 @@ class Queue(ShardSet):
         # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
         new.key = new.key or new_key()
         keys = self.home(new.id).fresh_keys[new.priority]
-        ident, task, body, is_delay, ms = content_of(new)
-        return (
-            "schedule_fresh",
-            keys,
-            new.key,
-            self.deployment.repeats,
-            ident,
-            task,
-            body,
-            b"1" if is_delay else b"0",
-            ms,
-        )
+        return "schedule_fresh", keys, new.key, self.deployment.repeats, *content_of(new)
 
     def _schedule_one(
-        self,
-        new: NewJob,
-        tick: bytes = b"",
-        not_after_ms: float | None = None,
-        request: bytes | None = None,
+        self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None, request: bytes | None = None
     ) -> ScheduleOutcome:
         send = partial(self._send_one, new, tick, not_after_ms, request)
         letter = send()
@@ -317,25 +466,16 @@ class Queue(ShardSet):
         return max((int(tick) for tick in ticks if tick is not None), default=None)
 
     def first_sight(self, ident: str, schedule: str) -> int:
-        """Return the moment after which ticks of this id are to be fired.
+        """Return the moment (Unix ms) after which ticks of this id are to be fired.
 
-        The first call with a schedule sets it to the present moment, for all processes.
-
-        Args:
-            schedule: the task's schedule as text. A changed text is a new schedule, whatever was fired earlier.
-
-        Returns:
-            Unix ms. Ticks up to it were fired or skipped, or precede the first call with this schedule.
+        Ticks up to it were fired or skipped, or precede the first call of any process with this schedule, a text: a
+        changed one is a new schedule, whatever was fired earlier.
         """
         since = int(self.call("sight", self.shard_of(ident), ident.encode(), schedule.encode(), b""))
         return max(since, self.last_tick(ident) or 0) if len(self.epochs) > 1 else since
 
     def skip_tick(self, ident: str, schedule: str, tick_ms: int) -> bool:
-        """Count a tick, and all before it, as fired without scheduling a job; :meth:`first_sight` returns it then.
-
-        Returns:
-            True for the first of all processes that skips it.
-        """
+        """Count a tick, and all before it, as fired without scheduling a job; True for the first process that does."""
         tick = b"%d" % tick_ms
         return int(self.call("sight", self.shard_of(ident), ident.encode(), schedule.encode(), tick)) < tick_ms
 
@@ -345,24 +485,19 @@ class Queue(ShardSet):
         Args:
             pairs: id and key of each. Where an id may have many payloads, a third element makes it cheaper: the
                 payload's digest (:func:`.records.frames.digest`).
-
-        Raises:
-            InvalidJob: an id or a key that cannot be one.
         """
         present = [False] * len(pairs)
         records = [pack_known(*pair) for pair in pairs]
         # A job kicked from an old shard's morgue meanwhile is first put into the newer shard, which is queried later.
         for epoch, shards in self.epochs:
-            places: dict[int, list[int]] = {}
-            for place, pair in enumerate(pairs):
-                if not present[place]:
-                    places.setdefault(number_of(epoch, crc32(pair[0].encode()) % shards), []).append(place)
-            for number, mine in places.items():
-                for start in range(0, len(mine), CHUNK):
-                    chunk = mine[start : start + CHUNK]
-                    frame = b"".join([records[place] for place in chunk])
-                    for place, answer in zip(chunk, self.call("known", number, frame, request=b""), strict=True):
-                        present[place] = answer == ord("1")
+            unknown = [place for place, is_known in enumerate(present) if not is_known]
+            for number, chosen in _chunks(
+                number_of(epoch, crc32(pairs[place][0].encode()) % shards) for place in unknown
+            ):
+                places = [unknown[one] for one in chosen]
+                frame = b"".join([records[place] for place in places])
+                for place, answer in zip(places, self.call("known", number, frame, request=b""), strict=True):
+                    present[place] = answer == ord("1")
         return present
 
     def reserve_id(
@@ -384,25 +519,20 @@ class Queue(ShardSet):
                 There are several if its record lies in the morgue of an old epoch, and another holder may come between.
             worker, ttr_ms, started, prefer_own_ttr: see :meth:`reserve`.
         """
-        ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
-        flag = start_flag(started=started, prefer_own_ttr=prefer_own_ttr)
+        lease = _lease(ttr_ms, started=started, prefer_own_ttr=prefer_own_ttr)
 
         def ask(number: int, *, buried: bool = False) -> Batch | None:
             began = time.monotonic()
             which = b"e" * early + b"b" * buried
-            frame = self.call("reserve", number, worker.encode(), 1, ttr, flag, ident.encode(), which)
-            return None if frame == CLOSED_REPLY else self.batch_of(frame, number, worker, last_sent(began))
+            frame = self.call("reserve", number, worker.encode(), 1, *lease, ident.encode(), which)
+            return None if frame == CLOSED_LETTER.encode() else self.batch_of(frame, number, worker, last_sent(began))
 
         batch = visit(self, ident, partial(ask, buried=buried)) or Batch()
-        if buried and not batch.jobs and self._kick_old(ident):
+        # One that is not live may lie in the morgue of an old epoch.
+        may_be_old = buried and not batch.jobs and len(self.epochs) > 1
+        if may_be_old and not live_ids(self, [ident.encode()]) and self.kick(ident) == "kicked":
             batch = visit(self, ident, ask) or Batch()
         return batch
-
-    def _kick_old(self, ident: str) -> bool:
-        """Return True if a job that is not live was kicked from the morgue of an old epoch."""
-        if len(self.epochs) == 1 or live_ids(self, [ident.encode()]):
-            return False
-        return self.kick(ident) == "kicked"
 
     # -- verbs of callers and operators --------------------------------------------------------------------------------
 
@@ -427,7 +557,7 @@ class Queue(ShardSet):
             cancelled, stopping (it is running), "" (there is no such live job) or late.
 
         Raises:
-            IdTaken: the live job of this id belongs to a task other than ``task``.
+            IdTaken: the live job of this id belongs to a task other than ``task``; the next two raise it, too.
         """
         return self._act(actions.cancel(task, not_after_ms), ident, task, generation=generation, request=request)
 
@@ -450,7 +580,6 @@ class Queue(ShardSet):
 
         Raises:
             InvalidJob: neither or both are given.
-            IdTaken: the live job of this id belongs to a task other than ``task``.
         """
         action = actions.reschedule(task, due_ms=due_ms, delay_ms=delay_ms)
         return self._act(action, ident, task, generation=generation, request=request) == "moved"
@@ -458,14 +587,7 @@ class Queue(ShardSet):
     def run_now(
         self, ident: str, *, task: str = "", generation: Generation | None = None, request: bytes | None = None
     ) -> bool:
-        """Make a waiting job due now; an overdue one keeps its place.
-
-        Args:
-            task, generation, request: see :meth:`cancel`.
-
-        Raises:
-            IdTaken: the live job of this id belongs to a task other than ``task``.
-        """
+        """Make a waiting job due now; an overdue one keeps its place. For the arguments see :meth:`cancel`."""
         return self._act(actions.run_now(task), ident, task, generation=generation, request=request) == "moved"
 
     def kick(
@@ -507,3 +629,26 @@ class Queue(ShardSet):
 def _is_nowhere(new: NewJob) -> bool:
     """Return True if the id of a job is live nowhere: it was generated just now, and not for an earlier process."""
     return new.fresh and not new.durable
+
+
+def _lease(ttr_ms: int | None, *, started: bool, prefer_own_ttr: bool) -> tuple[bytes, bytes]:
+    """Return the arguments of ``reserve.lua`` for the leases."""
+    return b"" if ttr_ms is None else b"%d" % ttr_ms, b"2" if prefer_own_ttr else b"1" if started else b"0"
+
+
+def _chunks(keys: Iterable[K]) -> Iterator[tuple[K, list[int]]]:
+    """Yield each key with the places where it stands, up to 250 of them at a time."""
+    places: dict[K, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    for key, mine in places.items():
+        for start in range(0, len(mine), CHUNK):
+            yield key, mine[start : start + CHUNK]
+
+
+def _applied(answers: bytes) -> list[bool]:
+    return [answer == ord("1") for answer in answers]
+
+
+def _request_of(seed: bytes, jobs: Sequence[Job]) -> bytes:
+    return digest_of(seed, *[b"%d %b" % (job.token, job.id.encode()) for job in jobs])

@@ -5,7 +5,6 @@ Any callable of that form is a policy. The presets here can be printed and compa
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping
@@ -13,15 +12,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from .errors import JobTimeout, Misconfigured
+from .errors import Misconfigured
 from .inputs import suggest
 
 Policy = Callable[[int], float]
 
 #: longest pause between two attempts: ten years, in seconds
 MAX_DELAY: Final = 10 * 365.25 * 86400.0
-
-logger = logging.getLogger(__name__)
 
 
 def default_backoff(n: int) -> float:
@@ -130,32 +127,6 @@ def policy_of(value: object) -> Policy:
         f"a back-off is a function of the number of earlier failures, seconds, a list of seconds or one of the names "
         f"{', '.join(PRESETS)}; not {type(value).__name__} {value!r:.60}"
     )
-
-
-def clamp(seconds: float) -> float:
-    """Return ``seconds`` clamped to 0 … ten years."""
-    return min(MAX_DELAY, max(0.0, seconds))
-
-
-def safe_delay(policy: Policy, n: int) -> float:
-    """Return the pause of ``policy`` for retry ``n``, in seconds, even if ``policy`` misbehaves.
-
-    If it raises or does not return a number, the default back-off is used and the error is logged: a wrong policy must
-    not cost a job.
-    """
-    try:
-        # SystemExit too: a policy is user code and must not end the worker that calls it. JobTimeout: it hung.
-        answer: object = policy(n)
-        if isinstance(answer, timedelta):
-            answer = answer.total_seconds()
-        if isinstance(answer, int) and not isinstance(answer, bool):
-            answer = float(clamp(answer))  # clamped as an int: a huge one has no float
-        if isinstance(answer, float) and math.isfinite(answer):
-            return float(clamp(answer))
-        raise TypeError(f"{type(answer).__name__} is no number of seconds")
-    except (Exception, SystemExit, JobTimeout):
-        logger.exception("the back-off %r failed for retry %d; the default back-off is used", policy, n)
-        return clamp(default_backoff(n))
 
 
 def _checked(seconds: object) -> float:

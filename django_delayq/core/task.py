@@ -35,6 +35,8 @@ class Task:
         func: the function itself.
         options: the policy of the task.
         is_async: True if ``func`` is an ``async def``.
+        signature: its parameters.
+        arity: (fewest, most) plain positional arguments that fit without a look at the signature; none fit (1, 0).
         listener: called with the name of an event and its data, for each attempt of its jobs (the events of
             ``worker.Hooks.notify``); None = no listener.
     """
@@ -54,25 +56,29 @@ class Task:
         self.func = func
         self.options = options if options is not None else TaskOptions()
         self.is_async = inspect.iscoroutinefunction(func)
-        self._signature: inspect.Signature | None = None
-        #: (fewest, most) plain positional arguments that fit without a full :meth:`bind`; none fit (1, 0)
-        self.arity = _plain_arity(func)
-        self._check_arity()
+        try:
+            self.signature = inspect.signature(func)
+        except (TypeError, ValueError) as error:
+            raise Misconfigured(
+                f"{short(func)} has no signature to check arguments against; wrap it in a def"
+            ) from error
+        self.arity = _plain_arity(self.signature)
+        self._check_arguments()
 
-    def _check_arity(self) -> None:
+    def _check_arguments(self) -> None:
         """Check the signature where the worker, not a caller, chooses the arguments."""
         fewest, most = self.arity
         if self.options.merge and not (fewest <= 1 and most in (1, _MANY)):
             raise Misconfigured(
                 f"task {self.name}: the function of a merged task takes exactly one positional argument, the dict "
-                f"{{id: [payload, …]}}; {_where(self)} takes {inspect.signature(self.func)}"
+                f"{{id: [payload, …]}}; {_where(self)} takes {self.signature}"
             )
         if self.options.recurring and fewest > 0:
             raise Misconfigured(
                 f"task {self.name}: a recurring task is called without arguments; give those of {_where(self)} defaults"
             )
         if not self.options.merge:
-            _check_template(self.options.id, self.func)
+            _check_template(self.options.id, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)
@@ -99,23 +105,19 @@ class Task:
     @cached_property
     def argument_names(self) -> tuple[str, ...]:
         """Names of the arguments that can be given by position."""
-        return tuple(name for name, one in inspect.signature(self.func).parameters.items() if one.kind in _BY_PLACE)
+        return tuple(name for name, one in self.signature.parameters.items() if one.kind in _BY_PLACE)
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return ``(args, kwargs)`` unchanged if the function can be called with them.
+    def check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Check that the function can be called with these arguments.
 
         Raises:
             TypeError: it cannot; the message names the task.
         """
-        if not kwargs and self.arity[0] <= len(args) <= self.arity[1]:
-            return args, kwargs
-        if self._signature is None:
-            self._signature = inspect.signature(self.func)
-        try:
-            self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"task {self.name}: {error} (its arguments are {self._signature})") from None
-        return args, kwargs
+        if kwargs or not self.arity[0] <= len(args) <= self.arity[1]:
+            try:
+                self.signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"task {self.name}: {error} (its arguments are {self.signature})") from None
 
 
 def check_is_no_generator(func: Callable[..., Any]) -> None:
@@ -131,14 +133,10 @@ def check_is_no_generator(func: Callable[..., Any]) -> None:
         )
 
 
-def _plain_arity(func: Callable[..., Any]) -> tuple[int, int]:
+def _plain_arity(signature: inspect.Signature) -> tuple[int, int]:
     """Return ``(fewest, most)`` plain positional arguments that fit, or ``(1, 0)`` if a full bind has to decide."""
     required = positional = 0
-    try:
-        parameters = inspect.signature(func).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise Misconfigured(f"{short(func)} has no signature to check arguments against; wrap it in a def") from error
-    for parameter in parameters:
+    for parameter in signature.parameters.values():
         if parameter.kind in _BY_PLACE:
             positional += 1
             required += parameter.default is parameter.empty
@@ -149,17 +147,17 @@ def _plain_arity(func: Callable[..., Any]) -> tuple[int, int]:
     return required, positional
 
 
-def _check_template(template: object, function: Callable[..., Any]) -> None:
-    """Check that the arguments of a function can fill an id template; raise :class:`Misconfigured` if none can."""
-    parameters = inspect.signature(function).parameters
+def _check_template(template: object, task: Task) -> None:
+    """Check that the arguments of a task can fill an id template; raise :class:`Misconfigured` if none can."""
+    parameters = task.signature.parameters
     kinds = [parameter.kind for parameter in parameters.values()]
     if not isinstance(template, str) or inspect.Parameter.VAR_KEYWORD in kinds:
         return
-    by_place = math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else sum(kind in _BY_PLACE for kind in kinds)
+    by_place = math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else len(task.argument_names)
     for name in _names_in(template):
         if not (int(name) < by_place if name.isdigit() else name in parameters):
             raise Misconfigured(
-                f"the id {short(template)} names no argument {name!r} of {short(function)}; it takes "
+                f"the id {short(template)} names no argument {name!r} of {short(task.func)}; it takes "
                 f"{', '.join(map(repr, parameters)) or 'none'}"
             )
 

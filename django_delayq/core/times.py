@@ -32,7 +32,6 @@ def due_of(
     *,
     delay: timedelta | float | None = None,
     at: datetime | float | None = None,
-    now: float | None = None,
     zone: tzinfo | None = None,
     allow_far: bool = False,
     what: str = "at",
@@ -42,7 +41,6 @@ def due_of(
     Args:
         delay: from now, by Redis's clock: a ``timedelta`` or seconds. A negative one is due at once.
         at: a moment: a ``datetime`` or Unix seconds. One in the past is due at once.
-        now: Unix seconds used to check that ``at`` is not too far ahead (default: this machine's clock).
         zone: the zone of naive datetimes; None = they are refused, as Django does under ``USE_TZ``.
         allow_far: accept due times more than ten years ahead.
         what: name of ``at`` in messages.
@@ -54,13 +52,28 @@ def due_of(
         return None, 0 if delay is None else delay_ms_of(delay, allow_far=allow_far)
     if delay is not None:
         raise InvalidJob("delay= and at= exclude each other; give one of them")
-    if isinstance(at, datetime) and at.utcoffset() is None:
-        if zone is None:
-            raise InvalidJob(
-                f"{what}={at.isoformat()} has no time zone; use django.utils.timezone.now() or timezone.make_aware()"
-            )
-        at = at.replace(tzinfo=zone)
-    return _moment(at, now, allow_far, what), None
+    ms = _moment(at, zone, what)
+    if ms < 0:
+        raise InvalidJob(f"{what}= is before 1970; give a time from now as delay=")
+    _check_far(f"{what}=", ms, at, allow_far=allow_far, since_ms=int(time.time() * 1000))
+    return ms, None
+
+
+def _moment(at: object, zone: tzinfo | None, what: str) -> int:
+    if isinstance(at, datetime):
+        if at.utcoffset() is None:
+            if zone is None:
+                raise InvalidJob(
+                    f"{what}={at.isoformat()} has no time zone; use django.utils.timezone.now() or "
+                    "timezone.make_aware()"
+                )
+            at = at.replace(tzinfo=zone)
+        return ms_of(at)
+    if isinstance(at, date):
+        raise InvalidJob(f"{what}= is a date; give a datetime, because a job is due at one moment of a day")
+    if isinstance(at, timedelta):
+        raise InvalidJob(f"{what}= is a timedelta; a time from now is given as delay=")
+    return _ms_of_number(at, what, "a datetime or Unix seconds")
 
 
 def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False) -> int:
@@ -104,31 +117,15 @@ def _ms_of(span: timedelta | float, what: str, *, allow_far: bool) -> int:
         ms = _ms_of_span(span)
     else:
         ms = _ms_of_number(span, what, "a timedelta or a number of seconds")
-    if ms > TEN_YEARS_MS:
-        _check_far(what, ms, span, allow_far=allow_far)
+    _check_far(what, ms, span, allow_far=allow_far)
     return ms
 
 
-def _moment(at: object, now: float | None, allow_far: bool, what: str) -> int:
-    if isinstance(at, datetime):
-        ms = ms_of(at)
-    elif isinstance(at, date):
-        raise InvalidJob(f"{what}= is a date; give a datetime, because a job is due at one moment of a day")
-    elif isinstance(at, timedelta):
-        raise InvalidJob(f"{what}= is a timedelta; a time from now is given as delay=")
-    else:
-        ms = _ms_of_number(at, what, "a datetime or Unix seconds")
-    if ms < 0:
-        raise InvalidJob(f"{what}= is before 1970; give a time from now as delay=")
-    now_ms = int((time.time() if now is None else now) * 1000)
-    if ms > now_ms + TEN_YEARS_MS:
-        _check_far(f"{what}=", ms, at, allow_far=allow_far, is_moment=True)
-    return ms
-
-
-def _check_far(what: str, ms: int, given: object, *, allow_far: bool, is_moment: bool = False) -> None:
+def _check_far(what: str, ms: int, given: object, *, allow_far: bool, since_ms: int = 0) -> None:
     """Refuse a time of more than ten years; with ``allow_far`` only one that cannot be stored."""
-    shown, ahead, length = (_show_moment(ms), " ahead", "later") if is_moment else (_show(ms), "", "longer")
+    if ms <= since_ms + TEN_YEARS_MS:
+        return
+    shown, ahead, length = (_show_moment(ms), " ahead", "later") if since_ms else (_show(ms), "", "longer")
     if not allow_far:
         hint = _HINT_FAR if isinstance(given, (datetime, timedelta)) else _HINT_MS
         raise InvalidJob(f"{what} is more than ten years{ahead} ({shown}); {hint}")

@@ -21,9 +21,9 @@ from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailab
 from ..core.inputs import check_queue_name
 from ..core.job import Job
 from ..core.queue import Queue
-from ..core.rows import seconds
 from ..core.task import registry
 from ..masking import Mask, Unmasked
+from ..rows import seconds
 from ..settings.conf import mask
 from .progress import Progress, progress
 from .terminal import exit_on_closed_pipe

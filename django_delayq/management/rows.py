@@ -11,9 +11,9 @@ from django.core.management.base import CommandError
 
 from ..core.errors import Misconfigured
 from ..core.inputs import short
-from ..core.rows import seconds as read_seconds
 from ..pipeline.table_options import check_filter
 from ..repair.row_jobs import RowJobs
+from ..rows import seconds as read_seconds
 from .base import DelayQCommand, count_text, positive
 from .pipeline.job_writer import add_fields, known_task
 

@@ -16,8 +16,8 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
 from ..core.job import Generation, NewJob, request_for
-from ..core.records.frames import pack_job
 from .due import DueTime, RowDue, delay_age
+from .records import pack_job
 
 if TYPE_CHECKING:
     from ..models import OutboxJob

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..core.records.frames import CHUNK
-from ..core.rows import names_in
+from ..rows import names_in
 from .inputs import PART_BYTES
 from .redis_options import DEFAULT_PREFIX, address_of
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..core import codec
-from ..core.codec import Codec, from_json
+from ..core.codec import Codec, dump_with
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id
 from ..core.options import OPTIONS
@@ -153,7 +153,7 @@ def coded(texts: list[bytes], codec: Codec | None, bad: Bad) -> list[bytes]:
     stored = [b""] * len(texts)
     for row, data in enumerate(texts):
         try:
-            stored[row] = b"" if row in bad else from_json(codec, data)
+            stored[row] = b"" if row in bad or not data else dump_with(codec, json.loads(data))
         except InvalidJob as error:
             bad[row] = str(error)
     return stored

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from ..core.errors import Misconfigured
 from ..core.inputs import short, suggest
-from ..core.rows import Kind, check_names_in, due_ms_of, id_parts, unsure, wrong_due
+from ..rows import Kind, check_names_in, due_ms_of, id_parts, unsure, wrong_due
 from .column_names import column_of
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Comparison of a table with the queue: jobs that the table requires and the queue lacks are scheduled again.
 
-The rules are those of :mod:`..core.rows`.
+The rules are those of :mod:`..rows`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..core.actions import cancel_selected
 from ..core.bulk import act_in_shard
 from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
-from ..core.rows import DEAD, FIRST, GRACE_MS, LIVE, day_before, names_in, pattern_of
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, datetime_of
+from ..rows import DEAD, FIRST, GRACE_MS, LIVE, day_before, names_in, pattern_of
 from .bulk import Watch, bulk
 from .errors import PipelineError
 from .expressions import due_column, id_column, kinds_of

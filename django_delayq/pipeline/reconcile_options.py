@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..core.rows import GRACE_MS, RowCounts
+from ..rows import GRACE_MS, RowCounts
 from .bulk_options import BulkOptions
 from .errors import PipelineError
 

@@ -1,4 +1,4 @@
-"""Comparison of a table with a queue, in this process: the rules of :mod:`..core.rows`, without Spark."""
+"""Comparison of a table with a queue, in this process: the rules of :mod:`..rows`, without Spark."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..core.bulk import act_in_shard
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.queue import Queue
 from ..core.records.frames import CHUNK
-from ..core.rows import DEAD, FIRST, LIVE, RowCounts, id_of, names_in
 from ..core.snapshot import Part, read_entries, read_jobs
 from ..core.times import datetime_of
 from ..models import OutboxJob
 from ..outbox import durability
 from ..outbox.rows import chunks
+from ..rows import DEAD, FIRST, LIVE, RowCounts, id_of, names_in
 from ..scheduling.plans import plan_of
 from ..scheduling.verbs import schedule_many
 from .row_jobs import RowJobs, database_now_ms

@@ -13,9 +13,9 @@ from django.db import models, router
 from django.db.models.functions import Now
 
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.rows import GRACE_MS, Kind, check_names_in, day_before, due_ms_of, names_in, pattern_of, wrong_due
 from ..core.task import Task
 from ..core.times import datetime_of, parse_moment
+from ..rows import GRACE_MS, Kind, check_names_in, day_before, due_ms_of, names_in, pattern_of, wrong_due
 
 _KINDS: Final[Mapping[Kind, type[models.Field[Any, Any]]]] = {
     "integer": models.IntegerField,

@@ -15,20 +15,16 @@ from django.core.signals import setting_changed
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import (
-    check_dotted_path,
-    check_dotted_paths,
     check_flag,
     check_int,
     check_known,
-    check_mapping,
     check_number,
     check_queue_name,
-    check_texts,
     short,
 )
 from ..core.options import TaskOptions
 from ..masking import Mask
-from .section import Section, key, section
+from .section import Section, check_dotted_path, check_dotted_paths, check_mapping, check_texts, key, section
 from .sections import (
     AdminConf,
     ApiConf,

@@ -76,3 +76,39 @@ class Section:
 def section(name: str, value: object, cls: type[Section]) -> Section:
     """Check a setting that is a section of its own; see :meth:`Section.read`."""
     return cls.read(name, value)
+
+
+# -- checks of values --------------------------------------------------------------------------------------------------
+
+
+def check_text(name: str, value: object) -> str:
+    """Return ``value`` if it is a text that is not empty; otherwise raise :class:`InvalidJob`."""
+    if isinstance(value, str) and value:
+        return value
+    raise InvalidJob(f"{name} must be a text, got {short(value)}")
+
+
+def check_texts(name: str, value: object) -> tuple[str, ...]:
+    """Return a list or tuple of texts as a tuple; otherwise raise :class:`InvalidJob`."""
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) and item for item in value):
+        return tuple(value)
+    raise InvalidJob(f"{name} must be a list of strings, got {short(value)}")
+
+
+def check_mapping(name: str, value: object, example: str) -> Mapping[Any, Any]:
+    """Return ``value`` if it is a mapping; otherwise raise :class:`InvalidJob` with an example of one."""
+    if isinstance(value, Mapping):
+        return value
+    raise InvalidJob(f"{name} must be a dict like {example}, got {short(value)}")
+
+
+def check_dotted_path(name: str, value: object) -> str:
+    """Return the dotted path of an importable object (``shop.hooks.begin``); otherwise raise :class:`InvalidJob`."""
+    if isinstance(value, str) and "." in value and all(part.isidentifier() for part in value.split(".")):
+        return value
+    raise InvalidJob(f"{name} must be a dotted path like 'shop.module.name', got {short(value)}")
+
+
+def check_dotted_paths(name: str, value: object) -> tuple[str, ...]:
+    """Return a list or tuple of dotted paths as a tuple; otherwise raise :class:`InvalidJob`."""
+    return tuple(check_dotted_path(name, path) for path in check_texts(name, value))

@@ -10,21 +10,16 @@ from typing import Final
 from ..core.errors import InvalidJob
 from ..core.inputs import (
     check_choice,
-    check_dotted_path,
-    check_dotted_paths,
     check_flag,
     check_int,
-    check_mapping,
     check_number,
     check_queue_name,
-    check_text,
-    check_texts,
     short,
 )
 from ..core.options import Concurrency, check_concurrency
 from ..core.records.keys import MAX_SHARDS
 from ..masking import SENSITIVE
-from .section import Section, key
+from .section import Section, check_dotted_path, check_dotted_paths, check_mapping, check_text, check_texts, key
 
 SPLITTERS: Final = ("default", "rendezvous", "by_node")
 SCHEDULERS: Final = ("weighted", "seq", "lag")

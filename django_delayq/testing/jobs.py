@@ -14,7 +14,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short, suggest
 from ..core.job import Payload, Undecodable
 from ..core.job_view import JobView
-from ..core.records.frames import digest, unpack_state
+from ..core.records.frames import digest, held_digests, unpack_state
 from ..core.task import Task, registry
 from ..core.times import datetime_of
 from ..scheduling.targets import find_task
@@ -131,7 +131,8 @@ def _payloads(broker: MemoryBroker, view: JobView) -> tuple[list[Payload], list[
     job = view.job
     held: set[bytes] = set()
     if view.state == "reserved":
-        held.update(unpack_state(broker.client.hget(broker.shard(job.queue, job.shard).names["state"], job.id)).taken)
+        stored = broker.client.hget(broker.shard(job.queue, job.shard).names["state"], job.id)
+        held.update(held_digests(unpack_state(stored)))
     running: list[Payload] = []
     waiting: list[Payload] = []
     for payload in broker.inspector.payloads(job.queue, job.id):

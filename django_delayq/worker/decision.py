@@ -12,8 +12,8 @@ from ..core.errors import Bury, JobTimeout, PartialFailure, Release, Retry
 from ..core.job import PRIORITIES, Job
 from ..core.outcomes import AttemptOutcome, Settlement, bury, fail
 from ..core.retry import Policy as Backoff
-from ..core.retry import clamp, ms_of, safe_delay
-from .policy import Policy, with_merge_rules
+from ..core.retry import ms_of
+from .policy import Policy, clamp, safe_delay, with_merge_rules
 from .record import class_of, error_record, name_of, text_of
 from .unbegun import REASON_CHARS, give_back
 
@@ -130,10 +130,17 @@ def recorded(
 ) -> Settlement:
     """Return the record of an attempt whose job was acked before; it changes nothing but events and counters."""
     if error is None:
-        return Settlement(job, "record", started_ms, run_ms)
+        return Settlement(job, started_ms, run_ms, verb="record")
     outcome = AttemptOutcome.TIMEOUT if timed_out or isinstance(error, JobTimeout) else AttemptOutcome.FAILED
     return Settlement(
-        job, "record", started_ms, run_ms, None, outcome, "acked before it began", class_of(error), record(error)
+        job,
+        started_ms,
+        run_ms,
+        verb="record",
+        outcome=outcome,
+        reason="acked before it began",
+        error_class=class_of(error),
+        error=record(error),
     )
 
 
@@ -183,8 +190,9 @@ def failed(
             outcome=AttemptOutcome.EXHAUSTED,
             error_class=error_class,
             error=error,
+            oldest=job.merged,
+            timed_out=outcome == AttemptOutcome.TIMEOUT,
         )
-        settlement.oldest, settlement.timed_out = job.merged, outcome == AttemptOutcome.TIMEOUT
         return with_merge_rules(settlement, policy)
     delay = safe_delay(rule, job.failures) if own_delay is None else own_delay
     return with_merge_rules(

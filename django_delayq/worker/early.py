@@ -28,7 +28,7 @@ def ack_early(attempt: Attempt, policy: Policy) -> bool:
     for part in parts:
         part.acked = True  # before the call: the heartbeat shall not take a lease that is gone for a lost one
     try:
-        counted = attempt.queue.settle([Settlement(part.job, "ack_early", event=False) for part in parts])
+        counted = attempt.queue.settle([Settlement(part.job, verb="ack_early", event=False) for part in parts])
     except Exception as error:
         # The ack may have been applied or not. If not, the release returns the job to its queue. If it was, the
         # release does nothing, and the job is lost rather than begun twice. Its attempt is then open in Redis, and no

@@ -203,7 +203,7 @@ class Execution:
                 self._settle_failed(part, part.error, record)
                 continue
             verb = "record" if part.acked else "ack"
-            part.settlement = Settlement(part.job, verb, part.started_ms, part.run_ms)
+            part.settlement = Settlement(part.job, part.started_ms, part.run_ms, verb=verb)
             self.notifier.succeeded(part)
 
     # --- parts of these steps

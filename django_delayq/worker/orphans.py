@@ -153,16 +153,14 @@ class Orphans:
 
 def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:
     """Return the end of an attempt whose process died. The job was acked before, so it never begins again."""
-    record = record_of("Crashed", why)
     return Settlement(
         job,
-        "record",
         job.deadline_ms,
         max(0, int(now_ms) - job.deadline_ms),
-        None,
-        AttemptOutcome.CRASHED,
-        why[:200],
-        "Crashed",
-        record,
+        verb="record",
+        outcome=AttemptOutcome.CRASHED,
+        reason=why[:200],
+        error_class="Crashed",
+        error=record_of("Crashed", why),
         guard="expired",
     )

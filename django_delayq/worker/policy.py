@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final
 
-from ..core.errors import Misconfigured
+from ..core.errors import JobTimeout, Misconfigured
 from ..core.job import Job
 from ..core.outcomes import Settlement
+from ..core.retry import MAX_DELAY, default_backoff
 from ..core.retry import Policy as Backoff
-from ..core.retry import default_backoff
 from ..core.retry import policy_of as backoff_of
 from ..core.task import Task, TaskOptions
 
@@ -85,3 +87,29 @@ def with_merge_rules(settlement: Settlement, policy: Policy) -> Settlement:
     if settlement.job.merged:
         settlement.inherit, settlement.score_policy = policy.inherit, policy.score_policy
     return settlement
+
+
+def clamp(seconds: float) -> float:
+    """Return ``seconds`` clamped to 0 … ten years."""
+    return min(MAX_DELAY, max(0.0, seconds))
+
+
+def safe_delay(policy: Backoff, n: int) -> float:
+    """Return the pause of ``policy`` for retry ``n``, in seconds, even if ``policy`` misbehaves.
+
+    If it raises or does not return a number, the default back-off is used and the error is logged: a wrong policy must
+    not cost a job.
+    """
+    try:
+        # SystemExit too: a policy is user code and must not end the worker that calls it. JobTimeout: it hung.
+        answer: object = policy(n)
+        if isinstance(answer, timedelta):
+            answer = answer.total_seconds()
+        if isinstance(answer, int) and not isinstance(answer, bool):
+            answer = float(clamp(answer))  # clamped as an int: a huge one has no float
+        if isinstance(answer, float) and math.isfinite(answer):
+            return float(clamp(answer))
+        raise TypeError(f"{type(answer).__name__} is no number of seconds")
+    except (Exception, SystemExit, JobTimeout):
+        logger.exception("the back-off %r failed for retry %d; the default back-off is used", policy, n)
+        return clamp(default_backoff(n))

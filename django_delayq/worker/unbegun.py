@@ -62,8 +62,6 @@ def unknown_task(job: Job, policy: Policy, now_ms: float, *, elsewhere: bool, ji
     if waited >= _UNKNOWN_SECONDS:
         return bury(
             job,
-            0,
-            0,
             reason=_UNKNOWN,
             error_class="UnknownTask",
             error=record_of(
@@ -79,8 +77,6 @@ def undecodable(job: Job, error: BaseException) -> Settlement:
     """Bury a job whose stored arguments cannot be decoded; no later attempt could read them."""
     return bury(
         job,
-        0,
-        0,
         reason="undecodable",
         outcome=AttemptOutcome.UNDECODABLE,
         error_class=class_of(error),

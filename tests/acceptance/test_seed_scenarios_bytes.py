@@ -52,7 +52,7 @@ def test_t14_one_undecodable_body_among_a_thousand(stage: Stage, bytes_: bytes) 
     if bytes_[:1] == b"\x2c":  # readable after all: a merged job that lost its payloads, for its handler to refuse
         stage.queue.cancel("j500")
         return
-    assert [item.job.id for item in broken] == ["j500"]
+    assert [job.id for job in broken] == ["j500"]
     view = stage.broker.inspector.get("q", "j500")
     assert view is not None
     assert (view.id, view.state, view.reason, view.error_class) == ("j500", "morgue", "undecodable", "Undecodable")

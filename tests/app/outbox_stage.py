@@ -14,11 +14,11 @@ from django_delayq.connections import DjangoBroker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import NewJob, Payload, new_id, new_key
 from django_delayq.core.outcomes import ack, bury
-from django_delayq.core.records.frames import pack_job
 from django_delayq.models import OutboxJob
 from django_delayq.outbox.claims import Outbox
 from django_delayq.outbox.completions import Marks, places
 from django_delayq.outbox.reconciler import Reconciler
+from django_delayq.outbox.records import pack_job
 from django_delayq.outbox.relay import Relay
 from django_delayq.settings.conf import Conf, conf
 from django_delayq.worker.changes import Changes

@@ -252,6 +252,6 @@ def test_the_function_keeps_its_signature_and_its_job() -> None:
         assert job is not None
         assert job.id == "job-1"
 
-    assert charge.bind((5,), {"note": "x"}) == ((5,), {"note": "x"})
+    charge.check_call((5,), {"note": "x"})
     with pytest.raises(TypeError):
-        charge.bind((), {})
+        charge.check_call((), {})

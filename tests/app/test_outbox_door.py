@@ -17,10 +17,10 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode_args
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import is_durable
-from django_delayq.core.records.frames import unpack_job
 from django_delayq.core.task import registry
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import durability
+from django_delayq.outbox.records import unpack_job
 
 from .deeds import keyed, note, rest, sync
 

@@ -258,10 +258,10 @@ def test_arguments_are_bound_at_the_call() -> None:
 
     bound = Task(work, name="x.work")
     for args, kwargs in (((1,), {}), ((1, 2), {}), ((1,), {"c": 3}), ((), {"a": 1})):
-        assert bound.bind(args, kwargs) == (args, kwargs)
+        bound.check_call(args, kwargs)
     for args, kwargs in (((), {}), ((1, 2, 3), {}), ((1,), {"d": 1}), ((1,), {"a": 1})):
         with pytest.raises(TypeError, match=r"task x\.work"):
-            bound.bind(args, kwargs)
+            bound.check_call(args, kwargs)
 
 
 def test_the_default_back_off_is_the_houses() -> None:

@@ -22,6 +22,7 @@ from django_delayq.core.records.frames import generation_of
 from django_delayq.core.redis.connection import Connection
 from django_delayq.testing.broker import MemoryBroker
 from django_delayq.testing.times import Clock
+from tests.support.core_calls import locate
 
 from .stand import LEASE, T0, Stand
 
@@ -250,7 +251,7 @@ def operations_on_one(draw: Any) -> Step:
         if verb == "run_now":
             return queue.run_now(ident, generation=generation)
         view = stand.broker.inspector.get_generation("q", ident, generation)
-        return queue.locate(ident, generation), view and (view.state, view.due_ms, view.job.key)
+        return locate(queue, ident, generation), view and (view.state, view.due_ms, view.job.key)
 
     return Step(f"{verb} of {which}, {delay}", step)
 

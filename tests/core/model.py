@@ -90,7 +90,7 @@ class ModelShard(WaitingJobs):
         """End jobs that were handed out too late to be of use; return the others."""
         late = [job for job in jobs if self.now_us / 1000 > latest_start_ms(job)]
         if late:
-            self.settle([Settlement(job, "expire", event=False) for job in late])
+            self.settle([Settlement(job, verb="expire", event=False) for job in late])
         return [job for job in jobs if job not in late]
 
     def _end(self, ident: str, live: Live) -> None:

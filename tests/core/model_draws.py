@@ -112,12 +112,12 @@ def endings(draw: Any, guard: str = "token") -> Ending:
             bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", error=b"dead", guard=guard), **of_merged
         )
     if verb == "ack_early" and guard == "token":
-        return lambda job: Settlement(job, verb, 1, 2, event=False)
+        return lambda job: Settlement(job, 1, 2, verb=verb, event=False)
     if verb == "record":
         end = draw(st.sampled_from(["succeeded", "failed", "crashed"]))
-        return lambda job: Settlement(job, verb, 1, 2, outcome=end, guard=guard)
+        return lambda job: Settlement(job, 1, 2, verb=verb, outcome=end, guard=guard)
     if verb == "expire":
-        return lambda job: Settlement(job, verb, 1, 2, outcome="late", guard=guard)
+        return lambda job: Settlement(job, 1, 2, verb=verb, outcome="late", guard=guard)
     unclear, old_place, began = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     quarantine, postponed = draw(st.sampled_from([None, True, False])), draw(st.sampled_from(["", "", "x", "y"]))
     return lambda job: replace(

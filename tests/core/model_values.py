@@ -9,9 +9,6 @@ from django_delayq.core.job import (
     DURABLE as DURABLE,
 )
 from django_delayq.core.job import (
-    NO_COUNTS as NO_COUNTS,
-)
-from django_delayq.core.job import (
     POSTPONED as POSTPONED,
 )
 from django_delayq.core.job import (
@@ -30,7 +27,9 @@ from django_delayq.core.job import (
     UNRENEWED as UNRENEWED,
 )
 from django_delayq.core.job import (
-    JobCounts,
+    JobCounts as JobCounts,
+)
+from django_delayq.core.job import (
     NewJob,
     Payload,
 )
@@ -97,7 +96,7 @@ class Live:
     parked: bool = False
     #: of a job whose run could not begin: the reason, since when (ms), the due time before, and the one that it got
     postponed: tuple[str, int, Due, Due] | None = None
-    counts: JobCounts = NO_COUNTS
+    counts: JobCounts = field(default_factory=JobCounts)
 
     @property
     def waits_in(self) -> int:

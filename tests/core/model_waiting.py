@@ -13,7 +13,6 @@ from django_delayq.core import Job, NewJob, Payload
 
 from .model_rules import Pauses
 from .model_values import (
-    NO_COUNTS,
     PRIORITIES,
     STARTED,
     UNRENEWED,
@@ -21,6 +20,7 @@ from .model_values import (
     Due,
     Grave,
     Item,
+    JobCounts,
     Lease,
     Live,
     Which,
@@ -227,7 +227,7 @@ class WaitingJobs:
 
     @staticmethod
     def forget_failures(live: Live) -> None:
-        live.counts = NO_COUNTS
+        live.counts = JobCounts()
         live.failures = live.reserves = live.crashes = live.own_crashes = live.flags = live.failed_at_ms = 0
         live.quarantined = False
         live.error, live.postponed = b"", None

@@ -182,7 +182,7 @@ ACTS: dict[str, tuple[str, Act]] = {
     "postpone": ("release", _settling(lambda job: release(job, delay_ms=5, reason="why", postpone=True), *HELD)),
     "bury": ("bury", _settling(lambda job: bury(job, 1, 2, reason="why"), *HELD)),
     "bury the oldest": ("bury", _settling(lambda job: replace(bury(job, 1, 2, reason="why"), oldest=True), *HELD)),
-    "expire": ("expire", _settling(lambda job: Settlement(job, "expire", outcome="expired"), *HELD)),
+    "expire": ("expire", _settling(lambda job: Settlement(job, verb="expire", outcome="expired"), *HELD)),
     "touch": (
         "touch",
         lambda stage, jobs: stage.queue.touch(list(jobs.values()), {(job.id, job.token) for job in jobs.values()}),

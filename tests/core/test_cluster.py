@@ -9,7 +9,16 @@ import pytest
 
 from django_delayq.core import Broker, NewJob, Payload, Queue, Settlement, ack, bury, fail, new_id, release
 from tests.support.cluster_box import ClusterBox
-from tests.support.core_calls import ChannelWaker, Waker, begin_stats, call_stats, script_names, scripts_used
+from tests.support.core_calls import (
+    ChannelWaker,
+    Waker,
+    begin_stats,
+    call_stats,
+    held_by,
+    locate,
+    script_names,
+    scripts_used,
+)
 from tests.support.core_figures import (
     DepthPoint,
     Figures,
@@ -92,7 +101,7 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
         batch = queue.reserve(number, 1, worker="w")
         counted, _ = queue.settle_reserve(number, [ack(job, 1, 2) for job in batch.jobs], 5, worker="w")
         assert all(counted)
-    assert len(list(queue.held_by("w"))) > 5
+    assert len(list(held_by(queue, "w"))) > 5
     inspector = cluster_broker.inspector
     counts = inspector.counts("q")
     assert counts.delayed >= 30
@@ -152,7 +161,7 @@ def for_operators(broker: Broker, queue: Queue) -> None:
     assert kick_many(queue, idents[:10], delay_ms=60_000) == {"kicked": 10}
     assert discard_many(queue, idents[10:20]) == {"discarded": 10}
     (view,) = [broker.inspector.get("q", ident) for ident in idents[:1]]
-    assert view is not None and queue.locate(view.id, Generation((view.job.key,))) == "live"
+    assert view is not None and locate(queue, view.id, Generation((view.job.key,))) == "live"
     assert kick_all(queue, delay_ms=60_000) == {"kicked": 10}
     assert run_all_now(queue)["moved"] >= 20
     assert cancel_all(queue)["cancelled"] >= 20
@@ -175,10 +184,10 @@ def for_operators(broker: Broker, queue: Queue) -> None:
     assert sorted(job.id for job in jobs) == sorted(idents)
     heirs = [heir for job in jobs[:9] if (heir := queue.take_over(job, "heir")) is not None]
     assert [heir.id for heir in heirs] == [job.id for job in jobs[:9]]
-    assert all(queue.settle([Settlement(heir, "ack_early", event=False) for heir in heirs]))
+    assert all(queue.settle([Settlement(heir, verb="ack_early", event=False) for heir in heirs]))
     assert sum(len(queue.begun(number)) for number in queue.numbers) == 9
-    assert all(queue.settle([Settlement(heir, "record", 1, 2) for heir in heirs]))
-    assert all(queue.settle([Settlement(job, "expire", outcome="expired") for job in jobs[9:]]))
+    assert all(queue.settle([Settlement(heir, 1, 2, verb="record") for heir in heirs]))
+    assert all(queue.settle([Settlement(job, verb="expire", outcome="expired") for job in jobs[9:]]))
 
 
 def for_recurring_tasks(queue: Queue) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from django_delayq.core import IdTaken, NewJob, Payload
 from django_delayq.core.records.frames import generation_of
+from tests.support.core_calls import locate
 from tests.support.core_values import Generation, new_key
 
 from .stage import T0, Stage
@@ -39,7 +40,7 @@ def add(stage: Stage, data: bytes, score: str = "0", ident: str = "m", **options
 
 
 def where(stage: Stage, new: NewJob) -> str:
-    return stage.queue.locate(new.id, generation_of(new))
+    return locate(stage.queue, new.id, generation_of(new))
 
 
 def cancel(stage: Stage, new: NewJob, **options: Any) -> str:
@@ -120,7 +121,7 @@ def test_of_equal_payloads_the_one_that_stays_bears_the_durable_key_of_the_other
     durable = add(stage, b"a", score, key=new_key(durable=True))
     assert durable.payload is not None
     assert stage.queue.marks(0) == []
-    assert stage.queue.locate("m", Generation((durable.payload.key,), generation_of(durable).digest)) == "live"
+    assert locate(stage.queue, "m", Generation((durable.payload.key,), generation_of(durable).digest)) == "live"
     assert where(stage, first) == "live"
 
 
@@ -129,9 +130,9 @@ def test_a_twin_of_a_payload_that_runs_waits_behind_the_run(stage: Stage) -> Non
     job = stage.take_one()
     twin = add(stage, b"a", "1")
     by_payload = Generation((twin.payload.key,), generation_of(twin).digest)  # type: ignore[union-attr]
-    assert stage.queue.locate("m", by_payload) == "gated"
+    assert locate(stage.queue, "m", by_payload) == "gated"
     stage.done(job)
-    assert stage.queue.locate("m", by_payload) == "live"
+    assert locate(stage.queue, "m", by_payload) == "live"
 
 
 def test_what_is_ignored_has_met_the_job_that_was_there(stage: Stage) -> None:
@@ -181,4 +182,4 @@ def test_gated_content_is_seen_as_a_job_of_its_own(stage: Stage) -> None:
 
 
 def test_nothing_is_located_where_nothing_was(stage: Stage) -> None:
-    assert stage.queue.locate("a", Generation((new_key(),))) == ""
+    assert locate(stage.queue, "a", Generation((new_key(),))) == ""

@@ -47,7 +47,7 @@ def then(*acts: Act) -> Act:
 
 done, dead = run(lambda job: ack(job, 1, 2)), run(lambda job: bury(job, 1, 2, reason="why"))
 failed, given_back = run(lambda job: fail(job, 1, 2, delay_ms=0)), run(release)
-expired = run(lambda job: Settlement(job, "expire", outcome="expired"))
+expired = run(lambda job: Settlement(job, verb="expire", outcome="expired"))
 oldest = run(lambda job: bury(job, 1, 2, reason="why"), oldest=True)
 
 

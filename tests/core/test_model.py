@@ -212,7 +212,7 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
     def record_the_end(self, which: int, outcome: Any, guard: str) -> None:
         """Record how an attempt ended that began with an early ack: by its holder, or by another one after a crash."""
         began = self.begun()
-        self.end(Settlement(began[which % len(began)], "record", 1, 2, outcome=outcome, guard=guard))
+        self.end(Settlement(began[which % len(began)], 1, 2, verb="record", outcome=outcome, guard=guard))
 
     @act(lambda self: self.begun(), worker=st.sampled_from(["", "w1", "w3"]), age=st.sampled_from([None, 0, 1000]))
     def ask_who_began(self, worker: str, age: int | None) -> None:

@@ -13,11 +13,11 @@ from .world import unchanged
 
 
 def early(stage: Stage, *jobs: Job) -> list[bool]:
-    return stage.settle(*(Settlement(job, "ack_early", event=False) for job in jobs))
+    return stage.settle(*(Settlement(job, verb="ack_early", event=False) for job in jobs))
 
 
 def record(job: Job, outcome: str = "succeeded", *, guard: str = "token") -> Settlement:
-    return Settlement(job, "record", T0, 12, outcome=outcome, guard=guard)
+    return Settlement(job, T0, 12, verb="record", outcome=outcome, guard=guard)
 
 
 # --- a job in the place of its holder
@@ -62,11 +62,12 @@ def test_a_lease_that_is_not_over_or_held_back_is_not_taken_over_as_expired(stag
 
 
 def test_a_take_over_that_is_sent_again_gives_the_same_job(broker: Broker) -> None:
-    from tests.support.core_stored import pack_take_over, unpack_fields
+    from tests.support.core_stored import pack, unpack_fields
 
     stage = Stage(broker, clock=False)
     stage.put("a")
-    frame = pack_take_over(stage.take_one(), only_expired=False)
+    job = stage.take_one()
+    frame = pack((job.id, job.token, False))
     first, second = (stage.queue.call("take_over", 0, frame, b"heir", request=b"r" * 16) for _ in range(2))
     assert [unpack_fields(one)["token"] for one in (first, second)] == [unpack_fields(first)["token"]] * 2
     assert [job[0] for job in unpack_fields(second)["jobs"]] == [b"a"]

@@ -109,7 +109,7 @@ def test_a_broken_body_comes_back_broken(stage: Stage) -> None:
     stage.put("a", args=b"[1]")
     stage.broker.client.hset(stage.key("body"), "a", b"\xff" + b"x" * 30)
     batch = stage.batch()
-    assert [item.job.id for item in batch.broken] == ["a"]
+    assert [job.id for job in batch.broken] == ["a"]
     reshard(stage, 2)
     stage.put("b", task="work")
     assert stage.queue.kick("a") == "kicked"

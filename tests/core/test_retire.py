@@ -98,7 +98,7 @@ def test_nothing_is_ever_written_to_a_tombstone(stage: Stage) -> None:
     assert there() == [shard.names["event"], shard.names["meta"]]
     stage.broker.client.delete(shard.names["event"])  # a day later
     assert stale.settle([ack(lost, 0, 0), fail(lost, 0, 0, delay_ms=0)]) == [False, False]
-    assert stale.settle([Settlement(lost, "record")]) == [True], "its end is told to nobody any more"
+    assert stale.settle([Settlement(lost, verb="record")]) == [True], "its end is told to nobody any more"
     assert stale.touch([lost]) == ["lost"]
     assert stale.reserve(0, 10, worker="w").jobs == []
     stale.tick(0)
@@ -124,14 +124,14 @@ def test_t44_of_a_deleted_queue_every_key_goes_but_the_tombstones_of_its_shards(
     stage = Stage(broker, clock=False)
     stage.put("a")
     job = stage.take_one()
-    assert stage.settle(Settlement(job, "ack_early", event=False)) == [True]
+    assert stage.settle(Settlement(job, verb="ack_early", event=False)) == [True]
     if not force:
         with (
             unchanged(broker),
             pytest.raises(QueueNotEmpty, match="1 running attempts of jobs that were acked before they began"),
         ):
             broker.delete_queue("q")
-        assert stage.settle(Settlement(job, "record")) == [True]
+        assert stage.settle(Settlement(job, verb="record")) == [True]
     assert broker.delete_queue("q", force=force)
     left = {key for key in broker.client.scan_iter(f"{broker.prefix}:*") if b"{q:" in key or b":q" in key}
     assert left == {stage.key("meta")}
@@ -140,12 +140,12 @@ def test_t44_of_a_deleted_queue_every_key_goes_but_the_tombstones_of_its_shards(
 def test_an_epoch_with_an_open_run_of_an_acked_job_does_not_end(stage: Stage) -> None:
     stage.put("a")
     job = stage.take_one()
-    assert stage.settle(Settlement(job, "ack_early", event=False)) == [True]
+    assert stage.settle(Settlement(job, verb="ack_early", event=False)) == [True]
     assert stage.broker.inspector.counts("q").begun == 1
     reshard(stage, 2)
     stage.wait(130_000)
     assert stage.broker.epochs.retire("q") == []
-    assert stage.settle(Settlement(job, "record")) == [True]
+    assert stage.settle(Settlement(job, verb="record")) == [True]
     stage.wait(130_000)
     assert stage.broker.epochs.retire("q") == [0]
 

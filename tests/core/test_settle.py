@@ -16,7 +16,7 @@ VERBS = ("ack", "fail", "release", "bury", "expire")
 
 
 def expire(job: Job, *, guard: str = "token") -> Settlement:
-    return Settlement(job, "expire", outcome="expired", guard=guard)
+    return Settlement(job, verb="expire", outcome="expired", guard=guard)
 
 
 def settlement(verb: str, job: object, **options: object) -> Settlement:
@@ -304,8 +304,8 @@ def test_the_end_of_a_run_that_was_acked_before_is_only_recorded(stage: Stage) -
     stage.settle(ack(job, 0, 0, event=False))
     stage.put("a", args=b"newer")
     with unchanged(stage.broker):
-        failed = Settlement(job, "record", T0, 12, outcome="failed", error_class="ValueError")
-        assert stage.settle(failed, Settlement(job, "record", T0, 12)) == [True, True]
+        failed = Settlement(job, T0, 12, verb="record", outcome="failed", error_class="ValueError")
+        assert stage.settle(failed, Settlement(job, T0, 12, verb="record")) == [True, True]
     first, second = read_events(stage.broker, "q", 0)
     assert (first.outcome, first.fields["error"], first.fields["ms"]) == ("failed", "ValueError", "12")
     assert (second.outcome, second.fields["key"]) == ("succeeded", job.key.hex())

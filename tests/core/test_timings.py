@@ -240,7 +240,7 @@ def test_fields_that_are_not_known_here_are_left_out() -> None:
 def test_every_attempt_that_began_is_counted_with_its_lateness_and_its_length() -> None:
     post = Post()
     tally = Tally(post)
-    record = Settlement(job("early"), "record", DUE + 2, 30)
+    record = Settlement(job("early"), DUE + 2, 30, verb="record")
     tally.ended(
         "q",
         [
@@ -253,7 +253,7 @@ def test_every_attempt_that_began_is_counted_with_its_lateness_and_its_length() 
             bury(job(), 0, 0, reason="undecodable"),
             ack(job(), 0, 0, event=False),
             release(job()),
-            Settlement(job(), "expire", DUE, 1),
+            Settlement(job(), DUE, 1, verb="expire"),
         ],
     )
     assert tally.flush()

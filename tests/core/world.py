@@ -13,8 +13,8 @@ from redis.exceptions import NoScriptError
 from django_delayq.core import Broker, Payload, Queue
 from tests.support.core_stored import (
     DUE_KEYS,
-    is_quarantined,
-    state_of,
+    held_digests,
+    job_of,
     unpack,
     unpack_body,
     unpack_fields,
@@ -93,28 +93,29 @@ def _live(
     ident: bytes, body: bytes, packed: bytes, gate: bytes | None, order: Any, payloads: Any, tasks: dict[int, str]
 ) -> dict[str, Any]:
     state = unpack_state(packed)
+    job = job_of("", 0, "", body, tasks, state, 0)
     waiting: list[Payload] = []
     running: list[Payload] = []
     for member, _ in order:
         if member[:-34] == ident:
             digest, slot = member[-17:-1], member[-1:]
-            flies = digest in state.taken and slot == b"0"
+            flies = digest in held_digests(state) and slot == b"0"
             (running if flies else waiting).append(unpack_payload(payloads[ident + b"\0" + digest + slot]))
     return {
         "content": _content(body, tasks),
-        "failures": state.failures,
-        "reserves": state.reserves,
-        "crashes": state.crashes,
-        "counts": state.counts,
-        "own_crashes": state.own_crashes,
-        "quarantined": is_quarantined(body),
-        "flags": state.flags,
-        "failed_at_ms": state.failed_at_ms,
-        "error": state.error,
-        "postponed": (state.postponed_for, state.postponed_at_ms),
-        "token": state.token,
-        "worker": state.worker,
-        "old_due_ms": state.due_us // 1000 if state.token else 0,
+        "failures": job.failures,
+        "reserves": job.reserves,
+        "crashes": job.crashes,
+        "counts": job.counts,
+        "own_crashes": job.own_crashes,
+        "quarantined": job.quarantined,
+        "flags": job.flags,
+        "failed_at_ms": job.failed_at_ms,
+        "error": job.error,
+        "postponed": (job.postponed_for, job.postponed_at_ms),
+        "token": job.token,
+        "worker": job.worker,
+        "old_due_ms": state.get(b"due", 0) // 1000 if job.token else 0,
         "gate": (struct.unpack("<d", gate[:8])[0] // 1000, _content(gate[8:], tasks)) if gate else None,
         "waiting": waiting,
         "running": running,
@@ -122,15 +123,16 @@ def _live(
 
 
 def _grave(record: bytes, tasks: dict[int, str]) -> dict[str, Any]:
-    stored, state = unpack_fields(record), state_of(unpack(record))
+    stored = unpack_fields(record)
+    job = job_of("", 0, "", stored["body"], tasks, unpack(record), 0)
     return {
         "content": _content(stored["body"], tasks),
         "due_ms": stored["due"] // 1000,
         "buried_ms": stored["buried_at"] // 1000,
-        "failures": state.failures,
-        "reserves": state.reserves,
-        "crashes": state.crashes,
-        "counts": state.counts,
+        "failures": job.failures,
+        "reserves": job.reserves,
+        "crashes": job.crashes,
+        "counts": job.counts,
         "outcome": stored["outcome"].decode(),
         "reason": stored["reason"].decode(),
         "error_class": stored["error_class"].decode(),

@@ -20,12 +20,12 @@ from django_delayq import task as make_task
 from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
-from django_delayq.core.rows import seconds
 from django_delayq.models.history import PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
 from django_delayq.pipeline.errors import PipelineError, RunDiffers
 from django_delayq.pipeline.expressions import jobs
 from django_delayq.pipeline.inputs import Files, Table
+from django_delayq.rows import seconds
 from tests.core.world import raw
 from tests.support.moments import in_days
 

@@ -17,11 +17,11 @@ from django_delayq.core.errors import Misconfigured, QueueUnavailable
 from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.outcomes import ack, bury
 from django_delayq.core.queue import Queue
-from django_delayq.core.rows import names_in, pattern_of
 from django_delayq.core.snapshot import COLUMNS, Part, read_jobs
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
+from django_delayq.rows import names_in, pattern_of
 
 from .stock.models import Ticket
 from .stocked import Stock

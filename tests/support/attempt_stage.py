@@ -10,7 +10,7 @@ from typing import Any
 
 from django_delayq.core import Job, Payload, Registry, Settlement, Task, TaskOptions
 from django_delayq.core.codec import decode_args, encode, encode_args
-from django_delayq.core.job import STARTED, UNCLEAR, UNRENEWED, BrokenJob, new_key
+from django_delayq.core.job import STARTED, UNCLEAR, UNRENEWED, new_key
 from django_delayq.core.retry import MAX_DELAY
 from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt
 from django_delayq.worker.attempt_log import AttemptLog
@@ -74,7 +74,6 @@ __all__ = [
     "perform",
     "policy_of",
     "strike",
-    "unreadable",
 ]
 
 #: name of the logger that has the lines of attempts
@@ -98,11 +97,6 @@ def make_job(**changes: Any) -> Job:
         "worker": "w",
     }
     return Job(**{**values, **changes})
-
-
-def unreadable(job: Job) -> BrokenJob:
-    """Return a job whose body nobody can read."""
-    return BrokenJob(job, "no body", b"")
 
 
 def payloads_of(*values: Any) -> tuple[Payload, ...]:

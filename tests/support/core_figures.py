@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import pytest
 
+from django_delayq.backends.result_records import ResultRecord, Results
 from django_delayq.core import Broker, figures
 from django_delayq.core.figures import DepthPoint, Figures, Histogram, Tally, read_depths, record_depths
 from django_delayq.core.permits import Holding as PermitHolding
 from django_delayq.core.permits import change as change_permits
 from django_delayq.core.permits import read as read_permits
-from django_delayq.core.results import ResultRecord, Results
 
 __all__ = [
     "DepthPoint",

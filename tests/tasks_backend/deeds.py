@@ -138,7 +138,7 @@ def fail_once(context: TaskContext) -> str:
 def forget_me(context: TaskContext, number: int) -> int:
     """Takes its own record away."""
     from django_delayq import connections
-    from django_delayq.core.results import Results
+    from django_delayq.backends.result_records import Results
 
     broker = connections.broker()
     broker.client.delete(Results(broker).key(context.task_result.id))

@@ -145,7 +145,7 @@ def test_a_job_whose_record_cannot_be_written_is_stored(
     def failing(*_: Any) -> None:
         raise QueueUnavailable("no reply")
 
-    monkeypatch.setattr("django_delayq.core.results.Results.create", failing)
+    monkeypatch.setattr("django_delayq.backends.result_records.Results.create", failing)
 
     async def main() -> bool:
         result = await deeds.noop.aenqueue()

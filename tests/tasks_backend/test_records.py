@@ -10,9 +10,9 @@ import pytest
 
 from django_delayq.backends import listening
 from django_delayq.backends.compat import TaskResultStatus
+from django_delayq.backends.result_records import LostErrors, ResultRecord, Results
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob
-from django_delayq.core.results import LostErrors, ResultRecord, Results
 from django_delayq.signals import job_cancelled
 from django_delayq.testing import MemoryBroker
 from tests.tasks_backend import deeds

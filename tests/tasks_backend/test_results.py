@@ -14,10 +14,10 @@ from asgiref.sync import async_to_sync
 from django_delayq import cancel, get_job, reschedule, schedule
 from django_delayq.backends.compat import TaskResultDoesNotExist, TaskResultMismatch, TaskResultStatus
 from django_delayq.backends.errors import Crashed, Gone
+from django_delayq.backends.result_records import Results
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import JobTimeout
 from django_delayq.core.outcomes import Settlement, ack, bury, fail
-from django_delayq.core.results import Results
 from django_delayq.worker.crash import crashed, overran
 from django_delayq.worker.policy import policy_of
 from tests.support.processes import wait_until

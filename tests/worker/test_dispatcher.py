@@ -97,7 +97,7 @@ def test_an_early_run_of_a_worker_that_lives_is_left_alone(broker: Broker) -> No
     for name in ("here", "gone"):
         put(broker, "work", id=name)
         (job,) = queue.reserve(0, 1, worker=name).jobs
-        assert queue.settle([Settlement(job, "ack_early", event=False)]) == [True]
+        assert queue.settle([Settlement(job, verb="ack_early", event=False)]) == [True]
     broker.announce("here", {})
     reaper_of(registry_of(work)).reap_early_acked(queue, 0, broker.now_ms())
     assert len(queue.begun(0)) == 2, "a worker that began a moment ago may not have announced itself"
@@ -112,10 +112,10 @@ def test_runs_of_living_workers_do_not_hide_those_of_dead_ones(broker: Broker) -
         put(broker, "work", id=ident)
     for name, limit in (("here", 250), ("here", 50), ("gone", 40)):
         jobs = queue.reserve(0, limit, worker=name).jobs
-        assert all(queue.settle([Settlement(job, "ack_early", event=False) for job in jobs]))
+        assert all(queue.settle([Settlement(job, verb="ack_early", event=False) for job in jobs]))
     put(broker, "work", id="young")
     young = queue.reserve(0, 1, worker="young").jobs
-    queue.settle([Settlement(young[0], "ack_early", event=False)])
+    queue.settle([Settlement(young[0], verb="ack_early", event=False)])
     broker.announce("here", {})
     backdate_begun(queue, broker.now_ms() - SILENT_MS - 1, "young")
     reaper = reaper_of(registry_of(work))

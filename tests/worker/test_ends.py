@@ -145,7 +145,7 @@ def test_what_a_lost_machine_had_begun_after_an_early_ack_is_found_by_a_dispatch
     queue = broker.queue("default")
     put(broker, "wait_early", id="once")
     (job,) = queue.reserve(0, 1, worker="gone").jobs
-    assert queue.settle([Settlement(job, "ack_early", event=False)]) == [True]
+    assert queue.settle([Settlement(job, verb="ack_early", event=False)]) == [True]
     (begun,) = queue.begun(0)
     assert begun.id == "once"
     backdate_begun(queue, 0)

@@ -11,7 +11,7 @@ import pytest
 
 from django_delayq import signals
 from django_delayq.core import Broker, JobTimeout
-from tests.support.attempt_stage import ATTEMPT_LOGGER, make_job, unreadable
+from tests.support.attempt_stage import ATTEMPT_LOGGER, make_job
 from tests.support.duty_stage import HangingCall, LimitedCalls, reaper_of
 from tests.support.worker_stage import Hooks, events_of, eventually, places, put, registry_of
 
@@ -104,7 +104,7 @@ def test_a_receiver_that_hangs_at_an_unreadable_job_is_given_up(
 
     signals.job_buried.connect(receiver)
     try:
-        signals.notify_unreadable([unreadable(make_job())], seconds=0.2)
+        signals.notify_unreadable([make_job(broken="no body")], seconds=0.2)
     finally:
         signals.job_buried.disconnect(receiver)
     assert "receivers of job_buried hang" in caplog.text and "gate.wait(60)" in caplog.text

@@ -63,7 +63,7 @@ def test_a_quarantined_job_is_expected_although_the_reply_of_its_settlement_was_
 def test_jobs_whose_ends_nothing_is_called_for_do_not_wait_for_a_slow_listener(broker: Broker) -> None:
     begun = hold(broker, "begun")
     first, second = broker.queue("default"), broker.queue("second")
-    assert first.settle([Settlement(begun, "ack_early", event=False)]) == [True]
+    assert first.settle([Settlement(begun, verb="ack_early", event=False)]) == [True]
     culprit = hold(broker, "culprit")
     for queue in ("default", "second"):
         hold(broker, f"waits in {queue}", queue)

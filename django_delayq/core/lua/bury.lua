@@ -30,7 +30,7 @@ local function bury_first_payload(e, s, body)
 end
 
 return settle_all(ARGV[4], function(e, s)
-  if e.crash then
+  if e.outcome == 'poison' then
     increment(s, 'crashes')
   end
   if e.outcome ~= 'undecodable' then

@@ -15,10 +15,10 @@ return settle_all(ARGV[4], function(e, s)
   end
   increment(s, 'failures')
   s.failed_at, s.error = now_ms, e.error
-  if e.crash then
+  if e.outcome == 'crashed' then
     increment(s, 'crashes')
   end
-  if e.own then
+  if e.own_crash then
     increment(s, 'own_crashes')
   end
   s.unclear = nil

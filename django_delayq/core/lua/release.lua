@@ -21,7 +21,7 @@ return settle_all(ARGV[4], function(e, s)
     return superseded
   end
   s.unclear = e.unclear
-  if e.postponed then
+  if e.postpone then
     postpone(e, s)
   elseif e.began then
     forget_postponement(s)

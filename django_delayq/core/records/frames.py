@@ -11,7 +11,7 @@ import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgpack
 
@@ -22,13 +22,11 @@ from ..job import (
     KEY_BYTES,
     MAX_ID_BYTES,
     MAX_TASK_BYTES,
-    NO_COUNTS,
     POSTPONED,
     STARTED,
     STOPPING,
     UNCLEAR,
     UNRENEWED,
-    BrokenJob,
     Generation,
     Job,
     JobCounts,
@@ -38,7 +36,7 @@ from ..job import (
     is_durable,
     new_key,
 )
-from ..outcomes import AttemptOutcome, CompletionMark, End, Settlement, Tick
+from ..outcomes import Batch, CompletionMark, End, Settlement, Tick
 
 
 def pack(value: Any) -> bytes:
@@ -47,8 +45,8 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    """Return a value from MessagePack; texts are bytes."""
-    return msgpack.unpackb(packed, raw=True, strict_map_key=False)
+    """Return a value from MessagePack: texts are bytes, lists are tuples."""
+    return msgpack.unpackb(packed, raw=True, strict_map_key=False, use_list=False)
 
 
 def unpack_fields(packed: bytes) -> dict[str, Any]:
@@ -100,20 +98,6 @@ def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes
     if end > len(body):
         raise Undecodable("the body is cut off inside its options")
     return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, body[_HEAD + 2 : end], body[end:]
-
-
-def is_quarantined(body: bytes) -> bool:
-    """Return True if the body marks its job as waiting for quarantine."""
-    return _has_mark(body, _QUARANTINE)
-
-
-def is_parked(body: bytes) -> bool:
-    """Return True if the body marks its job as waiting behind a limit of its task."""
-    return _has_mark(body, _PARKED)
-
-
-def _has_mark(body: bytes, mark: int) -> bool:
-    return body != b"" and body[0] >> 5 & 1 == BODY_VERSION and bool(body[0] & mark)
 
 
 # -- jobs to schedule, ids and generations -----------------------------------------------------------------------------
@@ -279,70 +263,9 @@ def unpack_payload(record: bytes) -> Payload:
     return Payload(record[end:], record[33:end].decode(), record[16:32])
 
 
-# -- jobs outside Redis ------------------------------------------------------------------------------------------------
-
-# Record of a requested job outside Redis, without its due time: version u8, then a map. A field with its default value
-# is left out, so the record of an older release is read with the values that it meant. A new field that an old release
-# must not ignore takes a new version; one that it may ignore takes a name that begins with ``_``.
-RECORD_VERSION: Final = 1
-_RECORD_FIELDS: Final = (
-    "id",
-    "task",
-    "args",
-    "priority",
-    "options",
-    "key",
-    "on_conflict",
-    "due_policy",
-    "reset_retries",
-    "score_policy",
-    "payloads",
-    "max_payloads",
-    "fresh",
-)
-_USUAL: Final = NewJob("", "")
-_PAYLOAD_PARTS: Final = (bytes, str, bytes)
-
-
-def pack_job(new: NewJob) -> bytes:
-    """Return the record of a job, without its due time."""
-    values = {name: getattr(new, name) for name in _RECORD_FIELDS}
-    fields: dict[str, Any] = {name: value for name, value in values.items() if value != getattr(_USUAL, name)}
-    if new.payload is not None:
-        fields["payload"] = (new.payload.data, new.payload.score, new.payload.key)
-    return bytes((RECORD_VERSION,)) + bytes(msgpack.packb(fields))
-
-
-def unpack_job(record: bytes) -> NewJob:
-    """Return the job of a record; it is due now, unless the caller changes that.
-
-    Raises:
-        Undecodable: the bytes are not a record of a supported version.
-    """
-    if not record or record[0] != RECORD_VERSION:
-        raise Undecodable(
-            f"this release cannot read record version {record[0]}; upgrade django_delayq here"
-            if record
-            else "an empty record is no job"
-        )
-    try:
-        found = msgpack.unpackb(record[1:])
-        fields = {name: value for name, value in found.items() if not name.startswith("_")}
-        parts = fields.pop("payload", None)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise Undecodable(f"a record cannot be read: {error}") from None
-    for name, value in fields.items():
-        if name not in _RECORD_FIELDS:
-            raise Undecodable(f"this release cannot read field {name!r} of a record; upgrade django_delayq here")
-        if type(value) is not type(getattr(_USUAL, name)):
-            raise Undecodable(f"a record cannot be read: its field {name} is a {type(value).__name__}")
-    if parts is not None and (not isinstance(parts, list) or tuple(map(type, parts)) != _PAYLOAD_PARTS):
-        raise Undecodable("a record cannot be read: its payload is none")
-    return NewJob(**{"id": "", "task": "", **fields}, payload=Payload(*parts) if parts else None)
-
-
 # -- reserved jobs -----------------------------------------------------------------------------------------------------
 
+#: marks of a state -> flags of the job
 _FLAGS: Final = {
     b"started": STARTED,
     b"unrenewed": UNRENEWED,
@@ -350,64 +273,34 @@ _FLAGS: Final = {
     b"unclear": UNCLEAR,
     b"postponed_at": POSTPONED,
 }
-
-
 _COUNTS: Final = (b"timeouts", b"releases", b"buries", b"kicks")
+#: moments in a batch, in us: when the next job of those that are served is due, and the next one in quarantine
+_NEXT: Final = ("next_due", "quarantined")
+#: fields of a state (``lua/lib/state.lua``) by their names there; what is missing is 0 or empty
+State: TypeAlias = Mapping[bytes, Any]
 
 
-@dataclass(slots=True)
-class State:
-    """Mutable state of an id, as ``lua/lib/state.lua`` stores it."""
-
-    token: int = 0
-    due_us: float = 0
-    failures: int = 0
-    reserves: int = 0
-    crashes: int = 0
-    own_crashes: int = 0
-    flags: int = 0
-    failed_at_ms: int = 0
-    worker: str = ""
-    taken: tuple[bytes, ...] = ()  # digests of the payloads held by its attempt
-    error: bytes = b""
-    postponed_at_ms: int = 0
-    postponed_for: str = ""
-    counts: JobCounts = NO_COUNTS
-
-
-def start_flag(*, started: bool, prefer_own_ttr: bool) -> bytes:
-    """Return argument 6 of ``reserve.lua``."""
-    return b"2" if prefer_own_ttr else b"1" if started else b"0"
-
-
-def unpack_batch(
-    frame: bytes, queue: str, shard: int, worker: str
-) -> tuple[list[Job], list[BrokenJob], float, float | None, float | None, list[int]]:
-    """Return the content of a batch of ``lua/lib/reserve.lua``.
-
-    Returns:
-        ``(jobs, broken, now µs, next due µs, quarantined due µs, [moved, parked for each allowance])``; None = no job
-            waits, and an empty list where no allowance was given.
-    """
+def unpack_batch(frame: bytes, queue: str, shard: int, worker: str) -> Batch:
+    """Return the content of a batch of ``lua/lib/reserve.lua``."""
     batch = unpack_fields(frame)
     tasks = names_of(batch["tasks"])
-    fresh = State(batch["token"], reserves=1, worker=worker)
     jobs: list[Job] = []
-    broken: list[BrokenJob] = []
+    broken: list[Job] = []
     for ident, due, body, *rest in batch["jobs"]:
-        state = state_of(rest[0]) if rest else fresh
-        job, error = job_of(queue, shard, ident.decode(), body, tasks, state, due)
+        job = job_of(queue, shard, ident.decode(), body, tasks, dict(rest[0]) if rest else {}, due)
         job.worker = worker
-        if rest:
+        if not rest:
+            job.token, job.reserves = batch["token"], 1
+        else:
             try:
                 job.payloads = tuple(map(unpack_payload, rest[1]))
             except (IndexError, ValueError) as problem:
-                error = f"a payload cannot be read: {problem}"
-        if error:
-            broken.append(BrokenJob(job, error, body))
-        else:
-            jobs.append(job)
-    return jobs, broken, batch["now"], batch.get("next_due"), batch.get("quarantined"), batch.get("parked", [])
+                job.broken = f"a payload cannot be read: {problem}"
+        (broken if job.broken else jobs).append(job)
+    now_ms, (moved, *parked) = batch["now"] / 1000, batch.get("parked") or (0,)
+    next_due, quarantined = (batch[name] // 1000 - now_ms if name in batch else None for name in _NEXT)
+    wait = None if next_due is None else max(0.0, next_due)
+    return Batch(jobs, broken, wait, now_ms, quarantine_due_ms=quarantined, moved=moved, parked=tuple(parked))
 
 
 def names_of(tasks: dict[bytes, bytes]) -> dict[int, str]:
@@ -416,48 +309,27 @@ def names_of(tasks: dict[bytes, bytes]) -> dict[int, str]:
 
 
 def unpack_state(packed: bytes) -> State:
-    """Return a stored state; a missing one is that of a fresh job."""
+    """Return the fields of a stored state, and its token; a job that nobody has reserved yet has none."""
     if not packed:
-        return NO_STATE
+        return {}
     token, fields = unpack(b"\x92" + packed)  # two values one after another, read as a list
-    state = state_of(fields)
-    state.token = token
-    return state
+    return {**dict(fields), b"token": token}  # an empty map is an empty list in Lua
 
 
-def state_of(fields: Mapping[bytes, Any]) -> State:
-    """Return the state in a map that was unpacked; a morgue record has a part of it."""
-    get = dict(fields).get  # an empty map is an empty list in Lua
-    taken = get(b"taken", b"")
-    counts = [get(name, 0) for name in _COUNTS]
-    return State(
-        get(b"token", 0),
-        get(b"due", 0),
-        get(b"failures", 0),
-        get(b"reserves", 0),
-        get(b"crashes", 0),
-        get(b"own_crashes", 0),
-        sum([flag for name, flag in _FLAGS.items() if name in fields]),
-        get(b"failed_at", 0),
-        get(b"worker", b"").decode(errors="replace"),
-        tuple([taken[place + 16 : place + 32] for place in range(0, len(taken) - 31, 32)]),
-        get(b"error", b""),
-        get(b"postponed_at", 0),
-        get(b"postponed_for", b"").decode(errors="replace"),
-        JobCounts(*counts) if any(counts) else NO_COUNTS,
-    )
+def held_digests(state: State) -> list[bytes]:
+    """Return the digests of the payloads that the attempt of a merged job holds."""
+    taken = state.get(b"taken", b"")
+    return [taken[place + 16 : place + 32] for place in range(0, len(taken) - 31, 32)]
 
 
-#: state of a job that nobody has reserved yet
-NO_STATE: Final = State()
 #: a moment beyond it is read as this one (µs), which no calendar has, so it is not taken for a moment
 NEVER: Final = 2.0**60
 
 
 def job_of(
     queue: str, shard: int, ident: str, body: bytes, tasks: Mapping[int, str], state: State, due_us: float
-) -> tuple[Job, str]:
-    """Return a job from its stored records, and why its body cannot be read; such a job has an empty task."""
+) -> Job:
+    """Return a job from its stored records; one whose body cannot be read is broken, and has an empty task."""
     broken = ""
     try:
         priority, merged, key, task, options, args = unpack_body(body, tasks)
@@ -465,16 +337,23 @@ def job_of(
         priority = body[0] & 7 if body else DEFAULT_PRIORITY  # under which the scripts file it
         broken, merged, key, task, options, args = str(error), False, body[3:19], "", b"", body
     due_ms = int(max(-NEVER, min(due_us, NEVER)) // 1000)
-    job = Job(queue, shard, ident, task, key, args, options, priority, due_ms, merged=merged)
-    if body and body[0] >= 64:
-        job.quarantined, job.parked = is_quarantined(body), is_parked(body)
-    if state is not NO_STATE:
-        job.token = state.token
-        job.failures, job.reserves, job.crashes = state.failures, state.reserves, state.crashes
-        job.own_crashes, job.flags, job.failed_at_ms = state.own_crashes, state.flags, state.failed_at_ms
-        job.worker, job.error, job.counts = state.worker, state.error, state.counts
-        job.postponed_at_ms, job.postponed_for = state.postponed_at_ms, state.postponed_for
-    return job, broken
+    job = Job(queue, shard, ident, task, key, args, options, priority, due_ms, merged=merged, broken=broken)
+    if body and body[0] >> 5 & 1 == BODY_VERSION:
+        job.quarantined, job.parked = bool(body[0] & _QUARANTINE), bool(body[0] & _PARKED)
+    if state:
+        _add_state(job, state)
+    return job
+
+
+def _add_state(job: Job, state: State) -> None:
+    get = state.get
+    job.token, job.failures, job.reserves = get(b"token", 0), get(b"failures", 0), get(b"reserves", 0)
+    job.crashes, job.own_crashes, job.error = get(b"crashes", 0), get(b"own_crashes", 0), get(b"error", b"")
+    job.failed_at_ms, job.postponed_at_ms = get(b"failed_at", 0), get(b"postponed_at", 0)
+    job.worker = get(b"worker", b"").decode(errors="replace")
+    job.postponed_for = get(b"postponed_for", b"").decode(errors="replace")
+    job.flags = sum([flag for name, flag in _FLAGS.items() if name in state])
+    job.counts = JobCounts(*[get(name, 0) for name in _COUNTS])
 
 
 def unpack_held(frame: bytes, queue: str, shard: int) -> list[Job]:
@@ -482,8 +361,8 @@ def unpack_held(frame: bytes, queue: str, shard: int) -> list[Job]:
     names, entries = unpack(frame)
     tasks, jobs = names_of(names), []
     for ident, moment, body, fields, *payloads in entries:
-        state = state_of(fields)
-        job, _ = job_of(queue, shard, ident.decode(), body, tasks, state, state.due_us)
+        state = dict(fields)
+        job = job_of(queue, shard, ident.decode(), body, tasks, state, state.get(b"due", 0))
         job.deadline_ms = int(moment)
         job.payloads = tuple(unpack_payload(record) for records in payloads for record in records)
         jobs.append(job)
@@ -506,11 +385,16 @@ class Allowance:
 
 
 def pack_allowances(allowances: Sequence[Allowance]) -> bytes:
-    """Return the allowances as an argument of the script."""
-    return pack([{"tasks": one.tasks, "left": max(one.left, 0), "is_local": one.local} for one in allowances])
+    """Return the allowances as an argument of the script; b"" if there is none."""
+    each = [{"tasks": one.tasks, "left": max(one.left, 0), "is_local": one.local} for one in allowances]
+    return pack(each) if each else b""
 
 
 # -- settlements -------------------------------------------------------------------------------------------------------
+
+
+#: marks of a settlement, which its entry has if they are true
+_MARKS: Final = ("quarantine", "own_crash", "oldest", "inherit", "unclear", "postpone", "began", "timed_out")
 
 
 def pack_settlements(settlements: Sequence[Settlement]) -> bytes:
@@ -538,21 +422,7 @@ def _entry_of(settlement: Settlement) -> dict[str, Any]:
         "priority": None if settlement.priority is None else bytes((settlement.priority,)),
         "score_policy": SCORE_POLICY[settlement.score_policy],
     }
-    return entry | {mark: True for mark, is_set in _marks_of(settlement).items() if is_set}
-
-
-def _marks_of(settlement: Settlement) -> dict[str, bool]:
-    return {
-        "quarantine": settlement.quarantine,
-        "crash": settlement.outcome in (AttemptOutcome.CRASHED, AttemptOutcome.POISON),
-        "own": settlement.own_crash,
-        "oldest": settlement.oldest,
-        "inherit": settlement.inherit,
-        "unclear": settlement.unclear,
-        "postponed": settlement.postpone,
-        "began": settlement.began,
-        "timeout": settlement.timed_out or settlement.outcome == AttemptOutcome.TIMEOUT,
-    }
+    return entry | {mark: True for mark in _MARKS if getattr(settlement, mark)}
 
 
 def waits_for_end(job: Job) -> bool:
@@ -560,11 +430,6 @@ def waits_for_end(job: Job) -> bool:
     if job.merged:
         return any(payload.key >= DURABLE for payload in job.payloads)
     return job.key >= DURABLE
-
-
-def pack_take_over(job: Job, *, only_expired: bool) -> bytes:
-    """Return the job argument of ``take_over.lua``."""
-    return pack((job.id, job.token, only_expired))
 
 
 def pack_attempt(settlement: Settlement) -> bytes:
@@ -596,22 +461,10 @@ _ENDS: Final = ("", "done", "buried", "live")
 def unpack_tick(frame: bytes) -> tuple[Tick, dict[str, Any]]:
     """Return the reply of ``tick.lua``, and the rules of the shard."""
     reply = unpack_fields(frame)
-    due_us = reply.get("next_due")
-    tick = Tick(
-        reply["now"] / 1000,
-        None if due_us is None else due_us // 1000,
-        reply.get("deadline"),
-        reply["expired"],
-        reply["held_back"],
-        reply["born"],
-        reply["run_id"].decode(),
-        reply["marks"],
-        reply["begun"],
-        tuple(reply["failed"]),
-        tuple(reply["morgue"]),
-        reply["set_aside"],
-    )
-    return tick, named(reply["rules"])
+    rules, due_us = named(reply.pop("rules")), reply.pop("next_due", None)
+    reply["run_id"] = reply["run_id"].decode()
+    now_ms, next_due_ms = reply.pop("now") / 1000, None if due_us is None else due_us // 1000
+    return Tick(now_ms, next_due_ms, reply.pop("deadline", None), **reply), rules
 
 
 def is_mark(key: bytes, value: bytes) -> bool:

@@ -5,13 +5,13 @@
 -- durable     of an ack: the end, or that of a payload, is awaited outside Redis
 -- expired     only if the lease has run out; of a record: only if no end of the attempt is stored
 -- quarantine  the job waits for quarantine from now on
--- crash, own  the process died during the attempt; no other job can have caused it
+-- own_crash   the process died during the attempt, and no other job can have caused that
 -- oldest      of a bury: only the first payload
 -- inherit     content that arrived meanwhile does not shorten the back-off
 -- unclear     of a release: a start of the job may not have been recorded
--- postponed   of a release: the attempt could not begin
+-- postpone    of a release: the attempt could not begin
 -- began       of a release: the attempt began
--- timeout     the attempt's time limit ended it
+-- timed_out   of a bury: the attempt's time limit ended it
 -- exports settle_all give_way wait_again
 
 -- Return true if the caller still holds the job in this state; if not, nothing may change. A lease whose state cannot be
@@ -74,7 +74,7 @@ function settle_all(packed, settle)
     if answers[i] == '1' then
       e.gated = gates[e.id] or nil
       local s = held[e.id]
-      if e.timeout or e.expired then
+      if e.timed_out or e.outcome == 'timeout' or e.expired then
         increment(s, 'timeouts')
       end
       counter = stop(e, s) or settle(e, s)

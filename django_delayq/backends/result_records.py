@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .deployment import Deployment
-from .job import Job
-from .records.frames import pack, unpack_fields
-from .redis.scripts import clear_errors
+from ..core.deployment import Deployment
+from ..core.job import Job
+from ..core.records.frames import pack, unpack_fields
+from ..core.redis.scripts import clear_errors
 
 READY: Final = "READY"
 RUNNING: Final = "RUNNING"
