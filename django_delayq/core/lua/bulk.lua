@@ -44,10 +44,11 @@ local function put_plain()
   local kind, letters, fields, members = kinds[1], {}, {}, {}
   local front, k = string.char(kind.flags) .. task_code(kind.task) .. ARGV[6], 0
   for i, old in ipairs(redis.call('HMGET', BODY, unpack(ids))) do
-    local due = score_at(dues[i])
+    seq = seq + 1
     if not old then
       fields[k + 1], fields[k + 2] = ids[i], front .. struct.pack('>I4', places[i]) .. bodies[i]
-      members[k + 1], members[k + 2] = due, ids[i]
+      -- As score_at(), but Redis formats the number: whole ones below 2^53 keep all digits.
+      members[k + 1], members[k + 2] = dues[i] * 1000 + seq % 1000, ids[i]
       k, letters[i] = k + 2, 'c'
     end
   end
