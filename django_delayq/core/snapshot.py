@@ -87,6 +87,14 @@ class Entries:
         return _times(self.scores, 1 if self.part.place == "reserved" else 1000)
 
 
+def _numbers(texts: Sequence[bytes]) -> list[float]:
+    """Return scores as numbers; nearly all are whole, and these are read in a third of the time."""
+    try:
+        return [*map(int, texts)]
+    except ValueError:
+        return [*map(float, texts)]
+
+
 def _times(scores: Iterable[float], unit: int) -> list[int | None]:
     return [int(score) // unit if -FARTHEST < score < FARTHEST else None for score in scores]
 
@@ -188,7 +196,7 @@ def _fresh_columns(reply: Reply, places: Sequence[int]) -> Columns:
     return {name: values * len(places) for name, values in same.items()} | {
         "id": [reply.members[place].decode(errors="replace") for place in places],
         "task": tasks,
-        "due": _times([float(reply.moments[place]) for place in places], 1000),
+        "due": _times(_numbers([reply.moments[place] for place in places]), 1000),
         "priority": priorities,
         "args": args,
         "context": list(map(_context, options)),
@@ -216,7 +224,7 @@ def read_entries(deployment: Deployment, part: Part, *, page: int = PAGE) -> Ite
         while more:
             more, found = unpack(read(deployment, part.queue, part.shard, **wanted))
             if found:
-                members, scores = found[::2], list(map(float, found[1::2]))
+                members, scores = found[::2], _numbers(found[1::2])
                 ids = [split_name(member)[0] for member in members] if part.place == "morgue" else members
                 yield Entries(part, ids, scores)
                 wanted["after"] = (found[-1], found[-2])
