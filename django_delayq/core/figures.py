@@ -21,11 +21,11 @@ import random
 import threading
 import time
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
@@ -145,11 +145,11 @@ def new_cells() -> Cells:
     return [0] * (len(_BOUNDS) + 1)
 
 
-def fill(cells: Cells, values: Iterable[float]) -> None:
+def fill(cells: Cells, values: Sequence[float]) -> None:
     """Count durations, ms. Negative ones count as 0."""
-    for value in values:
-        cells[bisect_left(BUCKETS_MS, value)] += 1
-        cells[-1] += max(0, value)
+    for place, number in Counter(map(bisect_left, repeat(BUCKETS_MS), values)).items():
+        cells[place] += number
+    cells[-1] += sum([value for value in values if value > 0])
 
 
 def histogram_of(cells: Cells) -> Histogram:
@@ -225,10 +225,13 @@ class Tally:
         ran = [one for one in settlements if one.started_ms > 0 and one.verb in _RUNS]
         if not ran:
             return
+        took: dict[str, list[int]] = defaultdict(list)
+        for one in ran:
+            took[one.job.task].append(one.run_ms)
         with self._lock:
             fill(self._cells[LATENESS, queue], [one.started_ms - one.job.due_ms for one in ran])
-            for one in ran:
-                fill(self._cells[RUN, (queue, one.job.task)], (one.run_ms,))
+            for task, durations in took.items():
+                fill(self._cells[RUN, (queue, task)], durations)
             self._changed()
 
     def count(self, name: str, label: str, more: int = 1) -> None:
