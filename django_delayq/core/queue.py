@@ -245,11 +245,6 @@ class Queue(ShardSet):
         left_out = [name.encode() for name in except_workers]
         return unpack_held(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
 
-    def held_by(self, worker: str, *numbers: int) -> Iterator[Job]:
-        """Yield all jobs that a worker holds, in these shards or in all. Meant for a dead worker."""
-        for number in numbers or self.numbers:
-            yield from [job for job in self.leases(number) if job.worker == worker]
-
     def leases(self, number: int) -> list[Job]:
         """Return all reserved jobs of a shard, by the end of their lease; read in chunks, so not an atomic snapshot."""
         jobs: dict[str, Job] = {}
@@ -564,15 +559,12 @@ class Queue(ShardSet):
             return None if frame == CLOSED_LETTER.encode() else self.batch_of(frame, number, worker, last_sent(began))
 
         batch = visit(self, ident, partial(ask, buried=buried)) or Batch()
-        if buried and not batch.jobs and self._kick_old(ident):
+        # One that is not live may lie in the morgue of an old epoch.
+        may_be_old = buried and not batch.jobs and len(self.epochs) > 1
+        is_gone = may_be_old and not any(live_ids(self, number, [ident.encode()]) for number in self.homes(ident))
+        if is_gone and self.kick(ident) == "kicked":
             batch = visit(self, ident, ask) or Batch()
         return batch
-
-    def _kick_old(self, ident: str) -> bool:
-        """Return True if a job that is not live was kicked from the morgue of an old epoch."""
-        if len(self.epochs) == 1 or any(live_ids(self, number, [ident.encode()]) for number in self.homes(ident)):
-            return False
-        return self.kick(ident) == "kicked"
 
     # -- verbs of callers and operators --------------------------------------------------------------------------------
 

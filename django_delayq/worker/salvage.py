@@ -178,7 +178,7 @@ class Salvage:
         for number in queue.numbers:
             if (queue.name, number) not in self._unnotified:
                 with reach.shard(queue, number):
-                    held += queue.held_by(self._death.worker, number)
+                    held += [job for job in queue.leases(number) if job.worker == self._death.worker]
                     self._unnotified[queue.name, number] = []
         now_ms = queue.deployment.now_ms() if held else 0.0
         for one in decide(held, self._death, self._orphans.registry, now_ms):

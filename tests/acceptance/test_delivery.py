@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support.core_calls import held_by
 from tests.support.redis_box import RedisBox
 
 from .conftest import MakeMill
@@ -113,7 +114,7 @@ def test_t25_twenty_consumers_never_get_an_empty_answer_while_jobs_are_ready(mil
         thread.join()
     assert sum(taken.values()) == total
     assert empty_while_ready == []
-    queue_of_one = [queue.held_by(f"consumer-{number}") for number in range(20)]
+    queue_of_one = [held_by(queue, f"consumer-{number}") for number in range(20)]
     held = [job.id for jobs in queue_of_one for job in jobs]
     assert len(held) == len(set(held)) == total, "no job has two holders"
 
@@ -141,7 +142,7 @@ def test_t26_a_slow_worker_holds_no_more_than_its_free_threads(make_mill: MakeMi
     held = []
 
     def all_ended() -> bool:
-        held.append(sum(1 for _ in mill.broker.queue("default").held_by(name)))
+        held.append(sum(1 for _ in held_by(mill.broker.queue("default"), name)))
         return {line["id"] for line in mill.lines("end")} >= set(ids)
 
     until(all_ended, "the end of all jobs")

@@ -9,7 +9,16 @@ import pytest
 
 from django_delayq.core import Broker, NewJob, Payload, Queue, Settlement, ack, bury, fail, new_id, release
 from tests.support.cluster_box import ClusterBox
-from tests.support.core_calls import ChannelWaker, Waker, begin_stats, call_stats, locate, script_names, scripts_used
+from tests.support.core_calls import (
+    ChannelWaker,
+    Waker,
+    begin_stats,
+    call_stats,
+    held_by,
+    locate,
+    script_names,
+    scripts_used,
+)
 from tests.support.core_figures import (
     DepthSample,
     Figures,
@@ -92,7 +101,7 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
         batch = queue.reserve(number, 1, worker="w")
         counted, _ = queue.settle_reserve(number, [ack(job, 1, 2) for job in batch.jobs], 5, worker="w")
         assert all(counted)
-    assert len(list(queue.held_by("w"))) > 5
+    assert len(list(held_by(queue, "w"))) > 5
     inspector = cluster_broker.inspector
     counts = inspector.counts("q")
     assert counts.delayed >= 30

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.core import Broker, NewJob, fail, release
+from tests.support.core_calls import held_by
 
 from .stage import LEASE, T0, Stage
 from .world import unchanged
@@ -137,7 +138,7 @@ def test_all_leases_of_a_worker_are_found_over_all_shards(clocked: Broker) -> No
     for number in range(3):
         stage.take(250, number=number, worker="alive")
     assert len(mine) > 600
-    assert sorted(job.id for job in stage.queue.held_by("dead")) == sorted(mine)
+    assert sorted(job.id for job in held_by(stage.queue, "dead")) == sorted(mine)
 
 
 def test_old_requests_are_forgotten_by_ticks(stage: Stage) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from django_delayq.core import Broker, Queue
+from django_delayq.core import Broker, Job, Queue
 from django_delayq.core.actions import LOCATE
 from django_delayq.core.deployment import Deployment
 from django_delayq.core.job import Generation
@@ -155,6 +155,12 @@ def send_twice(broker: Broker, between: Callable[[], object] = lambda: None) -> 
 
     with mock.patch.object(scripts, "call", twice):
         yield replies
+
+
+def held_by(queue: Queue, worker: str, *numbers: int) -> list[Job]:
+    """Return the jobs that a worker holds, in these shards or in all."""
+    leases = (job for number in numbers or queue.numbers for job in queue.leases(number))
+    return [job for job in leases if job.worker == worker]
 
 
 def locate(queue: Queue, ident: str, generation: Generation) -> str:

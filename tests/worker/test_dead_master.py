@@ -13,6 +13,7 @@ import pytest
 
 from django_delayq.core import Broker, QueueUnavailable, RedisConfig, Task, TaskOptions, connect
 from tests.support.cluster_box import ClusterBox
+from tests.support.core_calls import held_by
 from tests.support.duty_stage import Loop, heartbeat_of, make_process, poller_of, reaper_of, sampler_of
 from tests.support.redis_box import RedisBox
 from tests.support.supervisor_stage import salvage_of
@@ -145,13 +146,13 @@ def test_the_jobs_of_a_killed_process_on_living_masters_go_back_at_once(
         with pytest.raises(QueueUnavailable):
             salvage.run(queues)
         assert time.monotonic() - began < 3.5
-        still = {queue.name for queue in queues[1:] if queue.name not in names and list(queue.held_by("child"))}
+        still = {queue.name for queue in queues[1:] if queue.name not in names and list(held_by(queue, "child"))}
         assert still == set()
         wide = [
             number for number in queues[0].numbers if own_cluster.node_of(queues[0].shard(number).keys[0]) is not node
         ]
         assert wide
-        assert list(queues[0].held_by("child", *wide)) == []
+        assert list(held_by(queues[0], "child", *wide)) == []
     finally:
         node.start()
 
@@ -162,7 +163,7 @@ def test_the_jobs_of_a_killed_process_on_living_masters_go_back_at_once(
         return False
 
     eventually(is_done, seconds=SOON)
-    assert [job for queue in queues for job in queue.held_by("child")] == []
+    assert [job for queue in queues for job in held_by(queue, "child")] == []
 
 
 def test_a_heartbeat_that_reaches_no_registry_ends_no_outage(own_cluster: ClusterBox, spread: Broker) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from django_delayq.core import Broker, NewJob, QueueUnavailable, ack, fail
 from tests.support.attempt_stage import Attempt, make_attempt, make_job
+from tests.support.core_calls import held_by
 from tests.support.duty_stage import settler_of, source_of
 
 LEASE = 15.0
@@ -70,7 +71,7 @@ def test_an_end_that_cannot_be_stored_takes_no_other_with_it(broker: Broker) -> 
     settler, _ = settler_of(source, lease=LEASE)
     settler.add(source, attempts)
     settler.settle_all()
-    assert [job.id for job in queue.held_by("w")] == ["b"]
+    assert [job.id for job in held_by(queue, "w")] == ["b"]
     assert settler.settled == 2
 
 
@@ -88,4 +89,4 @@ def test_an_end_is_stored_although_the_reserve_that_it_was_sent_with_failed(brok
         raise ValueError("a reply that cannot be read")
 
     assert settler.call_with_retries(unreadable, [attempt], source) is None
-    assert (settler.settled, settler.held, list(queue.held_by("w"))) == (1, set(), [])
+    assert (settler.settled, settler.held, list(held_by(queue, "w"))) == (1, set(), [])
