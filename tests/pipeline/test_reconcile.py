@@ -17,7 +17,7 @@ from django_delayq.core.errors import Misconfigured, QueueUnavailable
 from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.outcomes import ack, bury
 from django_delayq.core.queue import Queue
-from django_delayq.core.snapshot import COLUMNS, Part, read_jobs
+from django_delayq.core.snapshot import Part, read_jobs
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
@@ -83,7 +83,7 @@ def jobs(broker: Broker, queue: Queue) -> dict[str, dict[str, Any]]:
     found = {}
     for number in queue.numbers:
         for columns in read_jobs(broker, Part(queue.name, number, "waiting")):
-            rows = (dict(zip(COLUMNS, row, strict=True)) for row in zip(*map(columns.column, COLUMNS), strict=True))
+            rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
             found |= {row["id"]: row for row in rows}
     return found
 
