@@ -265,9 +265,6 @@ class Queue(ShardSet):
         )
         return [view.job for view in Reply(self.name, number, frame).views()]
 
-    #: return the state of a job: live (it waits or runs), gated (behind an attempt of another one), or ""
-    locate = reading.locate
-
     # -- verbs of dispatchers ------------------------------------------------------------------------------------------
 
     def tick(self, number: int, *, hold: bool = False) -> Tick:

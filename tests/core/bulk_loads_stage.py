@@ -93,7 +93,7 @@ def open_on(stage: Stage, load_id: str = "a", **options: Any) -> BulkLoad:
 
 def list_loads(broker: Broker) -> list[BulkLoad]:
     """Return all recorded bulk loads, sorted by their ids."""
-    stem = f"{broker.prefix}:load:"
+    stem = broker.key("load:")
     names = sorted(key.decode().removeprefix(stem) for key in broker.client.scan_iter(f"{stem}*"))
     return [load for name in names if (load := read_load(broker, name))]
 

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from django_delayq.core import Broker, Job, Queue
-from django_delayq.core.actions import LOCATE
+from django_delayq.core import Broker, Job, Queue, reading
 from django_delayq.core.deployment import Deployment
 from django_delayq.core.job import Generation
 from django_delayq.core.redis.faults import Fault, classify
@@ -150,7 +149,7 @@ def held_by(queue: Queue, worker: str, *numbers: int) -> list[Job]:
 
 def locate(queue: Queue, ident: str, generation: Generation) -> str:
     """Return where a job is, by the script alone: live (it waits or runs), gated (behind another one), or ""."""
-    return LOCATE.anywhere(queue, ident, generation)
+    return reading.locate(queue, ident, generation)
 
 
 def begin_stats(queue: Queue, number: int) -> Callable[[], Any]:
