@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import starmap
-from typing import Final
+from typing import Any, Final
 
 from .errors import InvalidJob
 from .job import Generation
-from .records.frames import CHUNK, encode_id, pack_deadline, pack_generation, pack_named
+from .records.frames import CHUNK, encode_id, pack, pack_generation, pack_named
 from .registry import ShardSet
 from .resharding import visit
 from .times import MAX_DUE_MS
@@ -27,28 +27,23 @@ ELSEWHERE: Final = "elsewhere"
 #: outcome that is not counted
 UNCOUNTED: Final = ""
 
-_CANCELLED: Final = {
+# The outcome for each letter of ``change.lua``: of jobs that a caller names,
+_NAMED: Final = {
     "c": "cancelled",
     "g": "cancelled",
     "s": "stopping",
+    "m": "moved",
+    "k": "moved",
     "t": "taken",
     "x": "late",
+    "r": "",
     "n": "",
     "v": ELSEWHERE,
 }
-_CANCELLED_SELECTED: Final = {
-    "c": "cancelled",
-    "g": "ungated",
-    "s": "stopping",
-    "r": "running",
-    "n": "gone",
-    "v": "gone",
-}
-_CANCELLED_WAITING: Final = {"c": "cancelled", "n": UNCOUNTED, "v": UNCOUNTED}
-_MOVED: Final = {"m": "moved", "k": "moved", "t": "taken", "r": "", "n": "", "v": ELSEWHERE}
-_MOVED_SELECTED: Final = {"m": "moved", "r": "running", "n": "gone", "v": "gone"}
-_MOVED_WAITING: Final = {"m": "moved", "k": UNCOUNTED, "r": UNCOUNTED, "n": UNCOUNTED, "v": UNCOUNTED}
-_RETRIED: Final = {"m": "retried", "k": "retried", "r": "running", "n": "gone", "v": "gone"}
+# of jobs that were selected, and are changed only if they are still the same,
+_SELECTED: Final = _NAMED | {"g": "ungated", "r": "running", "n": "gone", "v": "gone"}
+# and of all jobs of a place, where those that are left alone are not counted.
+_ALL: Final = {"c": "cancelled", "m": "moved", "k": UNCOUNTED, "r": UNCOUNTED, "n": UNCOUNTED, "v": UNCOUNTED}
 
 
 class Action:
@@ -117,9 +112,15 @@ def live_ids(queue: ShardSet, number: int, idents: Sequence[bytes]) -> set[bytes
 # -- by id or handle -------------------------------------------------------------------------------------------------
 
 
+def _change(outcomes: Mapping[str, str], verb: str, *, at_once: int = AT_A_TIME, **options: Any) -> Action:
+    """Return the action of a verb of ``change.lua``. Options that are None are left out."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return Action("change", outcomes, pack({"verb": verb, **given}), at_once=at_once)
+
+
 def cancel(task: str = "", not_after_ms: float | None = None) -> Action:
     """Return the action of :meth:`Queue.cancel`: cancelled, stopping, taken, late or ""."""
-    return Action("cancel", _CANCELLED, task.encode(), pack_deadline(not_after_ms), b"")
+    return _change(_NAMED, "cancel", task=task or None, not_after=not_after_ms)
 
 
 def reschedule(task: str = "", *, due_ms: int | None = None, delay_ms: int | None = None) -> Action:
@@ -128,12 +129,12 @@ def reschedule(task: str = "", *, due_ms: int | None = None, delay_ms: int | Non
     Raises:
         InvalidJob: neither or both are given.
     """
-    return Action("reschedule", _MOVED, task.encode(), *_due(due_ms, delay_ms), b"")
+    return _change(_NAMED, "move", task=task or None, **_due(due_ms, delay_ms))
 
 
 def run_now(task: str = "") -> Action:
     """Return the action of :meth:`Queue.run_now`: moved, taken or ""."""
-    return Action("reschedule", _MOVED, task.encode(), 0, b"now", b"")
+    return _change(_NAMED, "move", task=task or None, to_now=True)
 
 
 # -- selected jobs, which are changed only if they are still the same generation ------------------------------------
@@ -145,7 +146,7 @@ def cancel_selected() -> Action:
     Outcomes: cancelled, stopping (it is running), ungated (it waited for the end of an attempt, which continues),
     running (it waits for the end of an attempt which has left payloads of its own behind: cancel that one), or gone.
     """
-    return Action("cancel", _CANCELLED_SELECTED, b"", b"", b"selected", at_once=AT_A_TIME)
+    return _change(_SELECTED, "cancel", selected=True)
 
 
 def reschedule_selected(*, due_ms: int | None = None, delay_ms: int | None = None) -> Action:
@@ -156,10 +157,10 @@ def reschedule_selected(*, due_ms: int | None = None, delay_ms: int | None = Non
     Raises:
         InvalidJob: neither or both are given, or the value is out of range.
     """
-    ms, relative = _due(due_ms, delay_ms)
-    if not 0 <= ms <= MAX_DUE_MS:
-        raise InvalidJob(f"a delay or a due time is a number of ms from 0 to {MAX_DUE_MS}, not {ms}")
-    return Action("reschedule", _MOVED_SELECTED, b"", ms, relative, b"")
+    due = _due(due_ms, delay_ms)
+    if not 0 <= due["ms"] <= MAX_DUE_MS:
+        raise InvalidJob(f"a delay or a due time is a number of ms from 0 to {MAX_DUE_MS}, not {due['ms']}")
+    return _change(_SELECTED, "move", at_once=CHUNK, **due)
 
 
 def retry_failed(delay_ms: int | None = None) -> Action:
@@ -170,18 +171,19 @@ def retry_failed(delay_ms: int | None = None) -> Action:
     Args:
         delay_ms: delay from now; None = due now, where an overdue job keeps its place.
     """
-    ms, mode = (0, b"now") if delay_ms is None else (delay_ms, b"1")
-    return Action("reschedule", _RETRIED, b"", ms, mode, b"failed")
+    outcomes = _SELECTED | {"m": "retried", "k": "retried"}
+    due = {"to_now": True} if delay_ms is None else _due(None, delay_ms)
+    return _change(outcomes, "move", at_once=CHUNK, only="failed", **due)
 
 
 def kill_failed() -> Action:
     """Return the action that moves waiting jobs that failed to the morgue: buried, running or gone."""
-    return _end_failed("killed", {"d": "buried", "r": "running", "n": "gone"})
+    return _change(_SELECTED | {"c": "buried"}, "kill", selected=True, only="failed")
 
 
 def delete_failed() -> Action:
     """Return the action that deletes waiting jobs that failed: discarded, running or gone."""
-    return _end_failed("deleted", {"d": "discarded", "r": "running", "n": "gone"})
+    return _change(_SELECTED | {"c": "discarded"}, "delete", selected=True, only="failed")
 
 
 # -- all jobs of a queue ---------------------------------------------------------------------------------------------
@@ -189,30 +191,27 @@ def delete_failed() -> Action:
 
 def cancel_waiting() -> Action:
     """Return the action that cancels jobs that wait and leaves the others alone: cancelled."""
-    return Action("cancel", _CANCELLED_WAITING, b"", b"", b"waiting", at_once=AT_A_TIME)
+    return _change(_ALL, "cancel", selected=True, only="waiting")
 
 
 def run_waiting_now() -> Action:
     """Return the action that makes jobs that wait due now and leaves the others alone: moved."""
-    return Action("reschedule", _MOVED_WAITING, b"", 0, b"now", b"waiting")
+    return _change(_ALL, "move", at_once=CHUNK, only="waiting", to_now=True)
 
 
-def end_failed_before(verb: str, moment: float) -> Action:
-    """Return the action that ends waiting jobs that failed up to a moment (µs); its outcome is the verb.
-
-    Args:
-        verb: killed (moved to the morgue), or deleted.
-    """
-    return _end_failed(verb, {"d": verb, "r": UNCOUNTED, "n": UNCOUNTED}, moment)
+def kill_failed_before(moment: float) -> Action:
+    """Return the action that moves waiting jobs that failed up to a moment (µs) to the morgue: killed."""
+    return _change(_ALL | {"c": "killed"}, "kill", selected=True, only="failed", failed_until=moment)
 
 
-def _end_failed(verb: str, outcomes: Mapping[str, str], moment: float = float("inf")) -> Action:
-    return Action("end_failed", outcomes, verb, f"{moment:.0f}", at_once=AT_A_TIME)
+def delete_failed_before(moment: float) -> Action:
+    """Return the action that deletes waiting jobs that failed up to a moment (µs): deleted."""
+    return _change(_ALL | {"c": "deleted"}, "delete", selected=True, only="failed", failed_until=moment)
 
 
-def _due(due_ms: int | None, delay_ms: int | None) -> tuple[int, bytes]:
+def _due(due_ms: int | None, delay_ms: int | None) -> dict[str, Any]:
     if due_ms is None and delay_ms is not None:
-        return delay_ms, b"1"
+        return {"ms": delay_ms, "is_delay": True}
     if delay_ms is None and due_ms is not None:
-        return due_ms, b"0"
+        return {"ms": due_ms}
     raise InvalidJob("give either a delay or a due time")

@@ -76,9 +76,9 @@ CANCEL: Final = Verb("waiting", lambda _: actions.cancel_waiting())
 #: makes waiting jobs due now; they keep their order in each priority class of a shard, and their failures: moved
 RUN_NOW: Final = Verb("waiting", lambda _: actions.run_waiting_now(), only_delayed=True)
 #: moves waiting jobs that failed to the morgue; a merged one with more than 250 payloads gets several records: killed
-KILL_FAILED: Final = Verb("failed", lambda moment: actions.end_failed_before("killed", moment))
+KILL_FAILED: Final = Verb("failed", actions.kill_failed_before)
 #: deletes waiting jobs that failed: deleted
-DELETE_FAILED: Final = Verb("failed", lambda moment: actions.end_failed_before("deleted", moment))
+DELETE_FAILED: Final = Verb("failed", actions.delete_failed_before)
 #: deletes jobs from the morgue: discarded
 DISCARD: Final = Verb("morgue", lambda _: Discard())
 

@@ -31,6 +31,8 @@ from .registry import ShardSet
 _TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}
 _SERVED: Final[dict[Which, tuple[bytes, ...]]] = {"all": (), "others": (b"1", b"8"), "quarantined": (b"9", b"9")}
 _ALL: Final = (b"1", b"9")
+#: byte in a reply for a settlement that was applied
+_APPLIED: Final = ord("1")
 
 
 # -- reserve and settle ------------------------------------------------------------------------------------------
@@ -87,26 +89,17 @@ def settle_reserve(
     which: Which = "all",
     allowances: Sequence[Allowance] = (),
 ) -> tuple[list[bool], Batch]:
-    """Settle finished jobs of a shard and reserve its next ones, in one script call when all are acks.
+    """Settle finished jobs of a shard and reserve its next ones, in one script call for up to 250 settlements.
 
     Returns:
         True for each settlement that was applied (see :meth:`settle`), and the batch.
     """
-    acks = [s for s in settlements if s.verb == "ack"][:CHUNK]
-    rest = [s for s in settlements if s.verb != "ack"] + [s for s in settlements if s.verb == "ack"][CHUNK:]
-    counted = dict(zip(map(id, rest), settle(queue, rest), strict=True)) if rest else {}
-    frame, began = pack_settlements(acks), time.monotonic()
-    answers, batch = queue.call(
-        "ack_reserve",
-        number,
-        worker.encode(),
-        frame,
-        min(limit, CHUNK),
-        *_serving(which, allowances),
-        request=request,
+    frame, began = pack_settlements(settlements[:CHUNK]), time.monotonic()
+    reply, batch = queue.call(
+        "settle", number, worker.encode(), frame, min(limit, CHUNK), *_serving(which, allowances), request=request
     )
-    counted.update((id(s), answer == 49) for s, answer in zip(acks, answers, strict=True))
-    return [counted[id(s)] for s in settlements], batch_of(queue, batch, number, worker, last_sent(began))
+    counted = [answer == _APPLIED for answer in reply] + settle(queue, settlements[CHUNK:])
+    return counted, batch_of(queue, batch, number, worker, last_sent(began))
 
 
 def settle(queue: ShardSet, settlements: Sequence[Settlement], *, seed: bytes | None = None) -> list[bool]:
@@ -124,17 +117,15 @@ def settle(queue: ShardSet, settlements: Sequence[Settlement], *, seed: bytes | 
     """
     groups: dict[tuple[int, str], list[int]] = {}
     for place, settlement in enumerate(settlements):
-        groups.setdefault((settlement.job.shard, settlement.verb), []).append(place)
+        groups.setdefault((settlement.job.shard, settlement.job.worker), []).append(place)
     counted = [False] * len(settlements)
-    for (number, verb), places in groups.items():
+    for (number, worker), places in groups.items():
         for start in range(0, len(places), CHUNK):
-            chunk = places[start : start + CHUNK]
-            frame = pack_settlements([settlements[place] for place in chunk])
-            worker = settlements[chunk[0]].job.worker
-            request = None if seed is None else _request_of(seed, [settlements[place].job for place in chunk])
-            answers = queue.call(verb, number, worker.encode(), frame, request=request)
-            for place, answer in zip(chunk, answers, strict=True):
-                counted[place] = answer == 49
+            chunk = [settlements[place] for place in places[start : start + CHUNK]]
+            request = None if seed is None else _request_of(seed, [settlement.job for settlement in chunk])
+            reply, _ = queue.call("settle", number, worker.encode(), pack_settlements(chunk), b"", request=request)
+            for place, answer in zip(places[start : start + CHUNK], reply, strict=True):
+                counted[place] = answer == _APPLIED
     return counted
 
 

@@ -372,8 +372,7 @@ class Queue(ShardSet):
         """Return, for each durable generation or payload, if Redis has it: live, gated, buried, or ended and marked.
 
         Args:
-            pairs: id and key of each. Where an id may have many payloads, a third element makes it cheaper: the
-                payload's digest (:func:`.records.frames.digest`).
+            pairs: id and key of each, and of a payload its digest (:func:`.records.frames.digest`).
 
         Raises:
             InvalidJob: an id or a key that cannot be one.

@@ -5,7 +5,7 @@
 --         its body without its task's number unless it is broken
 -- Returns k(icked), l(ive: a live job of the id prevents it) or v (a closed shard, and the id is not live here).
 -- Events  none
--- include keys clock begin window marks body tasks state due wake payload unite gate grave kick
+-- include keys clock begin window marks body state due payload gate grave kick
 local seen = replay()
 if seen then
   return seen

@@ -7,17 +7,13 @@
 -- ARGV    3 '<c2 code of the task><B conflict><B due policy><B score policy><B marks><B first byte of the bodies>
 --         <Bc0 task><I2 n>' and n times each '<Bc0 due, ms, as text>', '<Bc0 id>', '<I4c0 body, with that code>' and,
 --         of merged jobs, '<I4c0 {digest, payload policy, max payloads, record} packed by cmsgpack>'; conflict and policies
---         as in lib/entry (1 = replace); marks 2 = keep the retry state, 4 = merged, 8 = the score is the time now. When
+--         as in lib/put (1 = replace); marks 2 = keep the retry state, 4 = merged, 8 = the score is the time now. When
 --         the code is right (the sender reads it in the shard), bodies are stored unchanged; 4 the digest that the ledger
 --         has for them; 5 the load's id
 -- Returns the letters of schedule.lua; one letter alone stands for as many as there are entries; X = the load is
 --         closed. A chunk of which no job was accepted is not remembered, so that it can be retried.
 -- Events  bulk
--- include keys clock begin window marks body tasks due wake event entry
-local function make_policies()
-  -- include state payload unite gate known policies
-end
--- include put
+-- include keys clock begin window marks body due event put
 local LEDGER, CLOSED = KEYS[#KEYS], '\0closed'
 
 local stored = redis.call('HMGET', LEDGER, CLOSED, ARGV[4])
@@ -52,7 +48,7 @@ local function entry(i)
   if extras then
     e.digest, e.payload_policy, e.max_payloads, e.record = unpack(cmsgpack.unpack(extras[i]))
   end
-  return with_own_key(e)
+  return e
 end
 
 -- Store the jobs for which only the id has to be checked, because neither a rule of the shard nor a policy of their own

@@ -4,7 +4,7 @@
 --         PAYLOAD (payload) or members of PARKED_ORDER (parked)
 -- Returns {violation, id, ...}.
 -- Events  none
--- include keys clock begin marks body state due wake payload unite gate
+-- include keys clock begin marks body state due payload gate
 local repair = ARGV[3] == '1'
 local findings = {}
 
@@ -44,7 +44,7 @@ local function forget_all(id)
   forget_failures(id)
   redis.call('HDEL', STATE, id)
   redis.call('HDEL', GATE, id)
-  drop_payloads(id)
+  drop_payloads(id, '')
 end
 
 local function free_token(id)
@@ -145,7 +145,7 @@ local function check_payloads(id, body, leased, s)
   end
   if not (body and is_merged(body)) then
     if seen > 0 then
-      report('payloads without merged job', id, function() drop_payloads(id) end)
+      report('payloads without merged job', id, function() drop_payloads(id, '') end)
     end
   elseif seen == 0 then
     report('merged job without payload', id, function()

@@ -174,7 +174,7 @@ def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
 
 
 def pack_deadline(not_after_ms: float | None) -> bytes:
-    """Return the last argument of ``schedule.lua`` and ``cancel.lua``."""
+    """Return the argument of ``schedule.lua`` for the moment until which it may store jobs."""
     return b"" if not_after_ms is None else b"%d" % not_after_ms
 
 
@@ -394,13 +394,13 @@ def unpack_batch(
     fresh = State(batch["token"], reserves=1, worker=worker)
     jobs: list[Job] = []
     broken: list[BrokenJob] = []
-    for ident, due, body, *rest in batch["jobs"]:
-        state = state_of(rest[0]) if rest else fresh
+    for ident, due, body, other in zip(batch["ids"], batch["dues"], batch["bodies"], batch["others"], strict=True):
+        state = state_of(other[0]) if other else fresh
         job, error = job_of(queue, shard, ident.decode(), body, tasks, state, due)
         job.worker = worker
-        if rest:
+        if other:
             try:
-                job.payloads = tuple(map(unpack_payload, rest[1]))
+                job.payloads = tuple(map(unpack_payload, other[1]))
             except (IndexError, ValueError) as problem:
                 error = f"a payload cannot be read: {problem}"
         if error:
@@ -514,35 +514,39 @@ def pack_allowances(allowances: Sequence[Allowance]) -> bytes:
 
 
 def pack_settlements(settlements: Sequence[Settlement]) -> bytes:
-    """Return entries of the settling scripts (``lua/lib/settle.lua``)."""
-    return pack([_entry_of(settlement) for settlement in settlements])
+    """Return the entries of ``settle.lua``: usual acks as columns, and what has more to say."""
+    is_ack = [settlement.verb == "ack" and settlement.guard == "token" for settlement in settlements]
+    order = sorted(range(len(settlements)), key=lambda place: not is_ack[place])
+    ordered, number = [settlements[place] for place in order], sum(is_ack)
+    acks, others = ordered[:number], ordered[number:]
+    fields = {
+        "ids": [settlement.job.id for settlement in acks],
+        "tokens": [settlement.job.token for settlement in acks],
+        "events": [settlement.event and pack_attempt(settlement) for settlement in acks],
+        "durable": [_durable(settlement.job) for settlement in acks],
+        "others": list(map(_fields_of, others)),
+    }
+    return pack(fields | {"places": [place + 1 for place in order]} if acks and others else fields)
 
 
-def _entry_of(settlement: Settlement) -> dict[str, Any]:
-    job = settlement.job
-    entry: dict[str, Any] = {"id": job.id, "token": job.token}
-    if settlement.event:
-        entry["event"] = pack_attempt(settlement)
-    if settlement.guard == "expired":
-        entry["expired"] = True
-    if settlement.verb in ("ack", "ack_early"):
-        return {**entry, "durable": True} if waits_for_end(job) else entry
-    # A handler's text may contain anything, lone surrogates too.
-    entry |= {
+def _fields_of(settlement: Settlement) -> dict[str, Any]:
+    job, verb = settlement.job, settlement.verb
+    fields = {
+        "id": job.id,
+        "token": job.token,
+        "event": settlement.event and pack_attempt(settlement),
+        "durable": verb in ("ack", "ack_early") and _durable(job),
+        "verb": verb,
         "outcome": settlement.outcome,
+        # A handler's text may contain anything, lone surrogates too.
         "reason": settlement.reason.encode(errors="backslashreplace")[:255],
         "error_class": settlement.error_class.encode(errors="backslashreplace")[:255],
         "error": settlement.error[:65535],
         # What is no number must not reach the script, which would fail between its writes.
         "delay": None if settlement.delay_ms is None else int(settlement.delay_ms),
         "priority": None if settlement.priority is None else bytes((settlement.priority,)),
-        "score_policy": SCORE_POLICY[settlement.score_policy],
-    }
-    return entry | {mark: True for mark, is_set in _marks_of(settlement).items() if is_set}
-
-
-def _marks_of(settlement: Settlement) -> dict[str, bool]:
-    return {
+        "score_policy": SCORE_POLICY[settlement.score_policy] if job.merged else None,
+        "expired": settlement.guard == "expired",
         "quarantine": settlement.quarantine,
         "crash": settlement.outcome in (AttemptOutcome.CRASHED, AttemptOutcome.POISON),
         "own": settlement.own_crash,
@@ -553,6 +557,11 @@ def _marks_of(settlement: Settlement) -> dict[str, bool]:
         "began": settlement.began,
         "timeout": settlement.timed_out or settlement.outcome == AttemptOutcome.TIMEOUT,
     }
+    return {name: value for name, value in fields.items() if value is not None and value is not False and value != b""}
+
+
+def _durable(job: Job) -> bytes | bool:
+    return waits_for_end(job) and (job.merged or job.key)
 
 
 def waits_for_end(job: Job) -> bool:
