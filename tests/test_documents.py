@@ -92,7 +92,7 @@ def broken_links(path: Path) -> list[str]:
 
 
 def test_a_missing_name_is_found() -> None:
-    good = "`core/queue.py::Queue.cancel` `core/lua/ack.lua` `tasks.py` worker/loop.py::Loop"
+    good = "`core/queue.py::Queue.cancel` `core/lua/settle.lua` `tasks.py` worker/loop.py::Loop"
     bad = "`core/queue.py::Queue.produce` `core/door.py` worker/loop.py::Wheel"
 
     assert missing_code(f"{good} {bad}") == ["core/queue.py::Queue.produce", "core/door.py", "worker/loop.py::Wheel"]

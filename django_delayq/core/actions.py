@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from .errors import InvalidJob
 from .job import Generation, digest_of
 from .job_view import Reply, record_name, split_name
 from .reading import burials, read
-from .records.frames import CHUNK, encode_id, pack, pack_deadline, pack_generation
+from .records.frames import CHUNK, encode_id, pack, pack_generation
 from .records.keys import number_of
 from .registry import ShardSet
 from .resharding import visit
@@ -33,6 +33,8 @@ Name = tuple[bytes, bytes]
 AT_A_TIME: Final = 100
 #: outcome of a job that is not there, or to which the action does not apply
 GONE: Final = "gone"
+#: outcomes of a job that gets another due time, or keeps one that is over
+_MOVED: Final = {"m": "moved", "k": "moved"}
 #: outcome of a job that is not in this closed shard: another shard has to be asked
 _ELSEWHERE: Final = "elsewhere"
 
@@ -129,10 +131,16 @@ def live_ids(queue: ShardSet, idents: Iterable[bytes], *, before: float = math.i
 # -- by id or handle -------------------------------------------------------------------------------------------------
 
 
+def change_of(verb: str, outcomes: Mapping[str, str], *, at_once: int = AT_A_TIME, **options: Any) -> Action:
+    """Return the action of a verb of ``change.lua`` with its options; those that are None are left out."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return Action("change", outcomes, pack({"verb": verb, **given}), at_once=at_once)
+
+
 def cancel(task: str = "", not_after_ms: float | None = None) -> Action:
     """Return the action of :meth:`Queue.cancel`: cancelled, stopping, taken, late or gone."""
     outcomes = {"c": "cancelled", "g": "cancelled", "s": "stopping", "t": "taken", "x": "late"}
-    return Action("cancel", outcomes, task.encode(), pack_deadline(not_after_ms), b"")
+    return change_of("cancel", outcomes, task=task or None, not_after=not_after_ms)
 
 
 def reschedule(task: str = "", *, due_ms: int | None = None, delay_ms: int | None = None) -> Action:
@@ -141,12 +149,12 @@ def reschedule(task: str = "", *, due_ms: int | None = None, delay_ms: int | Non
     Raises:
         InvalidJob: neither or both are given.
     """
-    return Action("reschedule", {"m": "moved", "t": "taken"}, task.encode(), *_due(due_ms, delay_ms), b"")
+    return change_of("move", _MOVED | {"t": "taken"}, task=task or None, **_due(due_ms, delay_ms))
 
 
 def run_now(task: str = "") -> Action:
     """Return the action of :meth:`Queue.run_now`: moved, taken or gone."""
-    return Action("reschedule", {"m": "moved", "k": "moved", "t": "taken"}, task.encode(), 0, b"now", b"")
+    return change_of("move", _MOVED | {"t": "taken"}, task=task or None, to_now=True)
 
 
 # -- selected jobs, which are changed only if they are still the same generation ------------------------------------
@@ -159,7 +167,7 @@ def cancel_selected() -> Action:
     running (it waits for the end of an attempt which has left payloads of its own behind: cancel that one), or gone.
     """
     outcomes = {"c": "cancelled", "g": "ungated", "s": "stopping", "r": "running"}
-    return Action("cancel", outcomes, b"", b"", b"selected", at_once=AT_A_TIME)
+    return change_of("cancel", outcomes, selected=True)
 
 
 def reschedule_selected(*, due_ms: int | None = None, delay_ms: int | None = None) -> Action:
@@ -170,10 +178,10 @@ def reschedule_selected(*, due_ms: int | None = None, delay_ms: int | None = Non
     Raises:
         InvalidJob: neither or both are given, or the value is out of range.
     """
-    ms, relative = _due(due_ms, delay_ms)
-    if not 0 <= ms <= MAX_DUE_MS:
-        raise InvalidJob(f"a delay or a due time is a number of ms from 0 to {MAX_DUE_MS}, not {ms}")
-    return Action("reschedule", {"m": "moved", "r": "running"}, b"", ms, relative, b"")
+    due = _due(due_ms, delay_ms)
+    if not 0 <= due["ms"] <= MAX_DUE_MS:
+        raise InvalidJob(f"a delay or a due time is a number of ms from 0 to {MAX_DUE_MS}, not {due['ms']}")
+    return change_of("move", _MOVED | {"r": "running"}, at_once=CHUNK, **due)
 
 
 def retry_failed(delay_ms: int | None = None) -> Action:
@@ -184,35 +192,26 @@ def retry_failed(delay_ms: int | None = None) -> Action:
     Args:
         delay_ms: delay from now; None = due now, where an overdue job keeps its place.
     """
-    ms, mode = (0, b"now") if delay_ms is None else (delay_ms, b"1")
-    return Action("reschedule", {"m": "retried", "k": "retried", "r": "running"}, b"", ms, mode, b"failed")
-
-
-def end_failed(verb: str, outcomes: Mapping[str, str]) -> Action:
-    """Return the action that ends waiting jobs that failed.
-
-    Args:
-        verb: killed (moved to the morgue), or deleted.
-        outcomes: see :class:`Action`.
-    """
-    return Action("end_failed", outcomes, verb, at_once=AT_A_TIME)
+    outcomes = {"m": "retried", "k": "retried", "r": "running"}
+    due = {"to_now": True} if delay_ms is None else _due(None, delay_ms)
+    return change_of("move", outcomes, at_once=CHUNK, only="failed", **due)
 
 
 def kill_failed() -> Action:
     """Return the action that moves waiting jobs that failed to the morgue: buried, running or gone."""
-    return end_failed("killed", {"d": "buried", "r": "running"})
+    return change_of("kill", {"c": "buried", "r": "running"}, selected=True, only="failed")
 
 
 def delete_failed() -> Action:
     """Return the action that deletes waiting jobs that failed: discarded, running or gone."""
-    return end_failed("deleted", {"d": "discarded", "r": "running"})
+    return change_of("delete", {"c": "discarded", "r": "running"}, selected=True, only="failed")
 
 
-def _due(due_ms: int | None, delay_ms: int | None) -> tuple[int, bytes]:
+def _due(due_ms: int | None, delay_ms: int | None) -> dict[str, Any]:
     if due_ms is None and delay_ms is not None:
-        return delay_ms, b"1"
+        return {"ms": delay_ms, "is_delay": True}
     if delay_ms is None and due_ms is not None:
-        return due_ms, b"0"
+        return {"ms": due_ms}
     raise InvalidJob("give either a delay or a due time")
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeAlias
 
-from .actions import AT_A_TIME, GONE, Action, Discard, Kick, Name, end_failed
+from .actions import GONE, Action, Discard, Kick, Name, change_of
 from .counts import count_each_shard
 from .job_filter import EVERY_JOB, JobFilter
 from .job_view import FARTHEST, split_name
@@ -42,13 +42,15 @@ class Verb:
 
 
 #: cancels waiting jobs; reserved ones, and content gated behind them, are left alone: cancelled
-CANCEL: Final = Verb("waiting", Action("cancel", {"c": "cancelled"}, b"", b"", b"waiting", at_once=AT_A_TIME))
+CANCEL: Final = Verb("waiting", change_of("cancel", {"c": "cancelled"}, selected=True, only="waiting"))
 #: makes waiting jobs due now; they keep their order in each priority class of a shard, and their failures: moved
-RUN_NOW: Final = Verb("waiting", Action("reschedule", {"m": "moved"}, b"", 0, b"now", b"waiting"), only_delayed=True)
+RUN_NOW: Final = Verb(
+    "waiting", change_of("move", {"m": "moved"}, at_once=CHUNK, only="waiting", to_now=True), only_delayed=True
+)
 #: moves waiting jobs that failed to the morgue; a merged one with more than 250 payloads gets several records: killed
-KILL_FAILED: Final = Verb("failed", end_failed("killed", {"d": "killed"}))
+KILL_FAILED: Final = Verb("failed", change_of("kill", {"c": "killed"}, selected=True, only="failed"))
 #: deletes waiting jobs that failed: deleted
-DELETE_FAILED: Final = Verb("failed", end_failed("deleted", {"d": "deleted"}))
+DELETE_FAILED: Final = Verb("failed", change_of("delete", {"c": "deleted"}, selected=True, only="failed"))
 #: deletes jobs from the morgue: discarded
 DISCARD: Final = Verb("morgue", Discard())
 

@@ -136,7 +136,7 @@ class Queue(ShardSet):
         """
         began, rest = time.monotonic(), (min(limit, CHUNK), *_SERVED[which], pack_allowances(allowances))
         frame = pack_settlements(acks)
-        answers, batch = self.call("ack_reserve", number, worker.encode(), frame, *rest, request=request)
+        answers, batch = self.call("settle", number, worker.encode(), frame, *rest, request=request)
         return _applied(answers), self.batch_of(batch, number, worker, last_sent(began))
 
     def settle(self, settlements: Sequence[Settlement], *, seed: bytes | None = None) -> list[bool]:
@@ -153,11 +153,10 @@ class Queue(ShardSet):
                 already.
         """
         counted = [False] * len(settlements)
-        for (number, verb), places in _chunks((one.job.shard, one.verb) for one in settlements):
+        for (number, worker), places in _chunks((one.job.shard, one.job.worker) for one in settlements):
             chunk = [settlements[place] for place in places]
             request = None if seed is None else _request_of(seed, [one.job for one in chunk])
-            worker = chunk[0].job.worker.encode()
-            answers = self.call(verb, number, worker, pack_settlements(chunk), request=request)
+            answers, _ = self.call("settle", number, worker.encode(), pack_settlements(chunk), b"", request=request)
             for place, is_applied in zip(places, _applied(answers), strict=True):
                 counted[place] = is_applied
         return counted
@@ -480,8 +479,7 @@ class Queue(ShardSet):
         """Return, for each durable generation or payload, if Redis has it: live, gated, buried, or ended and marked.
 
         Args:
-            pairs: id and key of each. Where an id may have many payloads, a third element makes it cheaper: the
-                payload's digest (:func:`.records.frames.digest`).
+            pairs: id and key of each, and of a payload its digest (:func:`.records.frames.digest`).
         """
         present = [False] * len(pairs)
         records = [pack_known(*pair) for pair in pairs]

@@ -237,7 +237,11 @@ class RecordingMachine(RuleBasedStateMachine):
 
     def note_reserve(self, token: int, worker: str, ttr_ms: int | None = None) -> None:
         """Note what the last reserve has handed out: it is to be the same when the call is repeated."""
-        call = next(call for call in reversed(self.calls) if "reserve" in call.script)
+        call = next(
+            call
+            for call in reversed(self.calls)
+            if call.script == "reserve" or (call.script == "settle" and call.args[4] != b"")
+        )
         call.token, call.worker, call.ttr_ms = token, worker, ttr_ms
 
     @rule(data=st.data())

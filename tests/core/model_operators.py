@@ -120,15 +120,12 @@ class Move:
 
 def run_all_now(shard: ModelShard) -> int:
     """Make waiting jobs due now, one µs after the other; overdue and parked jobs keep their places."""
-    is_kept = shard.run_now_us - shard.now_us < shard.lease_ms * 1000
-    moved, us = 0, max(shard.now_us, shard.run_now_us) if is_kept else shard.now_us
+    moved, us = 0, shard.now_us
     for due, ident in sorted((due, ident.encode()) for _, due, ident in shard.waiting() if due[0] > shard.now_ms):
         if due > (us // 1000, us % 1000):
             us += 1
             shard.lives[ident.decode()].due = us // 1000, us % 1000
             moved += 1
-    if moved:
-        shard.run_now_us = us
     shard.count("run_now", moved)
     return moved
 

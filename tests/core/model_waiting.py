@@ -47,7 +47,6 @@ class WaitingJobs:
         #: how many more ids may live in the queue, of which this is one shard
         self.room = math.inf
         self.clock_us = self.token = self.hold_ms = 0
-        self.run_now_us = 0  # the last place that a job got when all were wanted now
         self.seen_before = (0, 0)
         self.arrivals = itertools.count(1)
 

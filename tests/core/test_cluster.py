@@ -30,7 +30,7 @@ from tests.support.core_figures import (
     read_permits,
     record_depths,
 )
-from tests.support.core_stored import assert_invariants, shard_key
+from tests.support.core_stored import assert_invariants, digest, shard_key
 from tests.support.core_values import Generation, new_key
 from tests.support.worker_stage import put, registry_of, working
 
@@ -229,7 +229,8 @@ def for_those_who_wait(queue: Queue) -> None:
     assert queue.schedule_many(news, not_after_ms=late) == ["late"] * 30
     assert queue.schedule_many(news, not_after_ms=late + 120_000) == ["created"] * 30
     assert queue.schedule_many(news) == ["known"] * 30
-    assert queue.knows(list(keys.items())) == [True] * 30
+    generations = [(ident, key, digest(b"p")) for ident, key in keys.items()]
+    assert queue.knows(generations) == [True] * 30
     held = [job for number in range(SHARDS) for job in queue.reserve(number, 50, worker="w").jobs]
     ends = {job.id: "buried" if place % 2 else "done" for place, job in enumerate(held)}
     makers = (lambda job: ack(job, 1, 2), lambda job: bury(job, 1, 2, reason="why"))
@@ -241,7 +242,7 @@ def for_those_who_wait(queue: Queue) -> None:
         heard |= {mark.key: mark.end for mark in marks}
         assert queue.marks(number, marks) == []
     assert heard == {keys[ident]: end for ident, end in ends.items()}
-    assert [known for known in queue.knows(list(keys.items())) if known] == [True] * 15, "those in the morgue"
+    assert [known for known in queue.knows(generations) if known] == [True] * 15, "those in the morgue"
     discard_all(queue)
     for number in range(SHARDS):
         queue.marks(number, queue.marks(number), 0)

@@ -283,11 +283,11 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
                 shard.forget_mark(mark.key, mark.end)
         assert {mark.key: mark.end for mark in rest} == shard.marks
 
-    @act(lambda self: self.sent, digests=st.booleans())
-    def ask_who_is_known(self, digests: bool) -> None:
+    @act(lambda self: self.sent)
+    def ask_who_is_known(self) -> None:
         sent = [(new, new.payload.key if new.payload else new.key) for new in self.sent]
         pairs: list[Any] = [
-            (new.id, key, self.digest(new.payload)) if digests and new.payload else (new.id, key) for new, key in sent
+            (new.id, key, self.digest(new.payload)) if new.payload else (new.id, key) for new, key in sent
         ]
         assert self.real.knows(pairs) == [self.model[self.real.shard_of(new.id)].knows(key) for new, key in sent]
 
@@ -309,9 +309,9 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
         if call.token is None:
             assert reply == (b"1" + call.reply[1:] if is_stored_chunk(call) else call.reply)
             return
-        if call.script == "ack_reserve":
+        if call.script == "settle":
             assert reply[0] == call.reply[0]
-        frame = reply[1] if call.script == "ack_reserve" else reply
+        frame = reply[1] if call.script == "settle" else reply
         batch = self.real.batch_of(frame, call.number, call.worker, 0.0)
         expected = shard.handed_out(call.token, call.worker, call.ttr_ms) if call.token else []
         self.check_jobs(shard, batch, expected)

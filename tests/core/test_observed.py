@@ -40,7 +40,7 @@ def test_every_call_is_told_by_its_verb_with_its_time(watched: Broker, seen: See
         "schedule_fresh",
         "reserve",
         "touch",
-        "ack",
+        "settle",
         "read",
         "read",
     ]

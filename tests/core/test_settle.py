@@ -276,6 +276,19 @@ def test_a_merged_job_of_many_payloads_buried_twice_has_two_graves(stage: Stage)
     assert sorted(view.payload_count for view in graves) == [10, 250]
 
 
+def test_settlements_of_several_verbs_are_answered_in_their_order_also_if_they_are_repeated_with_others(
+    stage: Stage,
+) -> None:
+    for ident in "abcd":
+        stage.put(ident)
+    a, b, c, d = stage.take()
+    assert stage.settle(ack(b, 1, 2)) == [True]
+    ends = [fail(a, 1, 2, delay_ms=5), ack(b, 1, 2), bury(c, 1, 2, reason="why"), ack(d, 1, 2)]
+    assert stage.queue.settle(ends, seed=b"s" * 16) == [True, False, True, True]
+    assert stage.queue.settle([ack(job, 1, 2) for job in (a, b, c, d)], seed=b"s" * 16) == [True, False, True, True]
+    assert stage.picture() == {"waiting": ["a +5"], "failed": ["a x1"], "morgue": ["c buried"]}
+
+
 # --- expire and record
 
 
@@ -287,6 +300,13 @@ def test_an_expired_job_leaves_nothing_and_is_counted_as_such(stage: Stage) -> N
     assert stage.shard_is_empty()
     assert stage.counters()["expired"] == 2
     assert [event.outcome for event in read_events(stage.broker, "q", 0)] == ["failed", "expired", "expired"]
+
+
+def test_an_expired_job_leaves_none_of_the_payloads_that_its_attempt_could_not_take(stage: Stage) -> None:
+    for number in range(251):
+        stage.add("m", b"%d" % number)
+    assert stage.settle(expire(stage.take_one())) == [True]
+    assert stage.shard_is_empty()
 
 
 @pytest.mark.parametrize("merged", [False, True])

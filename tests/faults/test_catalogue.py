@@ -23,7 +23,7 @@ PRINT_PACKAGE = """
 import sys
 import django_delayq
 from django_delayq.core.redis.scripts import compose
-print(django_delayq.__file__, "LENGTH = 7" in compose("ack"))
+print(django_delayq.__file__, "LENGTH = 7" in compose("settle"))
 """
 
 

@@ -281,13 +281,15 @@ def seconds_to_end(worker: Worker) -> float:
 # --- trouble
 
 
-def fails_once(script: str) -> Callable[[ScriptCall], None]:
-    """Return a watcher of calls (``watch_calls``) at which the next call of a script ends with an error."""
-    left = [script]
+def fails_once(script: str, at: int = 1) -> Callable[[ScriptCall], None]:
+    """Return a watcher of calls (``watch_calls``) at which one call of a script, by its number, ends with an error."""
+    calls: list[ScriptCall] = []
 
     def fail(call: ScriptCall) -> None:
-        if call.name in left:
-            left.remove(call.name)
+        if call.name != script:
+            return
+        calls.append(call)
+        if len(calls) == at:
             raise QueueUnavailable("gone")
 
     return fail

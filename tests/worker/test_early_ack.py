@@ -145,7 +145,7 @@ def test_an_early_ack_whose_reply_was_lost_leaves_no_open_run(broker: Broker) ->
         ran.append(1)
 
     put(broker, "work", id="x")
-    with watch_calls(broker, after=fails_once("ack_early")):
+    with watch_calls(broker, after=fails_once("settle")):
         run_dry(broker, registry_of(work, ack="early"))
     assert ran == [] and places(broker) == {} and events(broker) == [("crashed", "x")]
     (end,) = events_of(broker)

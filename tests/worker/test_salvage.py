@@ -31,15 +31,17 @@ ONCE = registry_of(work, max_attempts=1)
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["request lost", "reply lost"])
-@pytest.mark.parametrize("script", ["take_over", "bury", "release"])
-def test_the_verdict_outlives_a_redis_that_fails_at_any_step(broker: Broker, script: str, applied: bool) -> None:
+@pytest.mark.parametrize(("script", "at"), [("take_over", 1), ("settle", 1), ("settle", 2)])
+def test_the_verdict_outlives_a_redis_that_fails_at_any_step(
+    broker: Broker, script: str, at: int, applied: bool
+) -> None:
     culprit = hold(broker, "culprit")
     hold(broker, "bystander")
     told: list[str] = []
     hooks = Hooks(wants=lambda event, task: True, notify=lambda event, **details: told.append(event))
     salvage = salvage_of([record_of(culprit)], ONCE, hooks)
     queues = [broker.queue("default")]
-    fails = {"after" if applied else "before": fails_once(script)}
+    fails = {"after" if applied else "before": fails_once(script, at)}
     with watch_calls(broker, **fails), pytest.raises(QueueUnavailable):
         salvage.run(queues)
     salvage.run(queues)
@@ -54,7 +56,7 @@ def test_a_quarantined_job_is_expected_although_the_reply_of_its_settlement_was_
     suspects = [hold(broker, ident) for ident in "ab"]
     expected: list[float] = []
     salvage = salvage_of([record_of(job) for job in suspects], registry_of(work), expect=expected.append)
-    with watch_calls(broker, after=fails_once("fail")), pytest.raises(QueueUnavailable):
+    with watch_calls(broker, after=fails_once("settle")), pytest.raises(QueueUnavailable):
         salvage.run([broker.queue("default")])
     salvage.run([broker.queue("default")])
     assert expected == [0.0, 0.0]

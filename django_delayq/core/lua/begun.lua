@@ -5,7 +5,7 @@
 --         here.
 -- Returns {tasks: code -> name; {id, when it began in ms, body, state, payloads} of each}. At most 250, or 4 MiB.
 -- Events  none
--- include keys clock begin body names
+-- include keys clock begin body
 local MOST, REPLY_BYTES = 250, 4 * 1024 * 1024
 local runs, size = {}, 0
 local before = tonumber(ARGV[4]) or math.huge
@@ -14,22 +14,21 @@ for place = 5, #ARGV do
   others[ARGV[place]] = true
 end
 
-local function is_selected(began, worker)
-  return began < before and (ARGV[3] == '' or worker == ARGV[3]) and not others[worker]
-end
-
--- One that cannot be read is left out: nobody can settle it, and it must not hide the others.
-local function read_run(value)
+-- Return an attempt that can be read and is selected. One that cannot be read is left out: nobody can settle it, and it must
+-- not hide the others.
+local function selected(value)
   local is_read, run = pcall(cmsgpack.unpack, value)
-  return is_read and type(run) == 'table' and type(run[2]) == 'number' and type(run[3]) == 'string'
-    and type(run[4]) == 'table' and run
+  if is_read and type(run) == 'table' and type(run[2]) == 'number' and type(run[3]) == 'string' and type(run[4]) == 'table'
+    and run[2] < before and (ARGV[3] == '' or run[4].worker == ARGV[3]) and not others[run[4].worker] then
+    return run
+  end
 end
 
 local entries = redis.call('HGETALL', BEGUN)
 for i = 1, #entries, 2 do
   local value = entries[i + 1]
-  local run = #runs < MOST and size < REPLY_BYTES and read_run(value)
-  if run and is_selected(run[2], run[4].worker) then
+  local run = #runs < MOST and size < REPLY_BYTES and selected(value)
+  if run then
     name_task_of(run[3])
     runs[#runs + 1] = run
     size = size + #value

@@ -5,16 +5,13 @@
 -- ARGV    3 {kinds, which, places, ids, dues, bodies, payloads} packed by cmsgpack. A kind is a packed entry of
 --         schedule.lua without what differs from job to job, and with `flags`, the first byte of the body. The others
 --         are columns: which = the number of the kind, {} = all are of the first; dues in ms; bodies without flags and
---         key; payloads {digest, record}, {} of a plain job; 4 the digest that the ledger has for the chunk; 5 the load's id; 6 front of the keys, which end with the place; 7 '1' = the
---         epoch is retired, so nothing is stored; 8 ms for which the ledger is kept
+--         key; payloads {digest, record}, {} of a plain job; 4 the digest that the ledger has for the chunk; 5 the load's
+--         id; 6 front of the keys, which end with the place; 7 '1' = the epoch is retired, so nothing is stored; 8 ms for
+--         which the ledger is kept
 -- Returns the letters of schedule.lua; one letter alone stands for as many as there are entries. A chunk of which no job
 --         was accepted is not remembered, so that it can be retried.
 -- Events  bulk
--- include keys clock begin window marks body tasks due wake event entry
-local function make_policies()
-  -- include state payload unite gate known policies
-end
--- include put
+-- include keys clock begin window marks body due event put
 local LEDGER = KEYS[#KEYS]
 
 local stored = redis.call('HGET', LEDGER, ARGV[4])
@@ -30,10 +27,10 @@ end
 -- Return an entry of schedule(). Job and payload have one key.
 local function entry(i)
   local e, payload = kinds[which[i] or 1], payloads[i]
-  e.id, e.ms, e.key = ids[i], dues[i], ARGV[6] .. struct.pack('>I4', places[i])
-  e.body = string.char(e.flags) .. e.key .. bodies[i]
+  local key = ARGV[6] .. struct.pack('>I4', places[i])
+  e.id, e.ms, e.body = ids[i], dues[i], string.char(e.flags) .. key .. bodies[i]
   if payload and #payload > 0 then
-    e.digest, e.record = payload[1], string.sub(payload[2], 1, 8) .. e.key .. string.sub(payload[2], 25)
+    e.digest, e.record = payload[1], string.sub(payload[2], 1, 8) .. key .. string.sub(payload[2], 25)
   end
   return e
 end

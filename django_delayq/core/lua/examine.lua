@@ -4,7 +4,7 @@
 --         PAYLOAD (payload) or members of PARKED_ORDER (parked)
 -- Returns {violation, id, ...}.
 -- Events  none
--- include keys clock begin marks body state due wake payload unite gate
+-- include keys clock begin marks body state due payload gate
 local repair = ARGV[3] == '1'
 local findings = {}
 
@@ -141,7 +141,7 @@ local function restore(f)
     drop_payload(id, twin[1], '1', twin[2])
   end
   if not f.merged then
-    drop_payloads(id)
+    drop_payloads(id, '')
   end
   if not f.body or f.merged and f.kept == 0 then
     leave_places(id)

@@ -7,7 +7,7 @@
 -- Returns one letter for each: k(icked), l(ive: a live job of the id prevents it), n(o such record, or
 --         it cannot be read) or v (the shard is closed and the id not live here: it has to come back in another one).
 -- Events  none
--- include keys clock begin window marks body tasks state due wake payload unite gate grave kick each
+-- include keys clock begin window marks body state due payload gate grave kick each
 local seen = replay()
 if seen then
   return seen
@@ -15,7 +15,7 @@ end
 local ms, step, replace = tonumber(ARGV[4]) + (ARGV[5] == '1' and now_ms or 0), tonumber(ARGV[6]), ARGV[7] == '1'
 
 -- Return a record of another shard, where another number stands for its task.
-local function adopted(packed, task)
+local function adopt(packed, task)
   local record = cmsgpack.unpack(packed)
   if #record.body >= 3 then
     local code = task ~= '' and task_code(task) or '\255\255'
@@ -24,28 +24,14 @@ local function adopted(packed, task)
   return record
 end
 
-local function kick(id, key, packed, task)
-  local grave = packed == '' and find_grave(id, key)
-  if not grave and packed == '' then
-    return 'n'
-  elseif closing and redis.call('HEXISTS', BODY, id) == 0 then
-    return 'v' -- before anything is written: this shard may be a tombstone
-  end
-  local record = grave and read_record(grave)
-  if grave and not record then
-    return 'n'
-  end
-  local letter, payload_count = bring_back(id, record or adopted(packed, task), math.floor(ms), replace)
+local before = head()
+local letters = for_each(function(id, key, packed, task)
+  local adopted = packed ~= '' and function() return adopt(packed, task) end
+  local letter, payload_count = kick(id, key, math.floor(ms), replace, adopted)
   if letter == 'k' then
     ms = ms + step
-    if grave then
-      delete_record(grave)
-    end
   end
   return letter, payload_count
-end
-
-local before = head()
-local letters = for_each(kick)
+end)
 wake_if_earlier(before)
 return answer(letters)

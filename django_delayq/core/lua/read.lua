@@ -16,7 +16,7 @@
 --         merged, bytes left_out of the body, and gated_left_out of the gated one. A job that is not there is left out if
 --         its name was given, else its body is empty.
 -- Events  none
--- include keys clock begin marks payload body names
+-- include keys clock begin marks payload body
 local REPLY_BYTES, READ_BYTES = 1024 * 1024, 4 * 1024 * 1024
 -- Number of jobs that are read in one piece; one at a time once they turned out to be large, after the first two.
 local PIECE, LARGE = 25, 16 * 1024

@@ -8,50 +8,38 @@
 -- Returns the batch (lib/reserve); for a retried call, the jobs that the first call handed out and that are still held,
 --         with a new lease. Or v: the wanted id is not live in this closed shard.
 -- Events  none
--- include keys clock begin window marks body names state due wake payload
-local function make_parking(served)
-  -- include park
+-- include keys clock begin window marks body state due payload reserve
+-- Brings a job back from the morgue; return true if it is live now.
+local function revive(id)
+  -- include gate grave kick
+  local letter = kick(id, '', now_ms, false)
+  write_marks()
+  return letter == 'k'
 end
-local function make_revival()
-  -- include unite gate grave kick
-  return function(id)
-    local grave = find_grave(id, '')
-    local record = grave and read_record(grave)
-    if record then
-      bring_back(id, record, now_ms, false)
-      delete_record(grave)
-      write_marks()
-    end
-    return record ~= nil
-  end
-end
--- include reserve
 
 -- Hands out one job by its id, if it waits here and is due (or wanted early).
 local function reserve_one(id, early, worker)
-  local body, jobs, token = redis.call('HGET', BODY, id), {}, 0
-  local class = body and class_of(body)
-  if class == PARKED then -- its caller wants it, whatever the limit of the task
+  local body = redis.call('HGET', BODY, id)
+  if body and class_of(body) == PARKED then -- its caller wants it, whatever the limit of the task
     put_due(body, redis.call('ZSCORE', DUE[PARKED], id), id)
     body = redis.call('HGET', BODY, id)
-    class = class_of(body)
   end
-  local due = class and tonumber(redis.call('ZSCORE', DUE[class], id))
+  local due = body and tonumber(redis.call('ZSCORE', DUE[class_of(body)], id))
   if due and (early or is_due(due)) and not paused_out then
-    token = new_token()
-    lease_jobs(class, { id }, { due }, { body }, token, worker, jobs)
+    take_token(worker)
+    lease_jobs(class_of(body), { id }, { due }, { body })
     count('reserved', 1)
   end
-  return frame_of_batch(token, head(unpack(served)), jobs), token
+  return batch()
 end
 
-served = { tonumber(ARGV[9]) or 1, tonumber(ARGV[10]) or QUARANTINE, limits = ARGV[11] or '' }
+serve(ARGV[9], ARGV[10], ARGV[11])
 ttr_ms, is_started, prefers_own_ttr = tonumber(ARGV[5]) or lease_ms, ARGV[6] ~= '0', ARGV[6] == '2'
 local seen = replay()
 if seen then
   return reserve_again(tonumber(seen))
 end
-local batch, token
+local frame, token
 local only = ARGV[7]
 if only ~= '' then
   local early = string.find(ARGV[8], 'e')
@@ -59,14 +47,14 @@ if only ~= '' then
     if closing then
       return 'v'
     end
-    early = string.find(ARGV[8], 'b') and not paused_out and make_revival()(only)
+    early = string.find(ARGV[8], 'b') and not paused_out and revive(only)
   end
-  batch, token = reserve_one(only, early, ARGV[3])
+  frame, token = reserve_one(only, early, ARGV[3])
 else
-  batch, token = reserve(tonumber(ARGV[4]), ARGV[3])
+  frame, token = reserve(tonumber(ARGV[4]), ARGV[3])
 end
 if token > 0 or not closing then
   -- Requests to an old shard without jobs must not delay its end (retire.lua).
   remember(text(token))
 end
-return batch
+return frame

@@ -4,7 +4,7 @@
 --         good, and leave the others
 -- Returns '1'.
 -- Events  none
--- include keys clock begin window body due wake rules
+-- include keys clock begin window body due rules
 local seen = replay()
 if seen or ended then
   return '1'

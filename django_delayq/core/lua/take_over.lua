@@ -5,7 +5,7 @@
 -- Returns the batch (lib/reserve) with the job; an empty one when it is held under another token, or its lease is not
 --         over.
 -- Events  none
--- include keys clock begin window marks body names state due wake payload reserve
+-- include keys clock begin window marks body state due payload reserve
 local seen = replay()
 if seen then
   return reserve_again(tonumber(seen))
@@ -14,10 +14,11 @@ local id, token, only_expired = unpack(cmsgpack.unpack(ARGV[3]))
 local packed, body = redis.call('HGET', STATE, id), redis.call('HGET', BODY, id)
 local s = read_state(packed)
 if not packed or not body or s.token ~= token or (only_expired and not has_run_out(id)) then
-  return frame_of_batch(0, head(), {})
+  return (batch())
 end
-s.token, s.worker, s.started = new_token(), ARGV[4], true
+s.token, s.worker, s.started = take_token(ARGV[4]), ARGV[4], true
 redis.call('ZADD', LEASE, 'XX', text(now_ms + lease_ms), id)
 put_state(id, s)
 remember(text(s.token))
-return frame_of_batch(s.token, head(), { job_for_holder(id, s, body, taken_payloads(id, s.taken)) })
+add_held(id, s, body)
+return (batch())

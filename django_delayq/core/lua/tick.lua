@@ -8,7 +8,7 @@
 --         quarantine or are parked), born (its name), run_id (of Redis), marks, begun, failed and morgue (numbers of
 --         entries, of the last two with the score of the newest, us), and the rules of the shard.
 -- Events  none
--- include keys clock begin window marks body due wake payload grave
+-- include keys clock begin window marks body due payload grave
 -- Each replica that takes over gets a new second part. So a loss shows even if both servers have changed their roles twice
 -- since the last look.
 local function info(section, name)

@@ -11,23 +11,19 @@ if seen then
 end
 local ttr_ms = tonumber(ARGV[4]) or lease_ms
 
-local function touch(id, token, started)
-  local packed = redis.call('HGET', STATE, id)
-  local s = read_state(packed)
-  if s.token ~= token then
-    return 'l'
+local answers = {}
+for i, entry in ipairs(cmsgpack.unpack(ARGV[3])) do
+  local id, token, started = unpack(entry)
+  local s = read_state(redis.call('HGET', STATE, id))
+  local is_held = s.token == token
+  if is_held then
+    redis.call('ZADD', LEASE, 'XX', text(now_ms + ttr_ms), id)
   end
-  redis.call('ZADD', LEASE, 'XX', text(now_ms + ttr_ms), id)
-  if started and not s.started then
+  if is_held and started and not s.started then
     s.started = true
     put_state(id, s)
   end
-  return s.stopping and 's' or 'h'
-end
-
-local answers = {}
-for i, entry in ipairs(cmsgpack.unpack(ARGV[3])) do
-  answers[i] = touch(unpack(entry))
+  answers[i] = is_held and (s.stopping and 's' or 'h') or 'l'
 end
 local reply = table.concat(answers)
 remember(reply)

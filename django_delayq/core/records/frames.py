@@ -158,7 +158,7 @@ def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
 
 
 def pack_deadline(not_after_ms: float | None) -> bytes:
-    """Return the last argument of ``schedule.lua`` and ``cancel.lua``."""
+    """Return the argument of ``schedule.lua`` for the moment until which it may store jobs."""
     return b"" if not_after_ms is None else b"%d" % not_after_ms
 
 
@@ -286,14 +286,14 @@ def unpack_batch(frame: bytes, queue: str, shard: int, worker: str) -> Batch:
     tasks = names_of(batch["tasks"])
     jobs: list[Job] = []
     broken: list[Job] = []
-    for ident, due, body, *rest in batch["jobs"]:
-        job = job_of(queue, shard, ident.decode(), body, tasks, dict(rest[0]) if rest else {}, due)
+    for ident, due, body, other in zip(batch["ids"], batch["dues"], batch["bodies"], batch["others"], strict=True):
+        job = job_of(queue, shard, ident.decode(), body, tasks, dict(other[0]) if other else {}, due)
         job.worker = worker
-        if not rest:
+        if not other:
             job.token, job.reserves = batch["token"], 1
         else:
             try:
-                job.payloads = tuple(map(unpack_payload, rest[1]))
+                job.payloads = tuple(map(unpack_payload, other[1]))
             except (IndexError, ValueError) as problem:
                 job.broken = f"a payload cannot be read: {problem}"
         (broken if job.broken else jobs).append(job)
@@ -398,31 +398,45 @@ _MARKS: Final = ("quarantine", "own_crash", "oldest", "inherit", "unclear", "pos
 
 
 def pack_settlements(settlements: Sequence[Settlement]) -> bytes:
-    """Return entries of the settling scripts (``lua/lib/settle.lua``)."""
-    return pack([_entry_of(settlement) for settlement in settlements])
+    """Return the entries of ``settle.lua``: usual acks as columns, and what has more to say."""
+    is_ack = [settlement.verb == "ack" and settlement.guard == "token" for settlement in settlements]
+    order = sorted(range(len(settlements)), key=lambda place: not is_ack[place])
+    ordered, number = [settlements[place] for place in order], sum(is_ack)
+    acks, others = ordered[:number], ordered[number:]
+    fields = {
+        "ids": [settlement.job.id for settlement in acks],
+        "tokens": [settlement.job.token for settlement in acks],
+        "events": [settlement.event and pack_attempt(settlement) for settlement in acks],
+        "durable": [_durable(settlement.job) for settlement in acks],
+        "others": list(map(_fields_of, others)),
+    }
+    return pack(fields | {"places": [place + 1 for place in order]} if acks and others else fields)
 
 
-def _entry_of(settlement: Settlement) -> dict[str, Any]:
-    job = settlement.job
-    entry: dict[str, Any] = {"id": job.id, "token": job.token}
-    if settlement.event:
-        entry["event"] = pack_attempt(settlement)
-    if settlement.guard == "expired":
-        entry["expired"] = True
-    if settlement.verb in ("ack", "ack_early"):
-        return {**entry, "durable": True} if waits_for_end(job) else entry
-    # A handler's text may contain anything, lone surrogates too.
-    entry |= {
+def _fields_of(settlement: Settlement) -> dict[str, Any]:
+    job, verb = settlement.job, settlement.verb
+    fields = {
+        "id": job.id,
+        "token": job.token,
+        "event": settlement.event and pack_attempt(settlement),
+        "durable": verb in ("ack", "ack_early") and _durable(job),
+        "verb": verb,
         "outcome": settlement.outcome,
+        # A handler's text may contain anything, lone surrogates too.
         "reason": settlement.reason.encode(errors="backslashreplace")[:255],
         "error_class": settlement.error_class.encode(errors="backslashreplace")[:255],
         "error": settlement.error[:65535],
         # What is no number must not reach the script, which would fail between its writes.
         "delay": None if settlement.delay_ms is None else int(settlement.delay_ms),
         "priority": None if settlement.priority is None else bytes((settlement.priority,)),
-        "score_policy": SCORE_POLICY[settlement.score_policy],
-    }
-    return entry | {mark: True for mark in _MARKS if getattr(settlement, mark)}
+        "score_policy": SCORE_POLICY[settlement.score_policy] if job.merged else None,
+        "expired": settlement.guard == "expired",
+    } | {mark: getattr(settlement, mark) for mark in _MARKS}
+    return {name: value for name, value in fields.items() if value is not None and value is not False and value != b""}
+
+
+def _durable(job: Job) -> bytes | bool:
+    return waits_for_end(job) and (job.merged or job.key)
 
 
 def waits_for_end(job: Job) -> bool:

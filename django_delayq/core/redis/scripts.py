@@ -1,8 +1,9 @@
 """Composition, loading and calls of the Lua scripts. No other module handles their hashes.
 
 A script begins with a header and a line ``-- include a b c``: the pieces ``lua/lib/<name>.lua`` are inserted there, in
-that order. A piece with a line ``-- exports a b`` becomes a block, whose other names end with it: Lua allows a script
-200 local names at a time. Redis 7 and later reads the flags in the first line; for 6.2 that line is removed.
+that order; a piece may include others. A piece with a line ``-- exports a b`` becomes a block, whose other names end
+with it: Lua allows a script 200 local names at a time. Redis 7 and later reads the flags in the first line; for 6.2
+that line is removed.
 
 A confirmed call returns only when replicas, or disks, have what it wrote (``WAIT``, ``WAITAOF``). Both commands wait
 for the writes of their own connection. So the script, a small write and the wait travel over one connection, in one
@@ -47,7 +48,7 @@ _MOST_HEADS: Final = 20_000
 #: keys of a script that works on one shard, with its wake list
 _MOST_KEYS: Final = len(SHARD_KEYS) + 1
 #: scripts of callers that do nothing else meanwhile. Loops over shards go on with the next one
-_OF_PRODUCERS: Final = frozenset({"schedule", "schedule_fresh", "cancel", "reschedule"})
+_OF_PRODUCERS: Final = frozenset({"schedule", "schedule_fresh", "change"})
 _SCRIPT_FLAGS_SINCE: Final = (7, 0)
 #: shortest time limit of a reply, seconds: one that has arrived is read although the time is over
 _REPLY_SECONDS: Final = 0.001
@@ -86,7 +87,12 @@ def compose(name: str, *, flags: bool = True, test_clock: bool = False) -> str:
         pieces = match[1].split()
         if test_clock:
             pieces = ["test_clock" if piece == "clock" else piece for piece in pieces]
-        return "\n".join(_in_block((_LUA / "lib" / f"{piece}.lua").read_text(encoding="utf-8")) for piece in pieces)
+        return "\n".join(in_block((_LUA / "lib" / f"{piece}.lua").read_text(encoding="utf-8")) for piece in pieces)
+
+    def in_block(piece: str) -> str:
+        """Return a piece with its own pieces, whose names, but for those that it exports, end with it."""
+        exports, whole = " ".join(_EXPORTS.findall(piece)).split(), _INCLUDE.sub(paste, piece)
+        return f"local {', '.join(exports)}\ndo\n{whole}\nend" if exports else whole
 
     source = _INCLUDE.sub(paste, source)
     if not flags and source.startswith("#!"):
@@ -95,12 +101,6 @@ def compose(name: str, *, flags: bool = True, test_clock: bool = False) -> str:
             # Before 7 a script may exceed the memory limit once it has written; this is a write that changes nothing.
             source = "redis.call('PERSIST', KEYS[1])\n" + source
     return source
-
-
-def _in_block(piece: str) -> str:
-    """Return a piece whose names, but for those that it exports, end with it."""
-    exports = " ".join(_EXPORTS.findall(piece)).split()
-    return f"local {', '.join(exports)}\ndo\n{piece}\nend" if exports else piece
 
 
 # --- errors

@@ -38,9 +38,10 @@ local function task_code_of(body)
   return string.sub(body, 2, 3)
 end
 
--- Return the key of the generation. A broken body may end inside it.
+-- Return the key of the generation, 16 bytes. A broken body may end inside it.
 local function key_of(body)
-  return string.sub(body, 4, 19)
+  local key = string.sub(body, 4, 19)
+  return #key < 16 and key .. string.rep('\0', 16 - #key) or key
 end
 
 local function with_key(body, key)
@@ -64,4 +65,29 @@ end
 local function with_class_of(body, other)
   local flags = flags_of(body)
   return string.char(flags - flags % 8 + flags_of(other) % 8) .. string.sub(body, 2)
+end
+
+-- Return the two bytes that stand for a task name in this shard; a new name gets the next number.
+local codes = {}
+
+local function task_code(name)
+  local code = codes[name] or find_task_code(name)
+  if not code then
+    local number = redis.call('HINCRBY', TASK, '\1', 1)
+    code = struct.pack('<I2', number)
+    redis.call('HSET', TASK, name, number, '\0' .. code, name)
+  end
+  codes[name] = code
+  return code
+end
+
+-- The names of the tasks whose bodies a reply has: the number, as the body has it -> the name. They are sent with every
+-- reply, because a number means another task after the loss of Redis.
+local tasks = {}
+
+local function name_task_of(body)
+  local code = task_code_of(body)
+  if #code == 2 and not tasks[code] then
+    tasks[code] = task_name(code) or nil
+  end
 end

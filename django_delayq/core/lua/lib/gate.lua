@@ -8,34 +8,28 @@ local function pack_gate(due, body)
   return struct.pack('<d', due) .. body
 end
 
--- Return the content gated behind each of these ids. Most shards have no gated content at all, so that is checked
--- first.
-local function gates_behind(ids)
-  return redis.call('HLEN', GATE) > 0 and redis.call('HMGET', GATE, unpack(ids)) or {}
-end
-
 local function forget_failures(id)
   redis.call('ZREM', FAILED, id)
   redis.call('ZREM', FAILURES, id)
 end
 
--- Makes the gated content a fresh job after the end of the attempt.
-local function open_gate(id, packed)
-  local due, body = read_gate(packed)
+-- Makes a fresh job of what an attempt leaves at its end, or of what is gated behind it.
+local function begin_afresh(id, body, score)
   forget_failures(id)
   redis.call('HDEL', STATE, id)
   redis.call('HSET', BODY, id, body)
   redis.call('HDEL', GATE, id)
-  put_due(body, text(due), id)
+  put_due(body, score, id)
 end
 
--- Deletes everything of the id except the content that is gated behind it.
-local function end_run(id, gated)
-  if gated then
-    open_gate(id, gated)
-    return
+local function open_gate(id, packed)
+  local due, body = read_gate(packed)
+  begin_afresh(id, body, text(due))
+end
+
+-- Marks the end of a plain job's generation that another one replaces.
+local function mark_replaced(old, new)
+  if not is_merged(old) and key_of(old) ~= key_of(new) then
+    mark_end(key_of(old), 'done')
   end
-  forget_failures(id)
-  redis.call('HDEL', STATE, id)
-  redis.call('HDEL', BODY, id)
 end

@@ -1,18 +1,11 @@
 -- Morgue records, one for each generation: id \0 key -> a map: due and buried_at (us), outcome, reason, error_class, error,
 -- body, payloads (of a merged job: their records), and of the state (lib/state) failures, reserves, crashes and counts.
--- exports read_record delete_record each_buried each_in_grave mark_live discard_record trim_graves bury each_grave_of
--- exports find_grave
+-- exports read_record delete_record each_buried each_in_grave mark_live discard_record trim_graves bury find_grave
 
 -- Return a record, or nil if it cannot be read.
 function read_record(grave)
   local is_read, record = pcall(cmsgpack.unpack, redis.call('HGET', GRAVE, grave) or '')
   return is_read and type(record) == 'table' and record.body and record or nil
-end
-
-local function grave_of(id, body)
-  local key = string.sub(body, 4, 19)
-  -- A broken body may end inside its key; the record's name must be as long as every other.
-  return id .. '\0' .. key .. string.rep('\0', 16 - #key)
 end
 
 function delete_record(grave)
@@ -79,10 +72,10 @@ function bury(id, body, s, e, payloads)
   if e.outcome ~= 'undecodable' then -- the bytes of an undecodable one are kept as they are
     body = without_marks(body)
   end
-  local grave, buried = grave_of(id, body), score_at(now_ms)
+  local grave, buried = id .. '\0' .. key_of(body), score_at(now_ms)
   local record = {
-    due = s.due, buried_at = tonumber(buried), outcome = e.outcome, reason = e.reason, error_class = e.error_class,
-    error = e.error, body = body, payloads = payloads, failures = s.failures, reserves = s.reserves,
+    due = s.due, buried_at = tonumber(buried), outcome = e.outcome, reason = e.reason or '',
+    error_class = e.error_class or '', error = e.error or '', body = body, payloads = payloads, failures = s.failures, reserves = s.reserves,
     crashes = s.crashes, timeouts = s.timeouts, releases = s.releases, buries = s.buries, kicks = s.kicks,
   }
   increment(record, 'releases', math.max(0, s.reserves - s.failures - (e.outcome == 'undecodable' and 1 or 0)))
@@ -97,16 +90,6 @@ function bury(id, body, s, e, payloads)
   trim_graves(2)
 end
 
--- Calls `each(grave, buried at us)` for the records of an id, up to 250.
-function each_grave_of(id, each)
-  for _, grave in ipairs(redis.call('ZRANGEBYLEX', MORGUE_ID, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, 250)) do
-    local buried = redis.call('ZSCORE', MORGUE, grave)
-    if buried then
-      each(grave, buried)
-    end
-  end
-end
-
 -- Return the record that a caller means: of the named generation, or the youngest of the id.
 function find_grave(id, key)
   if key ~= '' then
@@ -114,10 +97,11 @@ function find_grave(id, key)
     return redis.call('HEXISTS', GRAVE, grave) == 1 and grave or nil
   end
   local youngest, latest
-  each_grave_of(id, function(grave, buried)
-    if not latest or tonumber(buried) > latest then
-      youngest, latest = grave, tonumber(buried)
+  for _, grave in ipairs(redis.call('ZRANGEBYLEX', MORGUE_ID, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, 250)) do
+    local buried = tonumber(redis.call('ZSCORE', MORGUE, grave))
+    if buried and (not latest or buried > latest) then
+      youngest, latest = grave, buried
     end
-  end)
+  end
   return youngest
 end

@@ -1,7 +1,6 @@
--- Brings a job back from the morgue; shared by kick.lua and reserve.lua, which first look if this shard may have it.
--- exports bring_back
+-- Brings jobs back from the morgue; shared by kick.lua and reserve.lua.
+-- exports kick
 
--- Return how many payloads came back: a caller with many ids pauses when they were many.
 local function put_back_payloads(id, payloads, taken)
   for _, value in ipairs(payloads) do
     if #value > 32 then
@@ -11,7 +10,6 @@ local function put_back_payloads(id, payloads, taken)
       add_payload(id, digest_of(value), value, '0', taken)
     end
   end
-  return #payloads
 end
 
 local function gate_behind_run(id, body, due)
@@ -46,11 +44,12 @@ local function make_live(id, body, due, old, record)
   put_due(body, text(due), id)
 end
 
--- Makes the content of a record live, due at `ms`. Return k(icked) or l(ive: a live job of the id prevents it), and how many
--- payloads came back. The job keeps the record's counts, unless it is gated: that content has no state of its own.
-function bring_back(id, record, ms, replace)
+-- Makes the content of a record live, due at `ms`. Return k(icked), l(ive: a live job of the id prevents it), and how many
+-- payloads came back. The job keeps the record's counts, unless it is gated: that content has no state of its own. In a
+-- closed shard only for a live id.
+local function bring_back(id, record, ms, replace)
   local body = without_marks(record.body) -- that of an undecodable job was buried as it was
-  local merged, payload_count = is_merged(body), 0
+  local merged, payloads = is_merged(body), record.payloads or {}
   local old = redis.call('HGET', BODY, id)
   if old and (task_code_of(old) ~= task_code_of(body) or is_merged(old) ~= merged or not (merged or replace)) then
     return 'l', 0
@@ -59,7 +58,7 @@ function bring_back(id, record, ms, replace)
   local due = tonumber(score_at(ms))
   local reserved = redis.call('ZSCORE', LEASE, id)
   if merged then
-    payload_count = put_back_payloads(id, record.payloads or {}, reserved and read_state(redis.call('HGET', STATE, id)).taken or '')
+    put_back_payloads(id, payloads, reserved and read_state(redis.call('HGET', STATE, id)).taken or '')
   end
   if reserved then
     gate_behind_run(id, body, due)
@@ -67,5 +66,25 @@ function bring_back(id, record, ms, replace)
     make_live(id, body, due, old, record)
   end
   count('kicked', 1)
-  return 'k', payload_count
+  return 'k', merged and #payloads or 0
+end
+
+-- Brings a job back: the record of the named generation in this shard's morgue, the youngest one of the id, or `adopted`, a
+-- function that returns one. Return the letter of kick.lua, and how many payloads came back.
+function kick(id, key, ms, replace, adopted)
+  local grave = not adopted and find_grave(id, key)
+  if not grave and not adopted then
+    return 'n'
+  elseif closing and redis.call('HEXISTS', BODY, id) == 0 then
+    return 'v' -- before anything is written: this shard may be a tombstone
+  end
+  local record = adopted and adopted() or grave and read_record(grave)
+  if not record then
+    return 'n'
+  end
+  local letter, payload_count = bring_back(id, record, ms, replace)
+  if letter == 'k' and grave then
+    delete_record(grave)
+  end
+  return letter, payload_count
 end

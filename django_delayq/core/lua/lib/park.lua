@@ -98,16 +98,13 @@ function parking.numbers()
   if not limits then
     return nil
   end
-  local parked = {}
-  for code, limit in pairs(limit_of) do
-    if is_used(PARKED) then
-      local low, high = parked_range(code)
-      parked[limit] = (parked[limit] or 0) + redis.call('ZLEXCOUNT', PARKED_ORDER, low, high)
-    end
-  end
-  local numbers = { parking.moved }
+  local numbers, place_of = { parking.moved }, {}
   for i, limit in ipairs(limits) do
-    numbers[i + 1] = parked[limit] or 0
+    numbers[i + 1], place_of[limit] = 0, i + 1
+  end
+  for code, limit in pairs(is_used(PARKED) and limit_of or {}) do
+    local place = place_of[limit]
+    numbers[place] = numbers[place] + redis.call('ZLEXCOUNT', PARKED_ORDER, parked_range(code))
   end
   return numbers
 end

@@ -13,9 +13,7 @@ local function record_of(e)
 end
 
 local function put_payload_of(e, taken)
-  if e.record then
-    add_payload(e.id, e.digest, record_of(e), tostring(e.score_policy), taken)
-  end
+  add_payload(e.id, e.digest, record_of(e), tostring(e.score_policy), taken)
 end
 
 -- Return the `n` payloads that the job's policy drops first, except those in `others`.
@@ -58,7 +56,7 @@ local function merge_payload(e, taken)
     return 'h'
   end
   unite_payloads(e.id, e.digest, slot, record, policy, twin)
-  drop_members(leaving)
+  drop_members(leaving, mark_payloads)
 end
 
 -- Adds the payload to the waiting ones, or replaces them by it.
@@ -66,7 +64,7 @@ local function take_in(e, taken)
   if e.conflict == MERGE then
     return merge_payload(e, taken)
   end
-  drop_gated_payloads(e.id, taken)
+  drop_payloads(e.id, taken, mark_payloads)
   put_payload_of(e, taken)
 end
 
@@ -109,37 +107,15 @@ local function gate(e, state)
   return 'g'
 end
 
-local function leave_class(e, old, body)
-  if class_of(body) ~= class_of(old) then
-    leave_due(old, e.id)
+-- Return the body of a waiting job that an entry replaces.
+local function body_behind(e, old)
+  mark_replaced(old, e.body)
+  if e.keeps_retries then
+    return with_body_mark(e.body, IS_QUARANTINED, string.byte(old) >= IS_QUARANTINED)
   end
-end
-
-local function merge_waiting(e, old, current, due)
-  local body = with_class_of(with_body_mark(old, IS_PARKED, false), e.body)
-  if body ~= old then
-    leave_class(e, old, body)
-    redis.call('HSET', BODY, e.id, body)
-  end
-  if body ~= old or due ~= current then
-    put_due(body, text(due), e.id)
-  end
-  return 'm'
-end
-
-local function replace_waiting(e, old, due)
-  local body = e.body
-  mark_replaced(old, body)
-  if not e.keeps_retries then
-    redis.call('HDEL', STATE, e.id)
-    forget_failures(e.id)
-  else
-    body = with_body_mark(body, IS_QUARANTINED, string.byte(old) >= IS_QUARANTINED)
-  end
-  leave_class(e, old, body)
-  redis.call('HSET', BODY, e.id, body)
-  put_due(body, text(due), e.id)
-  return 'r'
+  redis.call('HDEL', STATE, e.id)
+  forget_failures(e.id)
+  return e.body
 end
 
 local function change_waiting(e, old)
@@ -150,7 +126,18 @@ local function change_waiting(e, old)
   if refused then
     return refused
   end
-  return e.conflict == MERGE and merge_waiting(e, old, current, due) or replace_waiting(e, old, due)
+  local is_merge = e.conflict == MERGE
+  local body = is_merge and with_class_of(with_body_mark(old, IS_PARKED, false), e.body) or body_behind(e, old)
+  if body ~= old then
+    if class_of(body) ~= class_of(old) then
+      leave_due(old, e.id)
+    end
+    redis.call('HSET', BODY, e.id, body)
+  end
+  if body ~= old or due ~= current then
+    put_due(body, text(due), e.id)
+  end
+  return is_merge and 'm' or 'r'
 end
 
 local function change_live(e, old)
@@ -166,8 +153,4 @@ local function change_live(e, old)
   return change_waiting(e, old)
 end
 
-local function is_known_entry(e, old)
-  return is_known(e.id, e.key, e.digest or '', old)
-end
-
-return put_payload_of, change_live, is_known_entry, expect_durable_payloads
+return put_payload_of, change_live, is_known, expect_durable_payloads

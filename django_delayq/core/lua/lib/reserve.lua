@@ -1,15 +1,24 @@
--- Hands out due jobs under one fencing token. Returns a map that core/records/frames.py reads: token, now (us),
+-- Hands out due jobs under one fencing token. The batch is a map that core/records/frames.py reads: token, now (us),
 -- next_due (us; missing = none), quarantined (when the first one that waits for quarantine is due, if this call hands out
--- none of those), tasks (code -> name), parked (lib/park), and jobs: {id, due us, body} of one that was never reserved,
--- else also its state without error and `taken`, and its payloads.
--- exports ttr_ms is_started prefers_own_ttr served parking job_for_holder frame_of_batch new_token lease_jobs
--- exports reserve reserve_again
+-- none of those), tasks (code -> name), parked (lib/park), and by their place in the batch the jobs' ids, dues (us), bodies
+-- and others: false for one that was never reserved, else {state without error and `taken`, payloads}.
+-- exports ttr_ms is_started prefers_own_ttr serve take_token lease_jobs add_held batch reserve reserve_again
+local token, holder = 0, ''
+local ids, dues, bodies, others = {}, {}, {}, {}
 
 -- reserve.lua replaces these for holders without a heartbeat: a lease time of their own or of the job, and the job counts
 -- as started at once.
 ttr_ms, is_started, prefers_own_ttr = lease_ms, false, false
 -- The first and the last class that this call hands out, and the limits that its caller names (lib/park).
-served, parking = { 1, QUARANTINE, limits = '' }, nil
+local served, parking = { 1, QUARANTINE, limits = '' }, nil
+
+function serve(first, last, limits)
+  served = { tonumber(first) or 1, tonumber(last) or QUARANTINE, limits = limits or '' }
+end
+
+local function make_parking()
+  -- include park
+end
 
 -- Return the end of a job's lease that begins now. The job's own ttr is the last member of its options (`Job.ttr_ms`).
 local function lease_end_of(body)
@@ -21,25 +30,20 @@ local function lease_end_of(body)
   return text(now_ms + (own and #own <= 12 and tonumber(own) or ttr_ms))
 end
 
--- Return a job as its holder gets it. Its state has been stored before.
-function job_for_holder(id, s, body, payloads)
-  name_task_of(body)
-  s.error, s.taken = nil, nil
-  return { id, s.due, body, s, payloads }
-end
-
-function frame_of_batch(token, next_due, jobs)
+-- Return the batch, and its token.
+function batch(next_due)
   return cmsgpack.pack({
-    token = token, now = now_us, next_due = next_due, tasks = tasks, jobs = jobs,
+    token = token, now = now_us, tasks = tasks, ids = ids, dues = dues, bodies = bodies, others = others,
+    next_due = next_due or handed_out_at(head(unpack(served))),
     quarantined = served[2] < QUARANTINE and handed_out_at(head(QUARANTINE, QUARANTINE)) or nil,
     parked = parking and parking.numbers(),
-  })
+  }), token
 end
 
--- A token is a moment, so it is larger than every earlier token of this shard, including lost ones. In a closing shard
--- the clock is slow until it is two seconds behind, so that the tokens of the next epoch are larger than these
--- (docs/decisions/epochs.md explains why).
-function new_token()
+-- The jobs of this call go to a holder under a new token. It is a moment, so it is larger than every earlier token of this
+-- shard, including lost ones. In a closing shard the clock is slow until it is two seconds behind, so that the tokens of
+-- the next epoch are larger than these (docs/decisions/epochs.md explains why).
+function take_token(worker)
   local CLOSING_LAG, CLOSING_PACE = 2 ^ 21, 1 / 64
   local moment = now_us
   if closing then
@@ -47,13 +51,27 @@ function new_token()
     moment = math.max(now_us - CLOSING_LAG, math.min(now_us, closed_us + math.floor((now_us - closed_us) * CLOSING_PACE)))
   end
   last_token = math.max(last_token + 1, moment)
-  return last_token
+  token, holder = last_token, worker
+  return token
 end
 
--- Return the new state of a job, and what its holder gets.
-local function hand_out(id, due, body, packed, token, worker)
+local function add_job(id, due, body, other)
+  local place = #ids + 1
+  ids[place], dues[place], bodies[place], others[place] = id, due, body, other
+  name_task_of(body)
+end
+
+-- Adds a job whose state was stored before. `payloads`: missing = those that its attempt holds.
+function add_held(id, s, body, payloads)
+  payloads = payloads or taken_payloads(id, s.taken)
+  s.error, s.taken = nil, nil
+  add_job(id, s.due, body, { s, payloads })
+end
+
+-- Adds a job to the batch, and return its new state.
+local function hand_out(id, due, body, packed)
   local s, payloads = read_state(packed), {}
-  s.token, s.worker = token, worker
+  s.token, s.worker = token, holder
   increment(s, 'reserves')
   if s.postponed_to ~= due then -- not postponed, or moved since by a caller
     s.due = due
@@ -62,7 +80,9 @@ local function hand_out(id, due, body, packed, token, worker)
   if is_merged(body) then
     payloads, s.taken = take_payloads(id)
   end
-  return pack_state(s), job_for_holder(id, s, body, payloads)
+  packed = pack_state(s)
+  add_held(id, s, body, payloads)
+  return packed
 end
 
 -- Return ids of a class that were due at a moment, with their scores and bodies, as many as one reply may have.
@@ -70,70 +90,72 @@ local function due_of_class(class, limit, moment_ms)
   local BODIES_AT_ONCE, REPLY_BYTES = 25, 4 * 1024 * 1024
   local until_us = text(moment_ms * 1000 + 999)
   local due = redis.call('ZRANGEBYSCORE', DUE[class], '-inf', until_us, 'WITHSCORES', 'LIMIT', 0, limit)
-  local ids, scores, bodies, size = {}, {}, {}, 0
+  local due_ids, scores, stored, size = {}, {}, {}, 0
   for first = 1, #due, 2 * BODIES_AT_ONCE do
     local some = {}
     for i = first, math.min(first + 2 * BODIES_AT_ONCE, #due) - 1, 2 do
-      ids[#ids + 1], scores[#scores + 1], some[#some + 1] = due[i], tonumber(due[i + 1]), due[i]
+      due_ids[#due_ids + 1], scores[#scores + 1], some[#some + 1] = due[i], tonumber(due[i + 1]), due[i]
     end
     for _, body in ipairs(redis.call('HMGET', BODY, unpack(some))) do
-      bodies[#bodies + 1] = body
+      stored[#stored + 1] = body
       size = size + (body and #body or 0)
     end
     if size > REPLY_BYTES then
       break
     end
   end
-  return ids, scores, bodies
+  return due_ids, scores, stored
 end
 
 -- Leases jobs of a class. The lease is dated from now, when the holder can start, and ends at the same moment for the
 -- whole batch, except for jobs with a ttr of their own.
-function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
-  redis.call('ZREM', DUE[class], unpack(ids))
-  local states = redis.call('HMGET', STATE, unpack(ids))
-  local fresh_state = start_of_fresh_state(token, worker)
-  local deadline = text(now_ms + ttr_ms)
-  local leases, packed, lost = {}, {}, 0
-  for i, id in ipairs(ids) do
-    local body = bodies[i]
+function lease_jobs(class, due_ids, scores, stored)
+  redis.call('ZREM', DUE[class], unpack(due_ids))
+  local states = redis.call('HMGET', STATE, unpack(due_ids))
+  local fresh_state, deadline = start_of_fresh_state(token, holder), text(now_ms + ttr_ms)
+  local leases, packed, at = {}, {}, 1
+  for i, id in ipairs(due_ids) do
+    local body = stored[i]
     if body then
-      local at = #leases
-      leases[at + 1], leases[at + 2], packed[at + 1] = prefers_own_ttr and lease_end_of(body) or deadline, id, id
+      leases[at], leases[at + 1], packed[at] = prefers_own_ttr and lease_end_of(body) or deadline, id, id
       if states[i] or is_started or is_merged(body) then
-        packed[at + 2], jobs[#jobs + 1] = hand_out(id, scores[i], body, states[i], token, worker)
+        packed[at + 1] = hand_out(id, scores[i], body, states[i])
       else
-        name_task_of(body)
-        packed[at + 2], jobs[#jobs + 1] = fresh_state .. cmsgpack.pack(scores[i]), { id, scores[i], body }
+        packed[at + 1] = fresh_state .. cmsgpack.pack(scores[i])
+        add_job(id, scores[i], body, false)
       end
-    else
-      lost = lost + 1
+      at = at + 2
     end
   end
-  if #leases > 0 then
+  if at > 1 then
     redis.call('ZADD', LEASE, unpack(leases))
     redis.call('HSET', STATE, unpack(packed))
   end
-  count('lost_body', lost)
+  count('lost_body', #due_ids - (at - 1) / 2)
 end
 
-local function reserve_class(class, limit, token, worker, jobs, moment_ms)
+local function reserve_class(class, limit, moment_ms)
   local moved
   repeat
     moved = parking and parking.moved
-    local ids, scores, bodies = due_of_class(class, limit - #jobs, moment_ms or now_ms)
+    local due_ids, scores, stored = due_of_class(class, limit - #ids, moment_ms or now_ms)
     if parking then
-      ids, scores, bodies = parking.within_limits(class, ids, scores, bodies)
+      due_ids, scores, stored = parking.within_limits(class, due_ids, scores, stored)
     end
-    if #ids > 0 then
-      lease_jobs(class, ids, scores, bodies, token, worker, jobs)
+    if #due_ids > 0 then
+      lease_jobs(class, due_ids, scores, stored)
     end
-  until not parking or parking.moved == moved or #jobs >= limit or parking.moved >= parking.MOST
+  until not parking or parking.moved == moved or #ids >= limit or parking.moved >= parking.MOST
+end
+
+-- Return a number from 0 to 1 that is derived from the clock.
+local function drawn()
+  return (token % 65536 * 40503) % 65536 / 65536
 end
 
 -- Return the classes in the order in which this call serves them. Strict: the most urgent first. Weighted: each class
--- is first twice as often as the next one, chosen with a number derived from the clock, so that none starves.
-local function order_of_classes(token)
+-- is first twice as often as the next one, so that none starves.
+local function order_of_classes()
   local order = {}
   for class = served[1], served[2] do
     if is_used(class) then
@@ -141,7 +163,7 @@ local function order_of_classes(token)
     end
   end
   if rules.weighted and #order > 1 then
-    local lot, first = (token % 65536 * 40503) % 65536 / 65536 * (2 ^ #order - 1), #order
+    local lot, first = drawn() * (2 ^ #order - 1), #order
     for place = 1, #order - 1 do
       lot = lot - 2 ^ (#order - place)
       if lot < 0 then
@@ -157,7 +179,7 @@ end
 -- Hands out jobs that starve, the class with the oldest one first: jobs behind a more urgent class with due jobs that have
 -- been due for longer than the queue allows (rule.lua). They get a quarter of what a call may hand out, and of calls for
 -- fewer than four jobs every fourth on average, so that the more urgent ones do not starve in turn.
-local function reserve_starving(order, limit, token, worker, jobs)
+local function reserve_starving(order, limit)
   local after_ms = rules.starve_after_ms
   if not after_ms or #order < 2 then
     return
@@ -173,62 +195,58 @@ local function reserve_starving(order, limit, token, worker, jobs)
   table.sort(starving, function(one, other)
     return one.due < other.due
   end)
-  local share = math.floor(limit / 4 + (token % 65536 * 40503) % 65536 / 65536)
+  local share = math.floor(limit / 4 + drawn())
   for _, one in ipairs(starving) do
-    if share > #jobs then
-      reserve_class(one.class, share, token, worker, jobs, since_ms)
+    if share > #ids then
+      reserve_class(one.class, share, since_ms)
     end
   end
 end
 
 function reserve(limit, worker)
-  local jobs, token = {}, 0
   if paused_out then
-    return frame_of_batch(token, handed_out_at(head(unpack(served))), jobs), token
+    return batch()
   end
   if served.limits ~= '' or is_used(PARKED) then
-    parking = make_parking(served)
+    parking = make_parking()
     if limit > 0 then
       parking.take_back(limit)
     end
   end
   local next_due = head(unpack(served))
   if limit > 0 and is_due(next_due) then
-    token = new_token()
-    local order = order_of_classes(token)
-    reserve_starving(order, limit, token, worker, jobs)
+    take_token(worker)
+    local order = order_of_classes()
+    reserve_starving(order, limit)
     for _, class in ipairs(order) do
-      if limit > #jobs then
-        reserve_class(class, limit, token, worker, jobs)
+      if limit > #ids then
+        reserve_class(class, limit)
       end
     end
-    count('reserved', #jobs)
+    count('reserved', #ids)
     next_due = head(unpack(served))
   end
-  if served[1] == QUARANTINE then
-    -- The wake tokens are for consumers of the other classes.
-    return frame_of_batch(token, next_due, jobs), token
-  elseif is_due(next_due) or (parking and parking.others_may_have_room) then
-    wake_next()
-  else
-    drop_wake()
+  if served[1] < QUARANTINE then -- the wake tokens are for consumers of the other classes
+    if is_due(next_due) or (parking and parking.others_may_have_room) then
+      wake_next()
+    else
+      drop_wake()
+    end
   end
-  return frame_of_batch(token, next_due, jobs), token
+  return batch(next_due)
 end
 
 -- Returns the same batch for a retried call: what that token still holds. The lease starts again, because its holder only
 -- learns of it now.
-function reserve_again(token)
-  local jobs = {}
-  if token > 0 then
-    for _, id in ipairs(redis.call('ZRANGE', LEASE, 0, -1)) do
-      local s = read_state(redis.call('HGET', STATE, id))
-      local body = redis.call('HGET', BODY, id)
-      if s.token == token and body then
-        redis.call('ZADD', LEASE, 'XX', lease_end_of(body), id)
-        jobs[#jobs + 1] = job_for_holder(id, s, body, taken_payloads(id, s.taken))
-      end
+function reserve_again(first_token)
+  token = first_token
+  for _, id in ipairs(token > 0 and redis.call('ZRANGE', LEASE, 0, -1) or {}) do
+    local s = read_state(redis.call('HGET', STATE, id))
+    local body = redis.call('HGET', BODY, id)
+    if s.token == token and body then
+      redis.call('ZADD', LEASE, 'XX', lease_end_of(body), id)
+      add_held(id, s, body)
     end
   end
-  return frame_of_batch(token, head(unpack(served)), jobs)
+  return (batch())
 end

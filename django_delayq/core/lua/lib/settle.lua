@@ -1,7 +1,9 @@
--- End of the leases of held jobs. ARGV[3] worker, ARGV[4] entries: maps of id, token, event (missing = none is wanted),
--- and for every verb but ack outcome, reason, error_class, error, delay (ms; missing = the job's old place), priority
--- (of a release: a byte with the new one) and score_policy (0 min, 1 max, 2 first, 3 last: it decides between a
--- returned payload and an equal one that arrived since). Marks, true or missing:
+-- The verbs of settle.lua, for every attempt whose end is more than the deletion of a job: the inside of a function that is
+-- called for the first of them.
+-- An entry has id, token, verb, event (missing = none is wanted), gated (the content behind its attempt) and, but for acks,
+-- outcome; and where they are not empty reason, error_class, error, delay (ms; missing = the job's old place), priority
+-- (of a release: a byte with the new one) and score_policy (0 min, 1 max, 2 first, 3 last; missing = 0: it decides
+-- between a returned payload and an equal one that arrived since). Marks, true or missing:
 -- durable     of an ack: the end, or that of a payload, is awaited outside Redis
 -- expired     only if the lease has run out; of a record: only if no end of the attempt is stored
 -- quarantine  the job waits for quarantine from now on
@@ -12,104 +14,64 @@
 -- postpone    of a release: the attempt could not begin
 -- began       of a release: the attempt began
 -- timed_out   of a bury: the attempt's time limit ended it
--- exports settle_all give_way wait_again
 
--- Return true if the caller still holds the job in this state; if not, nothing may change. A lease whose state cannot be
--- read has no token: it ends when it has run out.
-local function is_held(e, s)
-  if e.expired then
-    return (s.token or 0) == e.token and has_run_out(e.id)
+-- Marks what an attempt held as done; to be called before its payloads and its state are deleted.
+local function mark_run(e, s)
+  if #s.taken > 0 then
+    local _, fields = in_hand(e.id, s.taken)
+    return mark_payloads(fields)
   end
-  return s.token == e.token
-end
-
--- End the leases of the entries that are still held. Return their states and the content gated behind them, by id, and
--- one '1' or '0' for each entry.
-local function end_leases(entries, ids)
-  local states, answers, held, held_ids = redis.call('HMGET', STATE, unpack(ids)), {}, {}, {}
-  for i, e in ipairs(entries) do
-    answers[i] = '0'
-    local s = not held[e.id] and read_state(states[i])
-    if s and is_held(e, s) then
-      answers[i] = '1'
-      held[e.id] = s
-      held_ids[#held_ids + 1] = e.id
-    end
-  end
-  local gates = {}
-  if #held_ids > 0 then
-    redis.call('ZREM', LEASE, unpack(held_ids))
-    for i, gated in ipairs(gates_behind(held_ids)) do
-      gates[held_ids[i]] = gated
-    end
-  end
-  return held, gates, answers
-end
-
--- A cancelled job does not come back, however its attempt ended. Return its counter, or nil if it is not cancelled.
-local function stop(e, s)
-  if s.stopping then
-    mark_run(e.id, s.taken)
-    finish_payloads(e.id, s.taken, e.gated)
-    end_run(e.id, e.gated)
-    if e.event then
-      emit('cancelled' .. string.sub(e.event, #e.outcome + 1))
-    end
-    return 'cancelled'
+  local body = redis.call('HGET', BODY, e.id) or ''
+  if not is_merged(body) then
+    mark_end(key_of(body), 'done')
   end
 end
 
--- Call `settle(entry, state)` for every entry that is still held, unless its job was cancelled; it returns the name of the
--- counter to increment. Return one '1' or '0' for each entry.
-function settle_all(packed, settle)
-  local before, entries = head(), cmsgpack.unpack(packed)
-  local ids = ids_of(entries)
-  if #ids == 0 then
-    return ''
+-- What the attempt of a merged job leaves is a generation of its own, due now. Its key follows from the old one, so that
+-- inbox and morgue treat it as another job, with the time of its creation (job.created_ms). Its end is not awaited, so
+-- it is not durable.
+local function put_rest(e, body)
+  local old = key_of(body)
+  local key = string.char(string.byte(old) % 128) .. string.sub(old, 2, 7) .. string.sub(digest_of_bytes(old), 8)
+  body = without_marks(with_key(body, key))
+  if e.gated then
+    local _, gated_body = read_gate(e.gated)
+    body = with_class_of(body, gated_body)
   end
-  local held, gates, answers = end_leases(entries, ids)
-  local counts = { late = 0 }
-  for i, e in ipairs(entries) do
-    local counter = 'late'
-    if answers[i] == '1' then
-      e.gated = gates[e.id] or nil
-      local s = held[e.id]
-      if e.timed_out or e.outcome == 'timeout' or e.expired then
-        increment(s, 'timeouts')
-      end
-      counter = stop(e, s) or settle(e, s)
-    end
-    counts[counter] = (counts[counter] or 0) + 1
-  end
-  for counter, n in pairs(counts) do
-    count(counter, n)
-  end
-  wake_if_earlier(before)
-  write_marks()
-  write_events(settler)
-  local reply = table.concat(answers)
-  remember(reply)
-  return reply
+  begin_afresh(e.id, body, score_at(now_ms))
 end
 
--- A plain job with newer content gated behind it does not come back. Return its counter, or nil if there is none.
-function give_way(e, s)
-  if e.gated and #s.taken == 0 then
-    mark_run(e.id, s.taken)
-    end_run(e.id, e.gated)
-    emit(e.event)
-    return 'superseded'
+-- Ends the job, whose attempt is over: the content behind it, or what the attempt left, becomes a job of its own.
+local function end_job(e, s, has_rest)
+  if has_rest and #payloads_of(e.id, 1) > 0 then
+    put_rest(e, redis.call('HGET', BODY, e.id) or '')
+  elseif e.gated then
+    open_gate(e.id, e.gated)
+  else
+    delete_later(e.id, s.failures > 0, '')
   end
 end
 
--- Let the job wait again: same content, united with what was gated behind it, due at `due`, or when that is due if this
+local function finish(e, s)
+  local has_rest = left_some(s.taken)
+  if not e.gated and not has_rest then
+    return delete_later(e.id, s.failures > 0, s.taken)
+  end
+  finish_payloads(e.id, s.taken, e.gated)
+  end_job(e, s, has_rest)
+end
+
+-- Lets the job wait again: same content, united with what was gated behind it, due at `due`, or when that is due if this
 -- is earlier.
-function wait_again(e, s, due)
+local function wait_again(e, s, due)
   local stored = redis.call('HGET', BODY, e.id) or ''
   local body = with_body_mark(stored, IS_QUARANTINED, e.quarantine == true)
+  if e.priority then
+    body = with_class_of(body, e.priority)
+  end
   if e.gated then
     local gated_due, gated_body = read_gate(e.gated)
-    return_payloads(e.id, s.taken, tostring(e.score_policy), e.gated)
+    return_payloads(e.id, s.taken, tostring(e.score_policy or 0), e.gated)
     if not e.inherit then
       due = math.min(due, gated_due)
     end
@@ -127,4 +89,179 @@ function wait_again(e, s, due)
   end
   put_state(e.id, s)
   put_due(body, text(due), e.id)
+end
+
+local bury
+
+local function make_burial()
+  -- include grave
+  return bury
+end
+
+-- A merged job of which only the first payload is buried is retried as a fresh job. The record has the payload's own key,
+-- and so has the job that is made of it when it is kicked.
+local function bury_first_payload(e, s, body)
+  local first, rest = string.sub(s.taken, 1, TAKEN), string.sub(s.taken, TAKEN + 1)
+  local records = taken_payloads(e.id, first)
+  bury(e.id, records[1] and with_key(body, key_of_payload(records[1])) or body, s, e, records)
+  finish_payloads(e.id, first, e.gated)
+  return_payloads(e.id, rest, tostring(e.score_policy or 0), e.gated)
+  end_job(e, s, rest ~= '')
+end
+
+local verbs = {}
+
+local function name_of_begun(e)
+  return struct.pack('<d', e.token) .. e.id
+end
+
+function verbs.ack(e, s)
+  if e.durable then
+    mark_run(e, s)
+  end
+  finish(e, s)
+  return 'acked'
+end
+
+-- The attempt begins now. Only its record is kept, until its end is stored (record). If its process dies before, another
+-- worker finds it (begun.lua).
+function verbs.ack_early(e, s)
+  local body = redis.call('HGET', BODY, e.id) or ''
+  redis.call('HSET', BEGUN, name_of_begun(e),
+    cmsgpack.pack({ e.id, now_ms, body, s, taken_payloads(e.id, s.taken) }))
+  verbs.ack(e, s)
+end
+
+-- Buries only what this attempt held: payloads that arrived since are gated content and stay live.
+function verbs.bury(e, s)
+  bury = bury or make_burial()
+  if e.outcome == 'poison' then
+    increment(s, 'crashes')
+  end
+  if e.outcome ~= 'undecodable' then
+    increment(s, 'failures')
+  end
+  local body = redis.call('HGET', BODY, e.id) or ''
+  if e.oldest and #s.taken >= TAKEN then
+    bury_first_payload(e, s, body)
+  else
+    bury(e.id, body, s, e, is_merged(body) and taken_payloads(e.id, s.taken) or nil)
+    finish(e, s)
+  end
+  return 'buried'
+end
+
+-- A counted attempt failed, timed out or crashed; delay is the back-off.
+function verbs.fail(e, s)
+  increment(s, 'failures')
+  s.failed_at, s.error = now_ms, e.error
+  if e.outcome == 'crashed' then
+    increment(s, 'crashes')
+  end
+  if e.own_crash then
+    increment(s, 'own_crashes')
+  end
+  s.unclear = nil
+  forget_postponement(s)
+  wait_again(e, s, tonumber(score_at(now_ms + math.max(e.delay or 0, 0))))
+  redis.call('ZADD', FAILED, score_at(now_ms), e.id)
+  redis.call('ZADD', FAILURES, s.failures, e.id)
+  return e.outcome
+end
+
+-- The job goes back without counting an attempt. Of an attempt that could not begin the time counts from the first of the
+-- releases in a row for the same reason.
+function verbs.release(e, s)
+  s.unclear = e.unclear
+  local reason = e.reason or ''
+  if e.postpone and s.postponed_for ~= reason then
+    s.postponed_at, s.postponed_for = now_ms, reason
+  elseif e.began and not e.postpone then
+    forget_postponement(s)
+  end
+  wait_again(e, s, e.delay and tonumber(score_at(now_ms + e.delay)) or s.due)
+  return 'released'
+end
+
+-- Return the counter of a job that does not come back, however its attempt ended: it is cancelled, was handed out too late to
+-- be useful, or is plain and newer content is gated behind it.
+local function gives_way(e, s)
+  if s.stopping then
+    e.event = e.event and 'cancelled' .. string.sub(e.event, #e.outcome + 1)
+    return 'cancelled'
+  elseif e.verb == 'expire' then
+    if not e.gated and left_some(s.taken) then -- what its attempt left is as late
+      drop_payloads(e.id, s.taken, mark_payloads)
+    end
+    return 'expired'
+  elseif e.gated and s.taken == '' and (e.verb == 'fail' or e.verb == 'release') then
+    return 'superseded'
+  end
+end
+
+-- Ends the attempt of an entry. Return the counter to increment, or nil.
+local function settle(e, s)
+  if e.timed_out or e.outcome == 'timeout' or e.expired then
+    increment(s, 'timeouts')
+  end
+  local counter = string.sub(e.verb, 1, 3) ~= 'ack' and gives_way(e, s)
+  if counter then
+    mark_run(e, s)
+    finish(e, s)
+  else
+    counter = verbs[e.verb](e, s)
+  end
+  emit(e.event)
+  return counter
+end
+
+-- Return true if the caller still holds the job in this state; if not, nothing may change. A lease whose state cannot be
+-- read has no token: it ends when it has run out.
+local function is_held(e, state)
+  if e.expired then
+    return (read_state(state).token or 0) == e.token and has_run_out(e.id)
+  end
+  return has_token(state, e.token)
+end
+
+-- Records the end of an attempt whose job was acked when it began: its event, and the counter that was left out then.
+-- Return false if an end is stored already, and that matters.
+local function record(e)
+  local is_open = redis.call('HDEL', BEGUN, name_of_begun(e)) == 1
+  if is_open then
+    increment_count(e.outcome == 'succeeded' and 'acked' or e.outcome)
+  end
+  if is_open or not e.expired then
+    emit(e.event)
+    return true
+  end
+end
+
+-- Answers the entries. Return a function that ends the attempts of those which are held, after their leases.
+return function(entries)
+  local ids = {}
+  for i, e in ipairs(entries) do
+    ids[i] = e.id
+  end
+  local states, gates = read_held(ids)
+  for i, e in ipairs(entries) do
+    if e.verb == 'record' then
+      answer(record(e))
+    elseif is_done[e.id] or not is_held(e, states[i]) then
+      answer(false)
+    else
+      answer(true, e.id)
+      e.gated = gates[i] or nil
+      others[#others + 1] = e
+      states_of_others[#others] = states[i]
+    end
+  end
+  return function()
+    for i, e in ipairs(others) do
+      local counter = settle(e, read_state(states_of_others[i]))
+      if counter then
+        increment_count(counter)
+      end
+    end
+  end
 end

@@ -1,23 +1,21 @@
 -- Rehearses the entries of a call that stores all of its jobs or none: works out what schedule() (lib/put, lib/policies)
 -- would answer to each, behind those in front of it, and writes nothing. Durable jobs are not sent in such calls.
 -- Includes: state payload.
--- id -> what an entry finds there: its task (or the task's code), whether it is merged, and of merged ones how many
--- payloads wait and which digests came in this call; false = nothing.
+-- id -> what an entry finds there: its task, whether it is merged, and of merged ones how many payloads wait and which
+-- digests came in this call; false = nothing.
 local met, places = {}, 0
+
+-- Return the code of a task, or the name of one that has none yet.
+local function task_of(e)
+  return codes[e.task] or find_task_code(e.task) or e.task
+end
 
 local function find(e)
   if met[e.id] == nil then
     local old = redis.call('HGET', BODY, e.id)
-    met[e.id] = old and { code = task_code_of(old), merged = is_merged(old) } or false
+    met[e.id] = old and { task = task_code_of(old), merged = is_merged(old) } or false
   end
   return met[e.id]
-end
-
-local function is_of_task(found, e)
-  if found.task then
-    return found.task == e.task
-  end
-  return found.code == (codes[e.task] or find_task_code(e.task))
 end
 
 local function count_waiting(found, id)
@@ -30,8 +28,8 @@ local function count_waiting(found, id)
 end
 
 local function has_twin(found, e)
-  local slot = in_flight(found.taken, e.digest) and '1' or '0'
-  return found.came[e.digest] or not found.replaced and redis.call('HEXISTS', PAYLOAD, field_of(e.id, e.digest, slot)) == 1
+  local field = field_of(e.id, e.digest, in_flight(found.taken, e.digest) and '1' or '0')
+  return found.came[e.digest] or not found.replaced and redis.call('HEXISTS', PAYLOAD, field) == 1
 end
 
 local function add_payload_to(found, e)
@@ -55,9 +53,9 @@ local function rehearse(e)
     return 'p'
   elseif not found then
     places = places + 1
-    met[e.id] = { task = e.task, merged = e.record ~= nil, waiting = 1, taken = '', came = { [e.digest or ''] = true } }
+    met[e.id] = { task = task_of(e), merged = e.record ~= nil, waiting = 1, taken = '', came = { [e.digest or ''] = true } }
     return 'c'
-  elseif not is_of_task(found, e) or found.merged ~= (e.record ~= nil) then
+  elseif found.task ~= task_of(e) or found.merged ~= (e.record ~= nil) then
     return 't'
   elseif e.conflict == IGNORE then
     return 'i'
