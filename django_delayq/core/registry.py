@@ -342,7 +342,7 @@ class QueueRegistry(Generic[Q_co]):
         Epochs only grow. If this process has seen a later epoch, a failover to a replica lost it, and it is written
         back (:func:`~.layouts.recovered`).
         """
-        while name[:1].isalpha():  # no name of a queue: other fields of the registry
+        while name and name.encode() != PRODUCERS_FIELD:  # which are other fields of the registry
             known = self._layout_of(name)
             with clear_errors():
                 stored: bytes | None = self.deployment.client.hget(self.key, name)

@@ -72,7 +72,7 @@ def test_another_queue_or_another_verb_begins_a_new_call(delayq: Broker, calls: 
         schedule(note, "2", id="d")
         cancel(note, id="a")
         schedule(note, "3", id="e")
-    assert calls == ["schedule", "schedule", "schedule", "cancel", "schedule"]
+    assert calls == ["schedule", "schedule", "schedule", "change", "schedule"]
     assert (stored(delayq), stored(delayq, "naps")) == (["d", "e"], ["b", "c"])
 
 

@@ -131,7 +131,7 @@ def test_a_batch_over_several_shards_is_one_call_for_each_and_answered_in_order(
         [True] * 7 + [False] + [True] * 242
     )
     assert places("wide") == {"delayed": 249, "failed": 249, "reserved": 1}
-    assert calls.count("fail") == 4
+    assert calls.count("settle") == 4
 
 
 def test_a_job_of_an_older_epoch_ends_where_it_is_held(consumer: Caller, delayq: Broker) -> None:
