@@ -199,7 +199,8 @@ class JobBuilder:
             raise InvalidJob(
                 f"task {task.name}: a job of a merged task needs an id=, under which its payloads are united"
             )
-        if not merge:
+        fewest, most = task.arity
+        if not merge and (kwargs or not fewest <= len(args) <= most):
             _check_call(task, args, kwargs)
         try:
             if not merge:

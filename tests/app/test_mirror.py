@@ -17,7 +17,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.outcomes import ack
-from django_delayq.mirror import duty, rebuild
+from django_delayq.mirror import duty, index, rebuild
 from django_delayq.mirror import index_mirror as shadows
 from django_delayq.models import FailedJob, MirrorCursor, MorgueJob
 from django_delayq.settings.conf import load
@@ -184,15 +184,14 @@ def test_many_rows_are_copied_in_pages_and_a_second_mirror_begins_behind_them(
     trouble = Trouble(delayq)
     trouble.fail(*map(str, range(600)))
     asked: list[bytes] = []
-    reader = type(trouble.broker.inspector.reader)
-    read = reader.read
+    read = index.read
 
-    def spy(self: Any, queue: str, number: int, **wanted: Any) -> bytes:
+    def spy(deployment: Any, queue: str, number: int, **wanted: Any) -> bytes:
         if "index" in wanted:
             asked.append((wanted["after"] or (b"",))[0])
-        return read(self, queue, number, **wanted)
+        return read(deployment, queue, number, **wanted)
 
-    monkeypatch.setattr(reader, "read", spy)
+    monkeypatch.setattr(index, "read", spy)
     assert len(trouble.copied()["failed"]) == 600
     assert (len(asked), asked[0]) == (3, b"")
     cursor = MirrorCursor.objects.get(place="failed")
@@ -285,13 +284,13 @@ def test_one_row_of_many_that_is_wrong_is_found_without_reading_the_jobs(
     trouble.copied(mirror)
     trouble.queue.cancel("700")
     views: list[int] = []
-    read = type(trouble.broker.inspector.reader).jobs
+    read = index.jobs_of
 
-    def spy(self: Any, members: Any, **options: Any) -> Any:
+    def spy(deployment: Any, members: Any, **options: Any) -> Any:
         views.extend(map(len, members.values()))
-        return read(self, members, **options)
+        return read(deployment, members, **options)
 
-    monkeypatch.setattr(type(trouble.broker.inspector.reader), "jobs", spy)
+    monkeypatch.setattr(index, "jobs_of", spy)
     trouble.note()
     assert len(trouble.copied(mirror)["failed"]) == 1199
     assert not FailedJob.objects.filter(job_id="700").exists()

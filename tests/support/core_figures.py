@@ -73,8 +73,9 @@ def store_violations(broker: Broker, number: int, at_ms: int = 1) -> None:
 
 
 def set_pace(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let counters be sent so many seconds after the first of them."""
+    """Let counters be sent so many seconds after the first of them, and again after a failure."""
     monkeypatch.setattr(figures, "PACE", seconds)
+    monkeypatch.setattr(figures, "_RETRY_SECONDS", seconds)
 
 
 def flush_now(counters: Tally) -> None:

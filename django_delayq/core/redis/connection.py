@@ -73,7 +73,8 @@ class Connection:
 
     #: True for a Redis Cluster
     cluster: ClassVar[bool] = False
-    _pool: BoundedPool
+    #: pool of the only server, or of the master that Sentinels name; None on a cluster
+    only_pool: BoundedPool | None = None
 
     def __init__(
         self, config: RedisConfig, options: dict[str, Any], limits: PoolLimits, of_sentinels: Mapping[str, Any]
@@ -92,13 +93,13 @@ class Connection:
         #: time limit of a call in seconds, including the wait for a connection, connecting and every retry
         self.patience = limits.patience
         if not self.cluster:
-            self._pool = self._make_pool(options, limits)  # not by the first of many threads
+            self.only_pool = self._make_pool(options, limits)  # not by the first of many threads
         self._waiting: WeakKeyDictionary[ConnectionPool, None] = WeakKeyDictionary()
 
     @cached_property
     def client(self) -> redis.Redis | RedisCluster:
         """Client for commands; all threads share it."""
-        return redis.Redis.from_pool(self._pool)
+        return redis.Redis.from_pool(cast(BoundedPool, self.only_pool))
 
     def _make_pool(self, options: dict[str, Any], limits: PoolLimits) -> BoundedPool:
         if not self._config.sentinels:
@@ -188,7 +189,7 @@ class Connection:
         Raises:
             SlotNotCoveredError: no node is known that holds it.
         """
-        return self._pool
+        return cast(BoundedPool, self.only_pool)
 
     def limited(self, seconds: float) -> AbstractContextManager[None]:
         """Return a block in which, on a cluster, the commands of this thread together take at most so many seconds.
@@ -251,7 +252,7 @@ class Connection:
 
     def _pools(self) -> list[BoundedPool]:
         """Return the pools of the client for commands, as far as there are any."""
-        return [self._pool]
+        return [cast(BoundedPool, self.only_pool)]
 
 
 def _retry(times: int, backoff: AbstractBackoff | None = None) -> Retry:

@@ -129,13 +129,20 @@ class CallRetry(Retry):
                 except self._supported_errors as error:
                     failures += 1
                     fail(error, failures) if with_failure_count else fail(error)
-                    pause = self._backoff.compute(failures)
-                    is_last = failures > self._retries or time.monotonic() + pause >= self.until
-                    if is_last or classify(error) is not Fault.TRANSIENT or (is_retryable and not is_retryable(error)):
+                    if is_retryable and not is_retryable(error):
                         raise
-                time.sleep(pause)
+                    self.pause_after(error, failures)
         finally:
             self.until = None
+
+    def pause_after(self, error: BaseException, failures: int) -> None:
+        """Wait before the next attempt; raise the error of the last one if there may be none."""
+        if not isinstance(error, self._supported_errors) or classify(error) is not Fault.TRANSIENT:
+            raise error
+        pause = self._backoff.compute(failures)
+        if failures > self._retries or time.monotonic() + pause >= cast(float, self.until):
+            raise error
+        time.sleep(pause)
 
     def limited(self, seconds: float | None) -> float | None:
         """Return the time limit of a step: its own one, or the time left for the call."""
@@ -292,27 +299,6 @@ class BoundedPool(ConnectionPool):
                 link.old_at = CLOSED
 
     # --- for packed calls
-
-    def exchange(self, packed: bytes, until: float | None = None) -> Any:
-        """Send a packed command and return the reply, after as many attempts as the policy and the deadline allow.
-
-        Args:
-            until: see :meth:`take`.
-        """
-        link = self.take(until)
-
-        def attempt() -> Any:
-            link.send_packed_command([packed], False)
-            return link.read_response()
-
-        try:
-            return link.retry.call_with_retry(attempt, link.disconnect)
-        except BaseException as error:
-            if not isinstance(error, redis_errors.ResponseError):
-                link.disconnect()  # a reply may be left on it
-            raise
-        finally:
-            self.release(link)
 
     def take(self, until: float | None = None) -> Link:
         """Return a connection, to be returned by :meth:`release`.

@@ -221,7 +221,21 @@ class Scripts:
             until = end_of_call(self._connection.patience)
             try:
                 packed = _pack_call(self.loaded(name)[0], keys, args)
-                return self._connection.pool(keys[0]).exchange(packed, until)
+                pool = self._connection.only_pool or self._connection.pool(keys[0])
+                link, failures = pool.take(until), 0
+                try:
+                    while True:  # written out: the warm path of schedule() passes few functions
+                        try:
+                            link.send_packed_command([packed], False)
+                            return link.read_response()
+                        except BaseException as error:
+                            failures += 1
+                            if not isinstance(error, redis_errors.ResponseError):
+                                link.disconnect()  # a reply may be left on it
+                            link.retry.pause_after(error, failures)
+                            link.disconnect()
+                finally:
+                    pool.release(link)
             except NoScriptError:
                 pass  # EVAL loads and runs on the node that answers, inside one command
             except REDIS_ERRORS as error:
