@@ -68,7 +68,7 @@ def test_a_worker_that_is_told_to_drain_runs_what_it_holds_and_is_gone(broker: B
     with working(broker, registry_of(work), config(heartbeat=BEAT, threads=1)):
         assert began.wait(DEADLINE)
         tell_all(broker, "drain")
-        eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:commands"), "it said that it has done so")
+        eventually(lambda: not broker.client.keys(f"{{{broker.prefix}}}:commands:*"), "it said that it has done so")
         put(broker, "work", id="later")
         go.set()
         eventually(lambda: broker.workers() == [])
@@ -96,7 +96,7 @@ def test_a_worker_that_is_told_to_dump_shows_its_stacks_once(broker: Broker, cap
             before = broker.now_ms()
             (name,) = tell_all(broker, "dump")
             at, text = eventually(lambda: broker.dump_of(name))
-            eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:commands"))
+            eventually(lambda: not broker.client.keys(f"{{{broker.prefix}}}:commands:*"))
             assert name == worker.name
             assert int(before) <= at <= broker.now_ms()
             assert "thread delayq-slot-" in text
@@ -144,7 +144,7 @@ def test_a_worker_that_is_lost_takes_along_what_it_was_told(broker: Broker) -> N
     broker.client.hset(f"{{{broker.prefix}}}:workers", "lost", minutes_ago)
     prune_workers(broker)
     assert broker.workers() == []
-    assert not broker.client.exists(f"{{{broker.prefix}}}:commands")
+    assert not broker.client.keys(f"{{{broker.prefix}}}:commands:*")
 
 
 def test_a_worker_with_a_slow_heartbeat_keeps_its_entry_and_its_commands(broker: Broker) -> None:
@@ -185,7 +185,7 @@ def test_all_processes_of_a_program_that_is_told_to_stop_end_with_their_grace(
     tell_all(broker, "stop", 2)
     eventually(lambda: [worker["stopping"] for worker in broker.workers()] == [True, True])
     tell_all(broker, "stop", 2)
-    eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:commands"))
+    eventually(lambda: not broker.client.keys(f"{{{broker.prefix}}}:commands:*"))
     running.client.rpush("release", 1, 1)
     assert running.wait() == 0
     assert sorted(entry[0] for entry in running.trace()) == ["begun", "begun", "ended", "ended"]
@@ -246,7 +246,7 @@ def test_a_program_without_a_supervisor_does_so_itself(
     running = program("single", heartbeat=0.2)
     running.await_words("begun")
     tell_all(broker, word)
-    eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:commands"))
+    eventually(lambda: not broker.client.keys(f"{{{broker.prefix}}}:commands:*"))
     running.client.rpush("release", 1)
     assert running.wait() == 0
     assert [entry[0] for entry in running.trace()] == ["begun", "ended"]
