@@ -34,7 +34,7 @@ from .inputs import short
 from .job import KEY_BYTES, NewJob, derived_key
 from .layouts import Epochs
 from .many import CHUNK_BYTES, RoomWait
-from .outcomes import CLOSED_LETTER, FULL_LETTER, OF_LETTER, ScheduleOutcome
+from .outcomes import CLOSED_LETTER, FINAL_LETTERS, FULL_LETTER, OF_LETTER, ScheduleOutcome
 from .quotas import RoomSearch
 from .records.frames import CHUNK, fields_of, pack
 from .records.keys import MAX_SHARDS, number_of
@@ -56,8 +56,6 @@ _CALLS_PER_LOOK: Final = 25
 #: chunks that are looked up in one command
 _LOOKED_UP: Final = 1000
 _FOR_NOW: Final = frozenset(letter for letter, outcome in OF_LETTER.items() if outcome.is_refusal_for_now)
-#: letters of final outcomes: each row of a load gets one of them, once
-_FINAL: Final = tuple(letter for letter, outcome in OF_LETTER.items() if outcome.is_final)
 
 
 class BulkLoadDiffers(InvalidJob):
@@ -171,9 +169,9 @@ def progress(broker: Broker, load: BulkLoad) -> Counter[str]:
     counts: Counter[str] = Counter()
     with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
         for key in _ledgers(broker, load):
-            pipe.hmget(key, [f"\0{letter}" for letter in _FINAL])
+            pipe.hmget(key, [f"\0{letter}" for letter in FINAL_LETTERS])
         for times in pipe.execute():
-            counts.update({OF_LETTER[letter]: int(n) for letter, n in zip(_FINAL, times, strict=True) if n})
+            counts.update({OF_LETTER[letter]: int(n) for letter, n in zip(FINAL_LETTERS, times, strict=True) if n})
     return counts
 
 
@@ -490,7 +488,7 @@ class BulkLoadWriter:
             moved = [place for place, letter in enumerate(letters) if letter == CLOSED_LETTER]
             if len(letters) not in (len(refused), len(moved)):
                 self._stored[chunk.call.keys[-1]].append(chunk.digest)
-            for letter in set(letters).intersection(_FINAL):
+            for letter in set(letters).intersection(FINAL_LETTERS):
                 self.counts[OF_LETTER[letter]] += letters.count(letter)
             if moved:
                 yield chunk, moved

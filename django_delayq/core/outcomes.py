@@ -95,19 +95,9 @@ class ScheduleOutcome(StrEnum):
         return self in _STORED
 
     @property
-    def is_final_refusal(self) -> bool:
-        """True if Redis will never accept the job as it is."""
-        return self in _NEVER
-
-    @property
     def is_refusal_for_now(self) -> bool:
         """True if Redis may accept the job later."""
         return self in _LATER
-
-    @property
-    def is_final(self) -> bool:
-        """True if a repetition of the call would change nothing: stored, ignored, or refused for good."""
-        return self in _STORED or self in _NEVER or self is ScheduleOutcome.IGNORED
 
     @property
     def is_refusal(self) -> bool:
@@ -146,6 +136,8 @@ CLOSED_LETTER: Final = "v"
 FULL_LETTER: Final = "f"
 #: of a merged job that has all the payloads that it may have
 ID_FULL_LETTER: Final = "h"
+#: replies that a repeated call would get again, and change nothing: stored, ignored, or refused for good
+FINAL_LETTERS: Final = "cmrgkite"
 #: replies after which nothing of the job needs a confirmation
 UNCHANGED_LETTERS: Final = frozenset("etfhpvlx")
 

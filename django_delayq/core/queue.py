@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from zlib import crc32
 
 from . import actions, reading
@@ -314,9 +314,13 @@ class Queue(ShardSet):
         """
         # A durable job may have been sent before, by a process that died before it got the reply. Only schedule.lua
         # recognises the request of an earlier call.
-        is_short = request is None and not_after_ms is None and self._is_plain(new)
-        if is_short and self.deployment.scripts.call(*self._fresh_call(new)):
-            return ScheduleOutcome.CREATED
+        is_first = request is None and not (new.durable or self.is_confirmed(new))
+        if is_first and new.fresh and new.payload is None and not_after_ms is None:
+            # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
+            new.key = new.key or new_key()
+            keys, repeats = self.home(new.id).fresh_keys[new.priority], self.deployment.repeats
+            if self.deployment.scripts.call("schedule_fresh", keys, new.key, repeats, *content_of(new)):
+                return ScheduleOutcome.CREATED
         send = partial(self._schedule_one, new, not_after_ms=not_after_ms, request=request)
         outcome, wait = send(), RoomWait()
         while new.room_ms and outcome is ScheduleOutcome.FULL and wait.rest(new.room_ms):
@@ -402,17 +406,6 @@ class Queue(ShardSet):
             )
         return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
 
-    def _is_plain(self, new: NewJob) -> bool:
-        """Return True for a job under an id that was just generated, and with nothing else to look at."""
-        return new.fresh and new.payload is None and not (new.durable or self.is_confirmed(new))
-
-    def _fresh_call(self, new: NewJob) -> tuple[Any, ...]:
-        """Return script, keys and arguments of the shortest call for such a job; it replies whether it stored it."""
-        # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
-        new.key = new.key or new_key()
-        keys = self.home(new.id).fresh_keys[new.priority]
-        return "schedule_fresh", keys, new.key, self.deployment.repeats, *content_of(new)
-
     def _schedule_one(
         self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None, request: bytes | None = None
     ) -> ScheduleOutcome:
@@ -444,7 +437,7 @@ class Queue(ShardSet):
             letter = chr(reply[0])
             return None if letter == CLOSED_LETTER else letter
 
-        letter = visit(self, new.id, ask, create=True, fresh=_is_nowhere(new)) or CLOSED_LETTER
+        letter = visit(self, new.id, ask, create=True, fresh=new.fresh and not new.durable) or CLOSED_LETTER
         if missing is not None and letter not in UNCHANGED_LETTERS:
             missing.id, missing.outcomes, missing.unconfirmed = new.id, [OF_LETTER[letter]], {0}
             raise missing
@@ -619,11 +612,6 @@ class Queue(ShardSet):
         if outcome == "taken":
             raise IdTaken(f"id {ident!r} in queue {self.name!r} belongs to a live job of another task, not to {task!r}")
         return "" if outcome == GONE else outcome
-
-
-def _is_nowhere(new: NewJob) -> bool:
-    """Return True if the id of a job is live nowhere: it was generated just now, and not for an earlier process."""
-    return new.fresh and not new.durable
 
 
 def _lease(ttr_ms: int | None, *, started: bool, prefer_own_ttr: bool) -> tuple[bytes, bytes]:

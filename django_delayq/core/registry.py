@@ -119,14 +119,6 @@ class ShardSet:
         crc = crc32(ident.encode())
         return tuple(number_of(epoch, crc % shards) for epoch, shards in self.epochs) or (self.shard_of(ident),)
 
-    def first_epoch(self, *, fresh: bool) -> tuple[int, int]:
-        """Return number and shards of the oldest epoch in which an id may live.
-
-        Args:
-            fresh: the id was generated just now, so it is live nowhere.
-        """
-        return (self.epochs or ((self.layout["epoch"], self.shards),))[-1 if fresh else 0]
-
     def call(
         self, script: str, number: int, *args: object, request: bytes | None = None, confirmed: bool = False
     ) -> Any:

@@ -389,7 +389,7 @@ def visit(
         The result of ``ask``; None if the queue was deleted.
     """
     crc = crc32(ident.encode())
-    epoch, shards = queue.first_epoch(fresh=fresh)
+    epoch, shards = (queue.epochs or ((queue.layout["epoch"], queue.shards),))[-1 if fresh else 0]
     walk = EpochWalk(queue, lambda: queue.epochs, create=create)
     while True:
         answer = ask(number_of(epoch, crc % shards))

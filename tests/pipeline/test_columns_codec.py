@@ -27,14 +27,14 @@ def json_afterwards() -> Iterator[None]:
 def test_arguments_are_those_of_schedule_with_the_same_codec() -> None:
     made = packed({"id": ["a", "b"], "args": [[1, 2], [3]]}, codec=REVERSED)
     codec.use(reversed_codec)
-    assert made.rows.bodies == [encode_args((1, 2), {}), encode_args((3,), {})]
+    assert [body for _, _, body, *_ in made.entries] == [encode_args((1, 2), {}), encode_args((3,), {})]
 
 
 def test_payloads_are_those_of_schedule_with_the_same_codec() -> None:
     made = packed({"id": ["a"], "payload": [{"day": date(2030, 1, 1), "b": 1}]}, codec=REVERSED)
     codec.use(reversed_codec)
-    (entry,) = made.rows.entries()
-    assert entry[3].endswith(encode({"b": 1, "day": date(2030, 1, 1)}))
+    ((*_, (_, record)),) = made.entries
+    assert record.endswith(encode({"b": 1, "day": date(2030, 1, 1)}))
 
 
 def test_a_row_that_the_codec_cannot_store_is_invalid() -> None:

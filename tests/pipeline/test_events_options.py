@@ -28,7 +28,7 @@ from .events_stage import emit, ids_of, offsets
         ({"startingoffsets": "latest"}, "Did you mean 'startingOffset'"),
         ({"redis": ""}, "which Redis"),
         ({"redis": '{"URL": '}, "begins like JSON"),
-        ({"redis": "localhost"}, "no scheme"),
+        ({"redis": "localhost"}, "without a scheme"),
         ({"redisEnv": "DELAYQ_NO_SUCH"}, "keep one of them"),
         ({"redis": "", "redisEnv": "DELAYQ_NO_SUCH"}, "'DELAYQ_NO_SUCH', which is not set"),
         ({"queue": ","}, "option queue"),

@@ -23,7 +23,7 @@ def send(broker: Broker, table: pa.Table, size: int, **options: Any) -> Sent:
 
 def stored(broker: Broker) -> dict[bytes, dict[bytes, bytes]]:
     """All ledgers and jobs."""
-    keys = [key for key in broker.client.scan_iter("*") if b"}:load:" in key or key.endswith(b":body")]
+    keys = [key for key in broker.client.scan_iter(f"{broker.prefix}:*") if b"}:load:" in key or key.endswith(b":body")]
     return {key: broker.client.hgetall(key) for key in sorted(keys)}
 
 
