@@ -234,10 +234,10 @@ class Tally:
                 fill(self._cells[RUN, (queue, task)], durations)
             self._changed()
 
-    def count(self, name: str, label: str, more: int = 1) -> None:
-        """Add to a count."""
+    def count(self, name: str, label: str) -> None:
+        """Add one to a count."""
         with self._lock:
-            self._counts[name, label] += more
+            self._counts[name, label] += 1
             self._changed()
 
     def waited(self, script: str, seconds: float, failed: bool) -> None:

@@ -295,7 +295,7 @@ def rules_of(layout: Layout, shards: int, *, producers_paused: bool = False) -> 
 
     They are the limits, ``paused_in`` and ``paused_out`` (when that pause ends, Unix ms; 0 = not by itself) and
     ``producers_paused``. Every shard knows the whole ``max_length``, its part of it is its quota
-    (:mod:`.sending.quotas`). ``morgue_max`` is divided among the shards, rounded up.
+    (:mod:`.quotas`). ``morgue_max`` is divided among the shards, rounded up.
     """
     rules = {name: limit for name, limit in (layout.get("limits") or {}).items() if limit}
     if "morgue_max" in rules:

@@ -60,18 +60,14 @@ class EpochChanges:
         Raises:
             InvalidJob: there is no such queue, or the number is not 1 … 1024.
         """
-        if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
+        if type(shards) is not int or not 1 <= shards <= MAX_SHARDS:
             raise InvalidJob(f"a queue has 1 to {MAX_SHARDS} shards, not {shards!r}")
-
-        def with_shards(now: Layout) -> Layout:
-            is_done = layouts.is_pending(now) or now["shards"] == shards
-            return now if is_done else layouts.with_next(now, shards)
 
         # Shards are closed one by one: one that does not answer would leave the others closed until it does.
         queue = self._registry.require_queue(name)
         _largest_token_and_arrival(queue, queue.numbers)
         while True:
-            layout = self._registry.change_layout(name, with_shards)
+            layout = self._registry.change_layout(name, lambda now: _restarted(now, shards, now["shards"] != shards))
             if not layouts.is_pending(layout):
                 return layout
             try:
@@ -118,12 +114,7 @@ class EpochChanges:
 
     def open_another(self, name: str, epoch: int) -> None:
         """Continue a queue in a new epoch, unless a change is in progress or it has left this one already."""
-
-        def with_another(now: Layout) -> Layout:
-            is_done = layouts.is_pending(now) or now["epoch"] != epoch
-            return now if is_done else layouts.with_next(now, now["shards"])
-
-        self._registry.change_layout(name, with_another)
+        self._registry.change_layout(name, lambda now: _restarted(now, now["shards"], now["epoch"] == epoch))
         self.finish(name)
 
     # -- the steps ---------------------------------------------------------------------------------------------------
@@ -224,6 +215,11 @@ def _meta(shards: ShardSet, number: int) -> dict[bytes, bytes]:
     with clear_errors():
         meta: dict[bytes, bytes] = shards.deployment.client.hgetall(shards.shard(number).names["meta"])
     return meta
+
+
+def _restarted(layout: Layout, shards: int, is_wanted: bool) -> Layout:
+    """Return the layout after the start of a reshard; the same if none is wanted, or while a change is in progress."""
+    return layouts.with_next(layout, shards) if is_wanted and not layouts.is_pending(layout) else layout
 
 
 def _size_of(shards: ShardSet, epoch: int) -> int:

@@ -87,7 +87,7 @@ def _mend_struct(value: dict[str, Any], menders: dict[str, Callable[[Any], Any]]
 
 
 def json_texts(array: pa.Array, what: str, bad: Bad) -> pa.Array:
-    """Return the canonical JSON of each value, as :func:`~..codec.encode` writes it, as a text array without nulls."""
+    """Return the canonical JSON of each value (:func:`~..core.codec.encode`), as a text array without nulls."""
     kind = array.type
     if pa.types.is_null(kind):
         return pa.array(["null"] * len(array), _TEXT)
@@ -127,7 +127,7 @@ def _float_text(row: int, value: float | None, what: str, bad: Bad) -> str:
 
 
 def encoded(row: int, value: Any, what: str, bad: Bad) -> str:
-    """Return the canonical JSON of a value, as :func:`~..codec.encode` writes it."""
+    """Return the canonical JSON of a value, as :func:`~..core.codec.encode` writes it."""
     try:
         return codec.encode(value, limit=1 << 40, what=what).decode()
     except InvalidJob as error:

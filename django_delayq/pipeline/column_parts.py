@@ -52,7 +52,7 @@ def _note_nulls(array: pa.Array, bad: Bad) -> None:
 
 
 def arguments(args: pa.Array | None, kwargs: pa.Array | None, n: int, bad: Bad) -> list[bytes]:
-    """Return the arguments of each row as :func:`~..codec.encode_args` encodes them."""
+    """Return the arguments of each row as :func:`~..core.codec.encode_args` encodes them."""
     if kwargs is None or pa.types.is_null(kwargs.type):
         return [b""] * n if args is None else _positional(args, bad).cast(BYTES).to_pylist()
     if pa.types.is_struct(kwargs.type):

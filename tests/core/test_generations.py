@@ -94,6 +94,21 @@ def test_a_run_and_what_is_gated_behind_it_are_two(stage: Stage, of_merged: bool
     assert stage.picture()["waiting"] == ["a +400"]
 
 
+def test_what_was_too_much_for_an_attempt_stays_a_job_when_only_its_generation_is_cancelled(stage: Stage) -> None:
+    news = [
+        NewJob("a", "sync", on_conflict="merge", due_policy="keep", payload=Payload(b"%03d" % n, str(n), new_key()))
+        for n in range(260)
+    ]
+    stage.queue.schedule_many(news)
+    job = stage.take_one()
+    assert cancel(stage, news[0]) == "stopping"
+    assert stage.failed(job)
+    rest = stage.take_one()
+    assert [payload.data for payload in rest.payloads] == [b"%03d" % n for n in range(250, 260)]
+    assert stage.done(rest) == [True]
+    assert stage.shard_is_empty()
+
+
 def test_a_payload_is_followed_from_run_to_run(stage: Stage) -> None:
     first = add(stage, b"a", "1")
     job = stage.take_one()

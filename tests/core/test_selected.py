@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import InvalidJob, NewJob, Payload
+from django_delayq.core import Broker, InvalidJob, NewJob, Payload
 from tests.support.core_calls import watch_calls
-from tests.support.core_values import new_key
+from tests.support.core_values import Generation, new_key
 
 from .bulk_stage import Part, act_in_shard, cancel_selected, read_jobs, reschedule_selected
 from .events_stage import last_position, read_events
@@ -52,6 +52,17 @@ def gated_of(stage: Stage, ident: str) -> Named:
 
 
 # -- cancel ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_selected_job_is_found_although_the_queue_has_an_old_epoch(broker: Broker) -> None:
+    stage = Stage(broker, clock=False)
+    stage.put("held")
+    stage.take()
+    broker.reshard("q", 2)
+    cancelled, moved = put(stage, "cancelled", "moved")
+    assert len(stage.queue.epochs) == 2
+    assert cancel_selected().anywhere(stage.queue, "cancelled", Generation((cancelled[1],))) == "cancelled"
+    assert reschedule_selected(due_ms=T0).anywhere(stage.queue, "moved", Generation((moved[1],))) == "moved"
 
 
 def test_what_was_seen_is_cancelled_and_what_changed_is_left_alone(stage: Stage) -> None:

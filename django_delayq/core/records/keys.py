@@ -32,7 +32,7 @@ quarantine  zset     like due, for jobs of all classes whose next attempt is in 
 parked      zset     like due, for due jobs of all classes that wait behind a limit of their task (``lua/lib/park.lua``)
 parked_order zset    the same jobs by task, class and due time, all with score 0
 begun       hash     (token, id) of a job that was acked before its attempt -> begin, state, body, payloads
-                     (``lua/ack_early.lua``), until the end of the attempt is stored
+                     (``lua/lib/settle.lua``), until the end of the attempt is stored
 =========== ======== ==========================================================================================
 
 Keys outside the shards:
@@ -51,7 +51,7 @@ Keys that expire, on which no job depends:
 * ``{<prefix>}:load:<load>`` (string: record of a bulk load, see :mod:`..loads`)
 * ``<stem>load:<load>:<opened ms>`` (hash: its ledger, beside each shard that it writes to and in the same slot)
 * ``{<prefix>}:mirror`` (string: moment until which the tables of failed and buried jobs are complete)
-* ``<prefix>:result:<id>`` (string: result record of a Django Task, see :mod:`..results`)
+* ``<prefix>:result:<id>`` (string: result record of a Django Task, see ``backends/result_records.py``)
 * ``{<prefix>}:permits:<limit>`` (hash: holder -> its permits and their end, see :mod:`..permits`)
 * ``{<prefix>}:depth:<queue>`` (stream: samples of a day, see :mod:`..figures`; ``""`` = all queues together), and
   ``{<prefix>}:sampler`` (string: the worker that takes them)

@@ -208,13 +208,30 @@ class Link(_Base):  # type: ignore[misc]  # half of its methods have no annotati
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a packed command; connect first if necessary."""
-        if self._sock is None:
-            self.connect()
-        self.allow(self.retry.limited(self.socket_timeout))
-        _thread.sent_at = time.monotonic()
+        self._begin()
         super().send_packed_command(command, check_health)
 
+    def _begin(self) -> None:
+        self.connect()
+        self.allow(self.retry.limited(self.socket_timeout))
+        _thread.sent_at = time.monotonic()
+
     # --- for the pool and packed calls
+
+    def exchange(self, packed: bytes) -> Any:
+        """Send a packed command and return the reply, after as many attempts as the policy and the deadline allow."""
+        failures = 0
+        while True:
+            try:
+                self._begin()
+                super().send_packed_command([packed], False)
+                return self.read_response()
+            except BaseException as error:
+                failures += 1
+                if not isinstance(error, redis_errors.ResponseError):
+                    self.disconnect()  # a reply may be left on it
+                self.retry.pause_after(error, failures)
+                self.disconnect()
 
     def allow(self, seconds: float | None) -> None:
         """Give the next step so much time, even beyond the deadline of the call."""

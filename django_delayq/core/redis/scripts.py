@@ -216,24 +216,20 @@ class Scripts:
             NotConfirmed: the writes were made, and were not confirmed in time.
         """
         if confirm:
-            return self._call_confirmed(Call(name, keys, args, confirm=True))
+            call = Call(name, keys, args, confirm=True)
+            self.send_many([call]).read()
+            if call.missing is not None:
+                call.missing.reply = call.reply
+                raise call.missing
+            return call.reply
         with self.timed(name):
             until = end_of_call(self._connection.patience)
             try:
                 packed = _pack_call(self.loaded(name)[0], keys, args)
                 pool = self._connection.only_pool or self._connection.pool(keys[0])
-                link, failures = pool.take(until), 0
+                link = pool.take(until)
                 try:
-                    while True:  # written out: the warm path of schedule() passes few functions
-                        try:
-                            link.send_packed_command([packed], False)
-                            return link.read_response()
-                        except BaseException as error:
-                            failures += 1
-                            if not isinstance(error, redis_errors.ResponseError):
-                                link.disconnect()  # a reply may be left on it
-                            link.retry.pause_after(error, failures)
-                            link.disconnect()
+                    return link.exchange(packed)
                 finally:
                     pool.release(link)
             except NoScriptError:
@@ -249,13 +245,6 @@ class Scripts:
         outlasts = self._connection.cluster and name in _OF_PRODUCERS
         with clear_errors():
             return self._connection.run(self.loaded(name)[1], keys, *args, until=until, outlasts=outlasts)
-
-    def _call_confirmed(self, call: Call) -> Any:
-        self.send_many([call]).read()
-        if call.missing is not None:
-            call.missing.reply = call.reply
-            raise call.missing
-        return call.reply
 
     def call_many(self, calls: Sequence[Call], *, partial: bool = False) -> list[Any]:
         """Make calls in one round trip for each node; return their replies in order.

@@ -9,7 +9,7 @@ local meta = redis.call('HMGET', META, 'clock', 'seq', 'token', 'hold', 'classes
 local clock_seen, seq, last_token = tonumber(meta[1]) or 0, tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
 local hold_ms, classes = tonumber(meta[4]) or 0, tonumber(meta[5]) or 0
 local last_event = meta[8] or '0-0'
--- The rules of this shard: what follows from the policy of its queue (core/records/layout.py), `closing` (no new ids), and
+-- The rules of this shard: what follows from the policy of its queue (core/layouts.py), `closing` (no new ids), and
 -- `ended`, a tombstone (retire.lua): the shard has no jobs, accepts none, and neither counts nor remembers anything.
 -- What is missing has no effect; most shards have none.
 local rules = meta[6] and cmsgpack.unpack(meta[6]) or {}
