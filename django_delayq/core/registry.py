@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, Unpack
 from zlib import crc32
 
 from . import layouts
@@ -427,14 +427,13 @@ class QueueRegistry(Generic[Q_co]):
             if self.publish(name, stored, make(layout)):
                 return self._queues[name], True
 
-    def create_with(self, name: str, *, kind: str, shards: int, **limits: Any) -> tuple[Q_co, bool]:
+    def create_with(self, name: str, *, kind: str, shards: int, **limits: Unpack[QueueLimits]) -> tuple[Q_co, bool]:
         """Return a queue, and True if this call created it.
 
         Args:
-            limits: as :func:`.layouts.limits_in_force` returns them. An existing queue keeps its own.
+            limits: members of :class:`.layouts.QueueLimits`. An existing queue keeps its own.
         """
-        given = layouts.limit_arguments(limits)
-        return self.create(name, lambda stone: layouts.limited(layouts.new_layout(shards, kind, stone), given))
+        return self.create(name, lambda former: layouts.limited(layouts.new_layout(shards, kind, former), limits))
 
     # -- pauses and limits -------------------------------------------------------------------------------------------
 
