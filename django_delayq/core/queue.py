@@ -58,7 +58,6 @@ from .records.frames import (
 )
 from .records.keys import SHARD_KEYS, number_of
 from .redis.pool import last_sent
-from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
 from .resharding import visit
 
@@ -445,15 +444,6 @@ class Queue(ShardSet):
 
     # -- ticks of recurring tasks --------------------------------------------------------------------------------------
 
-    def last_tick(self, ident: str) -> int | None:
-        """Return the last tick of an id that :meth:`schedule_tick` fired, Unix ms."""
-        with clear_errors():
-            ticks = [
-                self.deployment.client.hget(self.shard(number).names["meta"], f"tick:{ident}")
-                for number in self.homes(ident)
-            ]
-        return max((int(tick) for tick in ticks if tick is not None), default=None)
-
     def first_sight(self, ident: str, schedule: str) -> int:
         """Return the moment (Unix ms) after which ticks of this id are to be fired.
 
@@ -461,7 +451,10 @@ class Queue(ShardSet):
         changed one is a new schedule, whatever was fired earlier.
         """
         since = int(self.call("sight", self.shard_of(ident), ident.encode(), schedule.encode(), b""))
-        return max(since, self.last_tick(ident) or 0) if len(self.epochs) > 1 else since
+        if len(self.epochs) == 1:
+            return since
+        (fired,) = reading.Inspector(self.registry).last_ticks([(self, ident)])
+        return max(since, fired or 0)
 
     def skip_tick(self, ident: str, schedule: str, tick_ms: int) -> bool:
         """Count a tick, and all before it, as fired without scheduling a job; True for the first process that does."""

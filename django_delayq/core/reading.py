@@ -418,7 +418,10 @@ class Inspector:
         return infos
 
     def last_ticks(self, ids: Sequence[tuple[ShardSet, str]]) -> list[int | None]:
-        """Return :meth:`Queue.last_tick` of many ids, in one round trip (on a cluster: of each node)."""
+        """Return the last tick, Unix ms, that :meth:`.Queue.schedule_tick` fired for each id.
+
+        It takes one round trip (on a cluster: of each node).
+        """
         if not ids:
             return []
         pipeline = self._deployment.client.pipeline(transaction=False)
