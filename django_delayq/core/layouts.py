@@ -32,11 +32,11 @@ Epochs: TypeAlias = tuple[tuple[int, int], ...]
 _LONGEST_PAST: Final = 64
 
 
-def new_layout(shards: int, kind: str, stone: Layout | None = None) -> Layout:
+def new_layout(shards: int, kind: str, former: Layout | None = None) -> Layout:
     """Return the layout of a new queue; it continues behind the tombstone of a deleted one of its name."""
-    if stone is None:
+    if former is None:
         return {"shards": shards, "epoch": 0, "kind": kind}
-    return {"shards": shards, "epoch": stone["epoch"] + 1, "kind": kind, "past": stone.get("past", [])}
+    return {"shards": shards, "epoch": former["epoch"] + 1, "kind": kind, "past": former.get("past", [])}
 
 
 def encode(layout: Layout) -> bytes:

@@ -52,7 +52,7 @@ from .records.frames import (
     pack_new,
     pack_settlements,
     unpack_batch,
-    unpack_held,
+    unpack_begun,
     unpack_marks,
     unpack_tick,
 )
@@ -151,14 +151,14 @@ class Queue(ShardSet):
                 and nothing was changed. A record is always applied, unless it has that guard and an end is stored
                 already.
         """
-        counted = [False] * len(settlements)
+        applied = [False] * len(settlements)
         for (number, worker), places in _chunks((one.job.shard, one.job.worker) for one in settlements):
             chunk = [settlements[place] for place in places]
             request = None if seed is None else _request_of(seed, [one.job for one in chunk])
             answers, _ = self.call("settle", number, worker.encode(), pack_settlements(chunk), b"", request=request)
             for place, is_applied in zip(places, _applied(answers), strict=True):
-                counted[place] = is_applied
-        return counted
+                applied[place] = is_applied
+        return applied
 
     def touch(
         self, jobs: Sequence[Job], started: Container[tuple[str, int]] = (), *, ttr_ms: int | None = None
@@ -238,7 +238,7 @@ class Queue(ShardSet):
         """
         before = b"" if before_ms is None else b"%d" % before_ms
         left_out = [name.encode() for name in except_workers]
-        return unpack_held(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
+        return unpack_begun(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
 
     def leases(self, number: int) -> list[Job]:
         """Return all reserved jobs of a shard, by the end of their lease; read in chunks, so not an atomic snapshot."""

@@ -114,7 +114,7 @@ class ShardSet:
         """Return the number of the shard for new jobs of this id."""
         return self.home(ident).number
 
-    def homes(self, ident: str) -> tuple[int, ...]:
+    def shards_of(self, ident: str) -> tuple[int, ...]:
         """Return the numbers of the shards in which jobs of this id may lie, those of older epochs first."""
         crc = crc32(ident.encode())
         return tuple(number_of(epoch, crc % shards) for epoch, shards in self.epochs) or (self.shard_of(ident),)
@@ -212,7 +212,7 @@ class QueueRegistry(Generic[Q_co]):
         new_shards, new_kind = self.new_queue(name)
         shards, kind = shards or new_shards, kind or new_kind
         try:
-            queue, _ = self.create(name, lambda stone: layouts.new_layout(shards or 1, kind, stone))
+            queue, _ = self.create(name, lambda former: layouts.new_layout(shards or 1, kind, former))
         except QueueUnavailable as error:
             raise QueueUnavailable(
                 f"queue {name!r} cannot be used: this process has not read its layout yet, and the registry "

@@ -337,9 +337,9 @@ class EpochWalk:
             if self._create:
                 registry.create(
                     name,
-                    lambda stone: (
-                        layouts.new_layout(stone["shards"], stone["kind"], stone)
-                        if stone
+                    lambda former: (
+                        layouts.new_layout(former["shards"], former["kind"], former)
+                        if former
                         else layouts.recovered(known, is_closed=True)
                     ),
                 )
