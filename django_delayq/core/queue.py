@@ -108,7 +108,7 @@ class Queue(ShardSet):
             request: the request id of an earlier call whose reply was lost: the same jobs are returned again.
             ttr_ms: duration of the lease; None = that of the broker's leases.
             started: the holder has no heartbeat to report later starts: the attempts count as begun now.
-            prefer_own_ttr: a job with a ``ttr`` of its own is held for that time.
+            prefer_own_ttr: a job with a ``ttr`` of its own is held for that time; includes ``started``.
             which: also the jobs that wait for quarantine (all), only the others, or only those.
             allowances: how many jobs of limited tasks may be returned; the others that are due are parked.
         """

@@ -27,7 +27,7 @@ from .redis.scripts import clear_errors
 from .thread_lock import ThreadLock
 from .times import span_ms_of
 
-log = logging.getLogger("django_delayq.core.broker")
+log = logging.getLogger(__name__)
 
 #: longest time for which a call waits for the registry of a cluster, in seconds, if the layout is known
 REGISTRY_SECONDS: Final = 1.0

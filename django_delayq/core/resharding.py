@@ -29,7 +29,7 @@ from .records.keys import MAX_SHARDS, number_of
 from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
 
-log = logging.getLogger("django_delayq.core.epochs")
+log = logging.getLogger(__name__)
 
 #: µs by which the tokens of an epoch begin above those of the epoch before, which is still in use
 HEAD_START: Final = 1 << 15
