@@ -191,6 +191,10 @@ def ended_pauses(layout: Layout, now_ms: float) -> tuple[str, ...]:
 # -- limits ----------------------------------------------------------------------------------------------------------
 
 
+#: order in which a queue serves its priorities: a more urgent class always first, or more often first
+PRIORITY_MODES: Final = ("strict", "weighted")
+
+
 class QueueLimits(TypedDict, total=False):
     """Limits of a queue, as settings and requests have them. None or 0 = no limit."""
 
@@ -200,7 +204,7 @@ class QueueLimits(TypedDict, total=False):
     morgue_max: int | None
     #: how long its morgue keeps a job, seconds
     morgue_ttl: float | None
-    #: ``strict``: a more urgent class is always served first; ``weighted``: it is served first more often
+    #: one of :data:`PRIORITY_MODES`
     priorities: str
     #: due jobs that have waited longer for more urgent ones, seconds, get a quarter of what is reserved
     starve_after: float | None
@@ -227,7 +231,7 @@ def check_limits(limits: QueueLimits) -> None:
     check_known(limits, LIMITS, "limit")
     for name, value in limits.items():
         if name == "priorities":
-            check_choice(name, value, ("strict", "weighted"))
+            check_choice(name, value, PRIORITY_MODES)
         elif value is not None:
             check_number(name, value, 0, unit="")
 
