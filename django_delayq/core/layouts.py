@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Final, TypeAlias, TypedDict, cast
+from typing import Any, Final, TypeAlias, TypedDict
 
 from .errors import InvalidJob
 from .inputs import check_choice, check_known, check_number
@@ -242,9 +242,9 @@ def limited(layout: Layout, limits: QueueLimits) -> Layout:
     return _with(layout, "limits", {name: value for name, value in merged.items() if value not in (None, 0, "strict")})
 
 
-def limits_in_force(layout: Layout) -> QueueLimits:
-    """Return all limits of a layout."""
-    return cast(QueueLimits, {**NO_LIMITS, **layout.get("limits", {})})
+def limits_in_force(layout: Layout) -> dict[str, Any]:
+    """Return all members of :class:`QueueLimits` for a layout."""
+    return {**NO_LIMITS, **layout.get("limits", {})}
 
 
 # -- policy ----------------------------------------------------------------------------------------------------------
