@@ -20,8 +20,8 @@ from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.outcomes import Settlement, Which, ack, bury, expire, fail, release
 from django_delayq.core.records.frames import generation_of
 from django_delayq.core.redis.connection import Connection
-from django_delayq.testing.broker import MemoryBroker
-from django_delayq.testing.times import Clock
+from django_delayq.testing.clock import Clock
+from django_delayq.testing.redis import MemoryBroker
 from tests.support.core_calls import locate
 
 from .stand import LEASE, T0, Stand
