@@ -274,6 +274,7 @@ class DatabaseTests(DelayQTestCase, TestCase):
 
     @classmethod
     def setUpTestData(cls) -> None:
+        assert isinstance(connections.broker(), MemoryBroker)
         schedule(note, "of the class")
 
     def setUp(self) -> None:
