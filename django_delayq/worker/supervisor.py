@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -164,8 +164,8 @@ class Supervisor:
         self._known_queues: list[Queue] = []
         self._places = [Place(index) for index in range(config.processes)]
         self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
-        #: when the next job is expected in quarantine, and when the last ones were handled. Of later ones a child tells
-        #: that finds them overdue
+        #: when the next job is expected in quarantine, and when the last ones were handled. A child that finds later ones
+        #: overdue reports them
         self._suspects_at, self._suspects_served_at = NEVER, 0.0
         self._signals: Signals | None = None
         self._stop_by: float | None = None
@@ -193,15 +193,16 @@ class Supervisor:
                     now = time.monotonic()
                     self._carry_out_requests()  # first, because a child that is dead by now may have left a request
                     self._reap(now)
-                    if self._is_over():
+                    if not self._is_ending:
+                        self._start_missing(now)
+                        self._serve_quarantine(now)
+                    elif not self._children():
                         break
-                    self._start_missing(now)
-                    self._serve_quarantine(now)
                     self._watch(now)
                     for number in signals.wait(self._next_turn(time.monotonic())):
                         self._handle_signal(number)
             finally:
-                self._kill_all("the supervisor ends", blame=False)
+                self._kill_all("the supervisor ends")
                 self._reap(time.monotonic(), wait=True)
                 self._signals = None
                 join_threads(self._salvages, _SALVAGE_AT_END_SECONDS)
@@ -260,9 +261,6 @@ class Supervisor:
     def _children(self) -> list[Child]:
         return [place.child for place in self._all_places if place.child is not None]
 
-    def _is_over(self) -> bool:
-        return self._is_ending and not self._children()
-
     @property
     def _is_ending(self) -> bool:
         return self._stop_by is not None or self._draining
@@ -280,8 +278,6 @@ class Supervisor:
     # --- starting children
 
     def _start_missing(self, now: float) -> None:
-        if self._is_ending:
-            return
         for place in self._places:
             if place.child is None and place.start_at <= now:
                 self._start(place, now)
@@ -305,8 +301,6 @@ class Supervisor:
 
     def _serve_quarantine(self, now: float) -> None:
         """Make an idle quarantine child check for jobs that are due in quarantine, or start one more child."""
-        if self._is_ending:
-            return
         is_overdue = any(child.board.overdue_at > self._suspects_served_at for child in self._children())
         if not is_overdue and self._suspects_at > now:
             return
@@ -324,43 +318,33 @@ class Supervisor:
     # --- watching children
 
     def _watch(self, now: float) -> None:
+        """Kill children that do not end in time, or that showed no life for most of a lease."""
         if self._stop_by is not None and now >= self._stop_by + _KILL_AFTER_SECONDS:
-            self._kill_all("it did not end within the grace period", blame=False)
+            self._kill_all("it did not end within the grace period")
             return
-        for child, seconds in self._lifeless(now):
-            self._end_lifeless(child, seconds)
-
-    def _lifeless(self, now: float) -> Iterator[tuple[Child, float]]:
-        """Yield each child that showed no life for most of a lease, with the seconds since its last stamp."""
         gap, self._looked_at = now - self._looked_at, now
         if gap > _PAUSE_SECONDS:
             self._believed_from = now + _RECOVERY_SECONDS
         children = self._children() if now >= self._believed_from else []
-        limit = 0.8 * self._broker().lease_ms / 1000 if children else 0.0
+        limit = 0.8 * self._broker().lease_ms / 1000 if children else NEVER
         for child in children:
-            stamped = child.board.stamped
-            if stamped and now - stamped > limit:
-                yield child, now - stamped
+            silent = now - child.board.stamped
+            if child.board.stamped and silent > limit:
+                self._end_lifeless(child, silent)
 
     def _end_lifeless(self, child: Child, seconds: float) -> None:
         """Send SIGABRT, which writes the stacks to stderr; one turn later SIGKILL, which always works."""
         if child.killed:
             child.process.kill()
             return
-        logger.error(
-            "child %s (pid %d) showed no life for %.0f s and is killed", child.name, child.process.pid, seconds
-        )
         child.killed, child.blame = f"it showed no life for {seconds:.0f} s", True
+        logger.error("child %s (pid %d) is killed: %s", child.name, child.process.pid, child.killed)
         child.process.send_signal(signal.SIGABRT)
 
-    def _kill_all(self, why: str, *, blame: bool) -> None:
+    def _kill_all(self, why: str) -> None:
         for child in self._children():
-            self._kill(child, why, blame=blame)
-
-    def _kill(self, child: Child, why: str, *, blame: bool) -> None:
-        if not child.killed:
-            child.killed, child.blame = why, blame
-        child.process.kill()
+            child.killed = child.killed or why
+            child.process.kill()
 
     # --- dead children
 
