@@ -132,11 +132,20 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
         "pulled": frozenset(name for name, entry in entries if entry.kind == "pull"),
         "weights": {name: entry.weight for name, entry in entries},
         "concurrency": {name: entry.concurrency for name, entry in entries if entry.concurrency},
-        "scheduler": shard_order.scheduler(worker.scheduler),
-        "splitter": shard_order.splitter(splitter),
+        "splitter": splitter,
         "timezone": django_settings.TIME_ZONE or "UTC",
     }
     return WorkerConfig(**values)
+
+
+def with_functions(config: WorkerConfig) -> WorkerConfig:
+    """Return the configuration with the functions that it names.
+
+    Raises:
+        Misconfigured: one cannot be loaded.
+    """
+    scheduler, splitter = shard_order.scheduler(config.scheduler), shard_order.splitter(config.splitter)
+    return replace(config, scheduler=scheduler, splitter=splitter)
 
 
 def default_queues(settings: Conf) -> tuple[str, ...]:
@@ -210,7 +219,7 @@ def make_worker(config: WorkerConfig, child_spec: ChildSpec | None = None) -> Wo
     worker = Worker(
         broker,
         registry,
-        config,
+        with_functions(config),
         make_hooks(settings),
         middlewares=make_middlewares(settings),
         duties=bookkeeping.duties(settings, broker, changes, lambda: worker.queues),
@@ -241,29 +250,26 @@ def make_supervisor(config: WorkerConfig, command: Sequence[str], *, reload_on: 
 
     Database connections that were opened at start are closed again, because the supervisor runs no jobs.
     """
+    with_functions(config)
     make_middlewares(conf())
     hooks = make_hooks(conf())  # a wrong path raises one error here, instead of one in every new child
     databases.close_all()
     return Supervisor(command, config, connections.broker, registry, reload_on=reload_on, hooks=hooks)
 
 
-def child_command(name: str, options: Mapping[str, Any], config: WorkerConfig) -> list[str]:
-    """Return the command line of a child.
+def child_command(name: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the command line of a child: that of this process, without system checks.
 
-    It is that of this process, with the chosen queues spelled out and system checks skipped.
+    Only its options for the log count; the rest of its configuration comes with the child specification.
     """
     called = os.path.basename(sys.argv[0] if sys.argv else "")
     if name in sys.argv and called:
         command = list(get_child_arguments())
     else:  # started from code; the child finds its settings through the environment
         command = [sys.executable, "-m", "django", name]
-        for option in ("threads", "grace", "max_jobs", "max_rss", "nodes", "node", "log_format", "verbosity"):
+        for option in ("log_format", "verbosity"):
             if options.get(option) is not None:
                 command += [f"--{option.replace('_', '-')}", str(options[option])]
-        if options.get("dispatcher") is False:
-            command.append("--no-dispatcher")
-    if not config.all_queues:
-        command += ["--queues", ",".join(config.queues)]
     return [*command, "--skip-checks"]
 
 

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from .attempt import NEVER, Attempt
+from .config import WorkerConfig
 
 if TYPE_CHECKING:
     from ..core.job import Job
@@ -173,18 +174,22 @@ class ChildSpec:
     """Child specification: what a supervisor passes to a child process."""
 
     name: str
-    index: int
+    config: WorkerConfig
     board_fd: int
-    slots: int
     parent: int
     #: run the jobs that wait for quarantine, and no others
     quarantine: bool = False
     #: name of this start of the program, the same for all its processes
     program: str = ""
 
+    @property
+    def slots(self) -> int:
+        """Number of jobs that the child runs at the same time."""
+        return 1 if self.quarantine else self.config.threads
+
     def environment(self) -> dict[str, str]:
         """Return the supervisor's environment with this specification added."""
-        return {**os.environ, VARIABLE: json.dumps(asdict(self))}
+        return {**os.environ, VARIABLE: json.dumps(asdict(self), default=sorted)}
 
 
 def child_spec() -> ChildSpec | None:
@@ -195,7 +200,8 @@ def child_spec() -> ChildSpec | None:
     text = os.environ.pop(VARIABLE, None)  # subprocesses of jobs must not inherit it
     if text is None:
         return None
-    return ChildSpec(**json.loads(text))
+    fields = json.loads(text)
+    return ChildSpec(**fields | {"config": WorkerConfig.read(fields["config"])})
 
 
 def adopt(spec: ChildSpec) -> Scoreboard:

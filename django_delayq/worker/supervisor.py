@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import QueueUnavailable
@@ -164,8 +164,8 @@ class Supervisor:
         self._known_queues: list[Queue] = []
         self._places = [Place(index) for index in range(config.processes)]
         self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
-        #: when the next job is expected in quarantine, and when the last ones were handled. A child that finds later ones
-        #: overdue reports them
+        #: when the next job is expected in quarantine, and when the last ones were handled. Later ones are reported by
+        #: a child that finds them overdue
         self._suspects_at, self._suspects_served_at = NEVER, 0.0
         self._signals: Signals | None = None
         self._stop_by: float | None = None
@@ -284,9 +284,9 @@ class Supervisor:
 
     def _start(self, place: Place, now: float) -> bool:
         """Start a child. Return False if the system has no process for it now; the place is tried again soon."""
-        slots = 1 if place.quarantine else self._config.threads
-        name, board = f"{self._base}.{self._started + 1}", Scoreboard.create(slots)
-        spec = ChildSpec(name, place.index, board.fd, slots, os.getpid(), place.quarantine, self._program)
+        name, config = f"{self._base}.{self._started + 1}", replace(self._config, index=place.index)
+        board = Scoreboard.create(1 if place.quarantine else config.threads)
+        spec = ChildSpec(name, config, board.fd, os.getpid(), place.quarantine, self._program)
         try:
             process = subprocess.Popen(self._command, env=spec.environment(), pass_fds=(board.fd,))
         except OSError as error:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import redis
 
 from django_delayq.core import Broker, Job, Registry, Settlement
 from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.child import ENDED, RUNNING, TIMED_OUT, ChildSpec, Scoreboard, Slot
+from django_delayq.worker.child import ENDED, RUNNING, TIMED_OUT, ChildSpec, Scoreboard, Slot, child_spec
 from django_delayq.worker.dead import Death, Ends, Salvage, decide
 from django_delayq.worker.ending import Ending
 from django_delayq.worker.hooks import Hooks
@@ -30,6 +31,7 @@ __all__ = [
     "EXPECTATION",
     "NOW_MS",
     "ROOT",
+    "ChildSpec",
     "Program",
     "Slot",
     "Supervisor",
@@ -42,6 +44,7 @@ __all__ = [
     "orphaned_child",
     "record_of",
     "salvage_of",
+    "sent_to_child",
     "supervisor_of",
     "waiting_supervisor",
 ]
@@ -137,9 +140,15 @@ def expect_suspect(supervisor: Supervisor) -> None:
     supervisor._expect(0.0)
 
 
+def sent_to_child(spec: ChildSpec) -> ChildSpec | None:
+    """Return what a child finds in the environment that its supervisor gives it."""
+    with patch.dict(os.environ, spec.environment()):
+        return child_spec()
+
+
 def orphaned_child(parent: int) -> ChildSpec:
     """Return what a child has from a supervisor whose pid is ``parent``; it is orphaned unless that is its parent."""
-    return ChildSpec(name="w-1", index=0, board_fd=-1, slots=1, parent=parent)
+    return ChildSpec(name="w-1", config=config(), board_fd=-1, parent=parent)
 
 
 #: end of a worker that is a program, from the command on
