@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ..core.errors import QueueUnavailable
 from ..core.redis.faults import Backoff
 from ..core.task import Registry
 from ..core.workers import choices_of
@@ -32,7 +31,7 @@ from .child import (
     reap_adopted,
 )
 from .config import WorkerConfig
-from .dead import SHARD_SECONDS, Death, Ends, Salvage
+from .dead import Death, Ends, Salvage
 from .hooks import Hooks
 from .loop import join_threads
 from .scope import Scope
@@ -40,7 +39,6 @@ from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
-    from ..core.queue import Queue
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +56,11 @@ _LONGEST_BACKOFF: Final = 60.0
 _PAUSE_SECONDS: Final = 2.0
 #: seconds in which children that were stopped too refresh their stamps
 _RECOVERY_SECONDS: Final = 5.0
+_PLANNED_ENDS: Final = {
+    EXIT_RECYCLE: "ended to be replaced",
+    EXIT_STUCK: "ended because a job ignored its time limit",
+    EXIT_DRY: "ended, no job waits for quarantine",
+}
 
 
 @dataclass(slots=True)
@@ -78,12 +81,8 @@ class Child:
         """Return how the child ended, for the log and for the errors of its jobs."""
         if self.killed:
             return f"was killed: {self.killed}"
-        if code == EXIT_RECYCLE:
-            return "ended to be replaced"
-        if code == EXIT_STUCK:
-            return "ended because a job ignored its time limit"
-        if code == EXIT_DRY:
-            return "ended, no job waits for quarantine"
+        if code in _PLANNED_ENDS:
+            return _PLANNED_ENDS[code]
         if code < 0:
             with contextlib.suppress(ValueError):
                 return f"died of signal {-code} ({signal.Signals(-code).name})"
@@ -161,7 +160,6 @@ class Supervisor:
         self._started = 0
         self._ends = Ends(registry, hooks)
         self._salvages: list[threading.Thread] = []
-        self._known_queues: list[Queue] = []
         self._places = [Place(index) for index in range(config.processes)]
         self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
         #: when the next job is expected in quarantine, and when the last ones were handled. Later ones are reported by
@@ -365,7 +363,7 @@ class Supervisor:
     def _handle_death(self, place: Place, child: Child, code: int, now: float) -> None:
         board, why = child.board, child.cause(code)
         planned = board.leaving or (bool(child.killed) and not child.blame)
-        expected = planned and (code in (0, EXIT_RECYCLE, EXIT_STUCK, EXIT_DRY) or self._stop_by is not None)
+        expected = planned and (code == 0 or code in _PLANNED_ENDS or self._stop_by is not None)
         # Stopped while it still imported the project: it had no handler yet to stop gracefully.
         expected = expected or (child.stop_sent and code == -signal.SIGTERM)
         logger.log(logging.INFO if expected else logging.WARNING, "child %s %s", child.name, why)
@@ -389,7 +387,9 @@ class Supervisor:
         while True:
             try:
                 broker = self._broker()
-                salvage.run(broker, self._queues(broker))
+                scope = Scope(broker, self._config)
+                scope.refresh(choices_of(broker, self._program))
+                salvage.run(broker, scope.queues)
                 broker.forget(name)
                 broker.tally.flush()
                 return
@@ -398,18 +398,6 @@ class Supervisor:
                     logger.warning("jobs of child %s are left to the reaper: %s", name, error)
                     return
                 time.sleep(pause.next())
-
-    def _queues(self, broker: Broker) -> list[Queue]:
-        """Return the queues of the children; those of the last time if the registry of a cluster cannot be reached."""
-        try:
-            scope = Scope(broker, self._config)
-            with broker.connection.limited(SHARD_SECONDS):
-                scope.refresh(choices_of(broker, self._program))
-            self._known_queues = scope.queues
-        except QueueUnavailable:
-            if not (self._known_queues and broker.connection.cluster):
-                raise
-        return self._known_queues
 
     def _expect(self, seconds: float) -> None:
         """Expect a job in quarantine that is due so many seconds from now."""
