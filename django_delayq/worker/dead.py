@@ -246,7 +246,7 @@ class Salvage:
 
 # --- leases that ran out
 
-#: shard and end of a job whose lease ran out
+#: queue and end of a job whose lease ran out
 _Lost: TypeAlias = tuple["Queue", Settlement]
 
 
