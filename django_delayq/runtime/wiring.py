@@ -144,7 +144,7 @@ def with_functions(config: WorkerConfig) -> WorkerConfig:
     Raises:
         Misconfigured: one cannot be loaded.
     """
-    scheduler, splitter = shard_order.scheduler(config.scheduler), shard_order.splitter(config.splitter)
+    scheduler, splitter = shard_order.scheduler(str(config.scheduler)), shard_order.splitter(str(config.splitter))
     return replace(config, scheduler=scheduler, splitter=splitter)
 
 
