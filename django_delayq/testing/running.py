@@ -173,7 +173,7 @@ class Runner:
         return sorted(due, key=itemgetter(0)), moments
 
     def _settle_expired(self, queue: Queue, number: int) -> None:
-        for job in queue.expired(number):
+        for job in queue.take_over(queue.expired(number), "dispatcher"):
             task = registry.get(job.task)
             settlement = crash.lost(job, policy_of(task, job))
             self._execution().notifier.ended_elsewhere(queue, task, settlement)
