@@ -18,7 +18,7 @@ from ..core.inputs import check_int, check_known, check_number, check_task_name,
 from ..core.job import PRIORITIES
 from ..core.options import TASK_OPTIONS, TaskOptions
 from ..scheduling.decorators import task_name
-from ..settings.section import Section, check_mapping, key
+from ..settings.sections import Section, check_mapping, key
 from .compat import AnyTask, InvalidTask, Task
 
 logger: Final = logging.getLogger("django_delayq.tasks")

@@ -17,8 +17,7 @@ from ..core.queue import Queue
 from ..core.task import registry
 from ..core.times import datetime_of
 from ..runtime import wiring
-from ..settings import context_links
-from ..settings.conf import Conf, conf
+from ..settings.conf import Conf, conf, context_variables, restore_context
 from ..worker import crash, unbegun
 from ..worker.attempt import Attempt, trusted
 from ..worker.batch import Batcher
@@ -226,10 +225,10 @@ class Runner:
 
     @staticmethod
     def _hooks(settings: Conf) -> Hooks:
-        links, guard = context_links.links(settings), Guard()
+        links, guard = context_variables(settings), Guard()
 
         def before_job(job: Job) -> None:
-            context_links.restore(job, links)
+            restore_context(job, links)
             guard.enter()
 
         hooks = wiring.make_hooks(settings)
