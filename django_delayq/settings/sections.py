@@ -1,6 +1,6 @@
 """The ``DELAYQ`` setting: one table of all keys, by section, each with its default, its check and its meaning.
 
-``docs/reference/settings.md`` has the same table for readers; a test compares the two.
+The tables in ``docs/reference/settings.md`` are rendered from it (``tests/packaging/settings_tables.py``).
 """
 
 from __future__ import annotations
@@ -226,10 +226,10 @@ class QueueConf(Section):
     kind: str = key("python", check_choice, ("python", "pull"))
     #: how often workers visit it, relative to a queue of weight 1
     weight: float = key(1.0, check_number, 0.001, unit="")
-    #: most jobs of the queue that are held at the same time: an int over all workers and consumers, or {"total": …,
-    #: "local": …} with a limit for each worker process; None = no limit
+    #: most jobs of the queue that are held at the same time: an int over all workers and consumers, or
+    #: ``{"total": …, "local": …}`` with a limit for each worker process; None = no limit
     concurrency: Concurrency | None = key(None, check_concurrency)
-    #: maximum number of live jobs; further ones are refused with QueueFull. None = no limit
+    #: maximum number of live jobs; further ones are refused with ``QueueFull``. None = no limit
     max_length: int | None = key(None, check_int, 1)
     #: maximum number of jobs in its morgue, the oldest are removed first; None = no limit
     morgue_max: int | None = key(None, check_int, 1)
@@ -263,7 +263,7 @@ class WorkerConf(Section):
     threads: int = key(5, check_int, 1, 1024)
     #: queues to serve; None = every queue of kind "python"
     queues: tuple[str, ...] | None = key(None, list_of(_queue_name))
-    #: seconds that running jobs get to finish after SIGTERM
+    #: seconds that running jobs get to finish after ``SIGTERM``
     grace: float = key(25.0, check_number, 0)
     #: a process is replaced after this many jobs; None = never
     max_jobs: int | None = key(None, check_int, 1)
@@ -273,7 +273,7 @@ class WorkerConf(Section):
     dispatcher: bool = key(True, check_flag)
     #: milliseconds of measured work that a process may hold beyond its free threads
     prefetch_ms: float = key(50.0, check_number, 0, unit="milliseconds")
-    #: seconds between two renewals of the leases; at least three of them must fit into LEASE
+    #: seconds between two renewals of the leases; at least three of them must fit into ``LEASE``
     heartbeat: float = key(5.0, check_number, 0.01)
     #: order of several queues with due work: "weighted", "seq" (in turn), "lag" (longest overdue) or the dotted path of
     #: a function, a callable object or its class
@@ -284,7 +284,7 @@ class WorkerConf(Section):
     nodes: int = key(1, check_int, 1)
     #: splitter "by_node": number of this machine, counted from 0
     node: int = key(0, check_int, 0)
-    #: seconds that a database connection is kept between jobs; None = leave Django's CONN_MAX_AGE alone
+    #: seconds that a database connection is kept between jobs; None = leave Django's ``CONN_MAX_AGE`` alone
     conn_max_age: float | None = key(60.0, check_number, 0, optional=True)
     #: check a kept database connection before its first use by a job
     conn_health_checks: bool = key(True, check_flag)
@@ -304,7 +304,8 @@ class EventsConf(Section):
 class MirrorConf(Section):
     """``DELAYQ["MIRROR"]``: the tables of failed jobs and of the morgue, whose secrets are masked (see masking)."""
 
-    #: copy failed jobs and the morgue into the tables; None = if ``django.contrib.admin`` is installed
+    #: copy failed jobs and the morgue into the tables; None = if ``django.contrib.admin`` is installed. Without copies
+    #: the pages of both are empty and say so; commands and the HTTP API work as before
     enabled: bool | None = key(None, check_flag)
     #: days after which a row is removed, counted from the failure or burial; None = as long as Redis has the job
     keep_days: float | None = key(None, check_number, 0.001, unit="days")
@@ -339,12 +340,11 @@ class AdminConf(Section):
 
     #: register them with the default site; False = the project calls ``django_delayq.admin.register(site)``
     register: bool = key(True, check_flag)
-    #: words in names of arguments, payload fields and options whose values are masked for all users (see masking)
+    #: words in names of arguments, payload fields and options whose values are masked, on pages, in responses, logs and
+    #: command output
     sensitive: tuple[str, ...] = key(SENSITIVE, _texts)
     #: actions on more jobs than this are run by a worker
     bulk_threshold: int = key(500, check_int, 0, 10_000)
-    #: lists stop counting at this number
-    count_cap: int = key(10_000, check_int, 100)
     #: seconds after its due time from which a waiting job is shown as late
     late_after: float = key(60.0, check_number, 0)
 
@@ -359,14 +359,6 @@ class OutboxConf(Section):
     budget: float = key(0.2, check_number, 0.01, 1)
     #: databases whose outbox is processed; the same in every process of the deployment
     databases: tuple[str, ...] = key(("default",), _databases)
-    #: number of rows that are claimed, sent or looked up together
-    batch: int = key(500, check_int, 1, 10_000)
-    #: consecutive errors of one row after which it is refused and waits for an operator
-    max_tries: int = key(10, check_int, 1, 1_000_000)
-    #: seconds after which a job that was sent, but is unknown to Redis, counts as lost and is sent again
-    resubmit_after: float = key(60.0, check_number, 0.1)
-    #: seconds between two checks that Redis still has a job that was sent
-    recheck_every: float = key(600.0, check_number, 1)
     #: days that a refused row is kept
     keep_days: float = key(30.0, check_number, 0, unit="days")
 
@@ -386,15 +378,13 @@ class ApiConf(Section):
     #: dotted paths of Django REST framework's authentication classes; None = tokens, if ``rest_framework.authtoken`` is
     #: installed, and sessions
     authentication: tuple[str, ...] | None = key(None, _dotted_paths)
-    #: dotted path of ``allow(request, action, queue) -> bool``, called after the permission checks; ``queue`` is "" for
-    #: requests that concern no queue
+    #: dotted path of ``allow(request, action, queue) -> bool``, called after the permission checks; ``queue`` is ``""``
+    #: for requests that concern no queue
     allow: str | None = key(None, check_dotted_path)
     #: action (view, produce, consume, operate, admin) → rate for each user, like "1000/min"
     throttle: Mapping[str, str] = key({}, dict_of(_action, _rate, '{"produce": "1000/min"}'))
     #: bytes of the largest request body
     max_body: int = key(4 * 1024 * 1024, check_int, 1024, 1 << 30)
-    #: maximum nesting depth of a request's JSON
-    max_depth: int = key(64, check_int, 8, 200)
     #: maximum number of jobs that one request may produce or refer to
     max_jobs: int = key(1000, check_int, 1, 10_000)
     #: longest wait of a reserve, in seconds

@@ -31,8 +31,8 @@ NOW_MS = 1.7e12
 
 
 def forget_settings() -> None:
-    """Act as a thread that changes the settings in a test, up to the first receiver of the signal."""
-    conf._forget(setting="DELAYQ")
+    """Act as a thread that changes the settings in a test: the receiver of the signal forgets them."""
+    conf._conf = None
 
 
 # -- what the process shares -----------------------------------------------------------------------------------------
