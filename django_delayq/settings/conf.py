@@ -12,7 +12,6 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import fields
 from typing import Any, Final
 
 from django.apps import apps
@@ -23,8 +22,8 @@ from django.utils.module_loading import import_string
 
 from ..core import codec
 from ..core.codec import ValueType
-from ..core.errors import InvalidJob, Misconfigured
-from ..core.inputs import check_known, short
+from ..core.errors import Misconfigured
+from ..core.inputs import short
 from ..core.job import Job
 from ..masking import Mask
 from .sections import EMBEDDED as EMBEDDED
@@ -44,14 +43,7 @@ def load(raw: object) -> Conf:
     Raises:
         Misconfigured: unknown key (with a suggestion) or a wrong value; the message gives the path of the key.
     """
-    if not isinstance(raw, Mapping):
-        raise Misconfigured(f"{SETTING} must be a dict, got {short(raw)}")
-    names = {one.name.upper(): one.name for one in fields(Conf)}
-    try:
-        check_known(raw, names)
-    except InvalidJob as error:
-        raise Misconfigured(f"{SETTING}: {error}") from None
-    return Conf(**{names[name]: value for name, value in raw.items()})
+    return Conf.read(SETTING, raw)
 
 
 _conf: Conf | None = None

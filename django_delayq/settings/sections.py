@@ -57,23 +57,14 @@ def key(default: Any, check: Callable[..., object], *args: object, optional: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Base of all sections: checks every field that :func:`key` declares."""
-
-    def __post_init__(self) -> None:
-        try:
-            for one in fields(self):
-                checked = one.metadata[_CHECK](self.label(one.name), getattr(self, one.name))
-                object.__setattr__(self, one.name, checked)
-            self.check_together()
-        except InvalidJob as error:
-            raise Misconfigured(str(error)) from None
+    """Base of all sections: a frozen dataclass whose fields :func:`key` declares. Made of a dict by :meth:`read`."""
 
     def check_together(self) -> None:
-        """Check the fields that depend on each other; raise InvalidJob or Misconfigured."""
+        """Check the fields that depend on each other; raise InvalidJob."""
 
     @classmethod
-    def label(cls, name: str) -> str:
-        """Return the name of a field as messages show it."""
+    def spelled(cls, name: str) -> str:
+        """Return the key in the dict for a field."""
         return name
 
     @classmethod
@@ -86,15 +77,21 @@ class Section:
         Raises:
             Misconfigured: no dict, an unknown key (with a suggestion), or a wrong value.
         """
-        if isinstance(value, cls):
-            return value
         if not isinstance(value, Mapping):
             raise Misconfigured(f"{path} must be a dict, got {short(value)}")
+        rows = {cls.spelled(row.name): row for row in fields(cls)}
+        where = f"{path}: "
         try:
-            check_known(value, [one.name for one in fields(cls)])
-            return cls(**value)
-        except (InvalidJob, Misconfigured) as error:
-            raise Misconfigured(f"{path}: {error}") from None
+            check_known(value, rows)
+            where = ""  # checks of values name the whole path
+            made = cls(
+                **{rows[name].name: rows[name].metadata[_CHECK](f"{path}[{name!r}]", value[name]) for name in value}
+            )
+            where = f"{path}: "
+            made.check_together()
+        except InvalidJob as error:
+            raise Misconfigured(f"{where}{error}") from None
+        return made
 
 
 def part(cls: type[Section]) -> Any:
@@ -485,15 +482,15 @@ class Conf(Section):
     allow_far: bool = key(False, check_flag)
 
     @classmethod
-    def label(cls, name: str) -> str:
-        """Return the path of a setting."""
-        return f"{SETTING}[{name.upper()!r}]"
+    def spelled(cls, name: str) -> str:
+        """Return the key in upper case."""
+        return name.upper()
 
     def check_together(self) -> None:
         """Refuse a heartbeat that is too slow for the lease."""
         if self.worker.heartbeat * 3 > self.lease:
             raise InvalidJob(
-                f"{SETTING}: three heartbeats of {self.worker.heartbeat:g} s do not fit into a LEASE of "
+                f"three heartbeats of {self.worker.heartbeat:g} s do not fit into a LEASE of "
                 f"{self.lease:g} s, so one late heartbeat would lose jobs. Raise LEASE or lower WORKER['heartbeat']"
             )
 
