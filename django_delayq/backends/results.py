@@ -237,6 +237,7 @@ def find(ident: object) -> AnyResult:
 
 
 def _find_job(broker: DjangoBroker, ident: str, record: Record | None) -> JobView | None:
+    """Return the job; without a record, which names its queue, all queues are asked."""
     queues = [record.request["queue"]] if record is not None else [queue.name for queue in broker.queues()]
     for queue in queues:
         view = broker.inspector.get(queue, ident)
@@ -247,6 +248,7 @@ def _find_job(broker: DjangoBroker, ident: str, record: Record | None) -> JobVie
 
 
 def _of_job(ident: str, record: Record | None, view: JobView) -> AnyResult:
+    """Return the result of a job that has no final record."""
     job = view.job
     request = record.request if record is not None else request_of(job)
     if view.state == "morgue":
@@ -278,6 +280,7 @@ def _of_row(ident: str, record: Record | None) -> AnyResult:
 
 
 def _find_row(ident: str) -> OutboxJob | None:
+    """Return the row that keeps a durable job until it is done."""
     for alias in durability.outboxes("python"):
         if row := rows.table(alias).filter(job_id=ident).order_by("-pk").first():
             return row
