@@ -204,7 +204,7 @@ def for_those_who_ask(broker: Broker) -> None:
     records = Results(broker)
     for ident in ("a", "b", "c", "d", "e"):
         records.write(ident, "create", 60_000, {"head": "{}"})
-        assert records.read(ident) == ResultRecord("{}")
+        assert records.read(ident) == ResultRecord("{}", workers=[], errors=[])
 
 
 def for_bulk_writes(broker: Broker) -> None:
