@@ -22,10 +22,9 @@ class DelayQConfig(AppConfig):
         """Register checks and the types that jobs may carry, and import the task modules of all installed apps."""
         from . import checks  # noqa: F401  # registers itself
         from .runtime import tasks_setting
-        from .settings import codec_types
-        from .settings.conf import conf_or_defaults
+        from .settings.conf import conf_or_defaults, install_codec_quietly
 
-        codec_types.install_quietly()
+        install_codec_quietly()
         from .repair import orders  # noqa: F401  # registers the task that runs admin orders
 
         tasks_setting.prepare(autodiscover(conf_or_defaults().tasks_module))

@@ -68,6 +68,7 @@ STAGES = {
         "world",
     },
     "worker": set(),
+    "tasks_backend": {"stage"},
 }
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import MISSING, Field, fields
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import pytest
 from django.apps import apps
 from django.core.management import get_commands
 from django.dispatch import Signal
@@ -19,18 +17,11 @@ from django_delayq import signals
 from django_delayq.core.events import COLUMNS
 from django_delayq.core.outcomes import AttemptOutcome
 from django_delayq.core.redis.config import CHECKS, RedisConfig
-from django_delayq.settings import conf, sections
+from django_delayq.settings import conf
+from tests.packaging import settings_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "django_delayq"
-SECTIONS = {
-    "QUEUES": sections.QueueConf,
-    **{
-        name.removesuffix("Conf").upper(): section
-        for name, section in vars(sections).items()
-        if name.endswith("Conf") and name != "QueueConf"
-    },
-}
 #: how the forms of ``REDIS`` name what a RedisConfig has under other names
 OF_ADDRESS = {"host", "port", "path", "sentinels", "sentinel_master", "cluster_nodes"}
 
@@ -54,26 +45,15 @@ def part(name: str, heading: str) -> str:
     return page(name).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
-def default_of(field: Field[Any]) -> Any:
-    return field.default if field.default is not MISSING else field.default_factory()  # type: ignore[misc]
-
-
 def test_every_setting_is_described() -> None:
     listed = [name for cells in rows(page("settings").partition("\n## ")[0]) for name in names(cells[0])]
 
     assert sorted(listed) == sorted(field.name.upper() for field in fields(conf.Conf))
 
 
-@pytest.mark.parametrize("name", sorted(SECTIONS))
-def test_every_key_of_a_section_is_described_with_its_default(name: str) -> None:
-    described = {names(cells[0])[0]: cells[1] for cells in rows(part("settings", name))}
-    defaults = {field.name: default_of(field) for field in fields(SECTIONS[name])}
-
-    assert list(described) == list(defaults)
-    for key, default in defaults.items():
-        if key != "sensitive":  # a list of words, the first ones are named
-            found = ast.literal_eval(described[key].strip("`"))
-            assert (tuple(found) if isinstance(found, list) else found) == default, key
+def test_the_tables_of_sections_are_those_of_the_code() -> None:
+    assert settings_tables.page() == page("settings"), "python -m tests.packaging.settings_tables --write"
+    assert {name for name in settings_tables.sections() if f"\n## {name}\n" not in page("settings")} == set()
 
 
 def test_every_option_of_redis_is_described() -> None:

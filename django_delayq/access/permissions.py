@@ -11,8 +11,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.throttling import ScopedRateThrottle
 
-from ..settings.conf import SETTING, conf
-from ..settings.loading import load_function
+from ..settings.conf import SETTING, conf, load_function
 
 logger: Final = logging.getLogger("django_delayq.api")
 

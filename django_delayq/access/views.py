@@ -13,8 +13,7 @@ from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
-from ..settings.conf import SETTING, conf
-from ..settings.loading import load
+from ..settings.conf import SETTING, conf, load_object
 from . import problems
 from .exempt import outside_transactions
 from .permissions import ActionThrottle, MayDo
@@ -77,4 +76,4 @@ def authentication_classes() -> list[type[BaseAuthentication]]:
             *(token if apps.is_installed("rest_framework.authtoken") else ()),
             "rest_framework.authentication.SessionAuthentication",
         )
-    return [load(f"{SETTING}['API']['authentication']", path) for path in paths]
+    return [load_object(f"{SETTING}['API']['authentication']", path) for path in paths]

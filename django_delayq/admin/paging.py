@@ -10,12 +10,13 @@ from django.db.models import QuerySet
 from django.utils.text import capfirst
 
 from ..models.keyset import Keyset
-from ..settings.conf import conf
 from .formatting import grouped
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
+#: lists stop counting at this number
+COUNT_CAP: Final = 10_000
 #: query parameters: the page that follows this row, or precedes it
 AFTER: Final = "after"
 BEFORE: Final = "before"
@@ -38,9 +39,8 @@ class CappedCount(int):
 
 
 def capped_count(rows: QuerySet[Any]) -> CappedCount:
-    """Return the number of rows up to the configured cap, without a COUNT over a whole large table."""
-    cap = conf().admin.count_cap
-    return CappedCount.of(rows.order_by().values("pk")[: cap + 1].count(), cap)
+    """Return the number of rows up to :data:`COUNT_CAP`, without a COUNT over a whole large table."""
+    return CappedCount.of(rows.order_by().values("pk")[: COUNT_CAP + 1].count(), COUNT_CAP)
 
 
 class KeysetChangeList(ChangeList):

@@ -23,7 +23,7 @@ from ..scheduling.middleware import Chain, Scheduling, chain
 from ..scheduling.plans import Plan, job_rules, plan_of
 from ..scheduling.sending import Prepared
 from ..scheduling.targets import find_task
-from ..settings import context_links
+from ..settings.conf import collect_context
 from .entry_errors import (
     MOST_ERRORS,
     PULL_ONLY,
@@ -58,7 +58,7 @@ class Reader:
         self._tasks: dict[str, _TaskJobs] = {}
         self._many = many
         next_block = random_blocks().__next__ if many else random_block
-        self._raw = RawJobBuilder(RAW_TASK, job_rules(), context_links.collect(), next_block)
+        self._raw = RawJobBuilder(RAW_TASK, job_rules(), collect_context(), next_block)
         self._middlewares = None if self._pull else chain()
 
     def one(self, entry: Any, send: Callable[[Prepared], object]) -> JobHandle:

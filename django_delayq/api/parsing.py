@@ -24,13 +24,15 @@ from ..settings.conf import conf
 
 #: most seconds that a request waits for room in a full queue, well below the timeouts of clients
 LONGEST_WAIT: Final = 20
+#: maximum nesting depth of a request's JSON
+MAX_DEPTH: Final = 64
 #: maximum digits of an integer: parsing larger ones takes time quadratic in their length
 _DIGITS: Final = 40
 _CHARSETS: Final = ("utf-8", "utf8", "us-ascii", "ascii")
 
 
 class LimitedJSONParser(BaseParser):
-    """Parser for bodies of at most ``API["max_body"]`` bytes, nested at most ``API["max_depth"]`` deep.
+    """Parser for bodies of at most ``API["max_body"]`` bytes, nested at most :data:`MAX_DEPTH` deep.
 
     The raw bytes are kept in ``request.delayq_raw``, which the idempotency check compares.
     """
@@ -47,15 +49,14 @@ class LimitedJSONParser(BaseParser):
             ParseError: not JSON.
             UnsupportedMediaType: another charset.
         """
-        limits = conf().api
         _check_charset(media_type or "")
-        raw = _read(stream, limits.max_body)
+        raw = _read(stream, conf().api.max_body)
         if parser_context is not None:
             request = parser_context["request"]
             if len(raw) < int(request.META.get("CONTENT_LENGTH") or 0):
                 raise ParseError("the body ended early; send all of it")
             request.delayq_raw = raw
-        return loads(raw, limits.max_depth)
+        return loads(raw)
 
 
 def check_head(request: Request) -> None:
@@ -88,7 +89,7 @@ def check_head(request: Request) -> None:
         raise UnsupportedMediaType(kind, f"the body is sent as {short(kind)}; send JSON, as application/json")
 
 
-def loads(raw: bytes, max_depth: int) -> Any:
+def loads(raw: bytes, max_depth: int = MAX_DEPTH) -> Any:
     """Return the value of a JSON body.
 
     Raises:

@@ -5,12 +5,6 @@ Uses ``django.tasks`` from Django 6.0 on, and its backport ``django-tasks`` befo
 imports it only if the setting ``TASKS`` names it.
 """
 
-from __future__ import annotations
-
-from . import listening
 from .backend import DelayQBackend
-from .task import DelayQTask
 
-__all__ = ["DelayQBackend", "DelayQTask"]
-
-listening.connect()
+__all__ = ["DelayQBackend"]

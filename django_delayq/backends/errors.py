@@ -5,9 +5,9 @@ Their docstrings describe the cause.
 
 from __future__ import annotations
 
-from ..core.errors import Crashed, DelayQError
+from ..core.errors import Crashed, DelayQError, JobTimeout
 
-__all__ = ["Crashed", "Gone", "ResultTooLarge", "UnknownTask"]
+__all__ = ["Crashed", "Gone", "JobTimeout", "ResultTooLarge", "UnknownTask"]
 
 
 class UnknownTask(DelayQError):

@@ -1,28 +1,44 @@
-"""Registration of Django's Tasks as tasks of the queue: the names that jobs store, and the functions for workers."""
+"""Registration of Django's Tasks as tasks of the queue: the names that jobs store, and their options from ``TASKS``."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from inspect import iscoroutinefunction
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django.apps import apps
+from django.db import connections as databases
 
 from ..core import task as core
-from ..core.errors import Misconfigured
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import check_int, check_known, check_number, check_task_name, plain_seconds, short, suggest
 from ..core.job import PRIORITIES
+from ..core.options import TASK_OPTIONS, TaskOptions
 from ..scheduling.decorators import task_name
-from .compat import InvalidTask, Task
-from .options import build
-from .task import AnyTask
+from ..settings.sections import Section, check_mapping, key
+from .compat import AnyTask, InvalidTask, Task
 
 logger: Final = logging.getLogger("django_delayq.tasks")
 
+#: number of attempts at a task of Django's framework, unless configured
+MAX_ATTEMPTS: Final = 1
+DAY: Final = 86_400.0
+#: Set by the framework; of merged and recurring tasks; of ids, because each enqueue() has one of its own; and early
+#: acks, which leave no record by which a lost attempt could be detected.
+_UNAVAILABLE: Final = {"queue", "priority", "merge", "every", "cron", "id", "on_conflict", "due_policy", "ack"}
+#: options of one task; ``name`` is the name that jobs store, by default "app_label.function"
+AVAILABLE: Final = (
+    "name",
+    *(
+        name
+        for name, row in TASK_OPTIONS.items()
+        if name not in _UNAVAILABLE and row.kind not in ("merged", "recurring", "cron")
+    ),
+)
+_EXAMPLE: Final = '{"max_attempts": 5}'
 _LOWEST: Final = -100
 _HIGHEST: Final = 100
 _lock: Final = threading.RLock()
@@ -31,19 +47,76 @@ _known: Final[dict[Callable[..., Any], FrameworkTask]] = {}
 _deferred: Final[list[AnyTask]] = []
 
 
-class FrameworkTask(core.Task):
-    """Registered task whose function was decorated with the framework's ``@task``. Listens to its own attempts.
+# -- options -----------------------------------------------------------------------------------------------------------
 
-    Attributes:
-        task: the framework's Task, as it was decorated.
-        given: the options that it was built from.
+
+def _ttl(name: str, value: object) -> float:
+    return check_number(name, plain_seconds(value), 60, 3650 * DAY)
+
+
+def _using_db(name: str, value: object) -> str:
+    if value in list(databases):
+        return str(value)
+    raise InvalidJob(f"{name} is {short(value)}, which is not an alias in DATABASES.{suggest(str(value), databases)}")
+
+
+def _defaults(name: str, value: object) -> Mapping[str, Any]:
+    options = check_mapping(name, value, _EXAMPLE)
+    for option in options:
+        if option == "name" or (option in AVAILABLE and TASK_OPTIONS[option].project == "none"):
+            raise InvalidJob(f"{name}: {option!r} belongs to one task; put it into OPTIONS['tasks']")
+    _build(options, name)
+    return options
+
+
+def _tasks(name: str, value: object) -> Mapping[str, Any]:
+    tasks = check_mapping(name, value, f'{{"shop.send_receipt": {_EXAMPLE}}}')
+    for task, options in tasks.items():
+        where = f"{name}[{task!r}]"
+        _build(check_mapping(where, options, _EXAMPLE), where)
+    return tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendOptions(Section):
+    """Validated ``TASKS[alias]["OPTIONS"]``."""
+
+    #: seconds that a result is kept after its end (a ``timedelta`` or a number)
+    result_ttl: float = key(7 * DAY, _ttl)
+    #: largest encoded return value, in bytes
+    max_result_bytes: int = key(1024 * 1024, check_int, 1, 64 * 1024 * 1024)
+    #: alias of the database whose transactions ``enqueue()`` waits for; None = the default one
+    using_db: str | None = key(None, _using_db)
+    #: options of every task of this backend
+    defaults: Mapping[str, Any] = key({}, _defaults)
+    #: options of single tasks, by registered name ("app_label.function") or by module path
+    tasks: Mapping[str, Mapping[str, Any]] = key({}, _tasks)
+
+    def of(self, *names: str) -> dict[str, Any]:
+        """Return the options of the task that has any of these names: its own override the defaults."""
+        own = next((self.tasks[name] for name in names if name in self.tasks), {})
+        return {**self.defaults, **own}
+
+
+def _build(given: Mapping[str, Any], what: str, **placed: Any) -> TaskOptions:
+    """Return the options of one task.
+
+    Args:
+        given: values by names of :data:`AVAILABLE`.
+        what: the task, for error messages.
+        placed: queue and priority, which the framework sets.
+
+    Raises:
+        Misconfigured: an unknown or invalid option, with a suggestion; the message begins with ``what``.
     """
-
-    def __init__(self, task: AnyTask, name: str, options: core.TaskOptions, given: Mapping[str, Any]) -> None:
-        self.task = task
-        self.given = given
-        self.listener = _event_handler(self)
-        super().__init__(_worker_function(self), name=name, options=options)
+    try:
+        check_known(given, AVAILABLE, "option")
+        if given.get("name") is not None:
+            check_task_name(given["name"])
+    except InvalidJob as error:
+        raise Misconfigured(f"{what}: {error}") from None
+    own = {name: value for name, value in given.items() if name != "name"}
+    return TaskOptions.build({"max_attempts": MAX_ATTEMPTS, **own, **placed}, what=what)
 
 
 def priority_class(priority: float) -> int:
@@ -51,13 +124,32 @@ def priority_class(priority: float) -> int:
     return round((_HIGHEST - priority) * (PRIORITIES - 1) / (_HIGHEST - _LOWEST))
 
 
-def register(task: AnyTask, options_of: Callable[..., dict[str, Any]]) -> FrameworkTask | None:
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+class FrameworkTask(core.Task):
+    """Registered task whose function was decorated with the framework's ``@task``. Listens to its own attempts.
+
+    A receiver of the signals of all attempts would cost every other job of the worker as much as it costs the Tasks.
+
+    Attributes:
+        task: the framework's Task, as it was decorated.
+        given: the options that it was built from.
+    """
+
+    def __init__(self, task: AnyTask, name: str, options: TaskOptions, given: Mapping[str, Any]) -> None:
+        from . import attempts  # loads the worker's part, which needs this module
+
+        self.task = task
+        self.given = given
+        self.listener = attempts.listener_of(self)
+        super().__init__(attempts.worker_function(self), name=name, options=options)
+
+
+def register(task: AnyTask, options: BackendOptions) -> FrameworkTask | None:
     """Return the registered task of this Task's function.
 
     It is created if there is none, or if the options of its own backend have changed.
-
-    Args:
-        options_of: returns the options in the settings for the task of these names.
 
     Returns:
         None while Django's apps are loading: the name begins with the app's label, which is unknown until then.
@@ -69,19 +161,19 @@ def register(task: AnyTask, options_of: Callable[..., dict[str, Any]]) -> Framew
     if not apps.apps_ready:
         _deferred.append(task)
         return None
-    what = f"@task {task.module_path}"
     with _lock:
         earlier = _known.get(task.func)
         if earlier is not None and earlier.task.backend != task.backend:
             return earlier  # a worker has one policy for a task: that of the backend it was made for, not of using()
         try:
             by_default = task_name(task.func)
-            given = {**options_of(by_default, task.module_path), **getattr(task, "options", {})}
+            given = options.of(by_default, task.module_path)
             if earlier is not None and earlier.given == given:
                 return earlier
             first = earlier.task if earlier is not None else task
-            options = build(given, what, queue=first.queue_name, priority=priority_class(first.priority))
-            registered = FrameworkTask(first, given.get("name") or by_default, options, given)
+            placed = {"queue": first.queue_name, "priority": priority_class(first.priority)}
+            built = _build(given, f"@task {task.module_path}", **placed)
+            registered = FrameworkTask(first, given.get("name") or by_default, built, given)
             if earlier is not None and earlier.name != registered.name:
                 core.registry.remove(earlier)
             core.registry.add(registered)  # one step if the name is the same, because a worker may look it up now
@@ -103,13 +195,10 @@ def known_names() -> set[str]:
     return {name for one in tasks for name in (one.name, task_name(one.task.func), one.task.module_path)}
 
 
-def adopt(modules: Iterable[str], options_of: Callable[[AnyTask], Callable[..., dict[str, Any]]]) -> None:
+def adopt(modules: Iterable[str], options_of: Callable[[AnyTask], BackendOptions]) -> None:
     """Register Tasks that could not be registered before: those decorated early, and those of other backends.
 
     ``using(backend=…)`` may send any Task of these modules here, and then a worker needs it.
-
-    Args:
-        options_of: returns, for a Task, the function that gives its options in the settings.
     """
     while _deferred:
         task = _deferred.pop(0)  # the decorated one is first, before those of using()
@@ -121,32 +210,3 @@ def adopt(modules: Iterable[str], options_of: Callable[[AnyTask], Callable[..., 
                     register(value, options_of(value))
                 except InvalidTask as error:
                     logger.warning("%s cannot be run by django_delayq: %s", value.module_path, error)
-
-
-def _event_handler(registered: FrameworkTask) -> Callable[..., None]:
-    from . import listening
-
-    return functools.partial(listening.handle_event, registered)
-
-
-def _worker_function(registered: FrameworkTask) -> Callable[..., Any]:
-    """Return the function that a worker calls: it adds the context argument and checks the return value."""
-    from . import attempts
-
-    func, takes_context = registered.task.func, registered.task.takes_context
-
-    def perform(*args: Any, **kwargs: Any) -> Any:
-        attempt = attempts.current(registered)
-        return attempt.check_value(func(*attempt.context_args(takes_context), *args, **kwargs))
-
-    async def aperform(*args: Any, **kwargs: Any) -> Any:
-        attempt = attempts.current(registered)
-        return attempt.check_value(await func(*attempt.context_args(takes_context), *args, **kwargs))
-
-    function: Callable[..., Any] = aperform if iscoroutinefunction(func) else perform
-    functools.update_wrapper(function, func)
-    signature = inspect.signature(func)
-    # Callers pass the arguments without the context.
-    parameters = list(signature.parameters.values())[1 if takes_context else 0 :]
-    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return function

@@ -20,9 +20,7 @@ from ..core.inputs import suggest
 from ..core.task import registry
 from ..outbox.durability import declared
 from ..runtime import tasks_setting
-from ..settings import codec_types, context_links
-from ..settings.conf import SETTING, Conf, conf
-from ..settings.loading import load_function, load_plain_function
+from ..settings.conf import SETTING, Conf, conf, context_variable, install_codec, load_function, load_plain_function
 from ..settings.sections import SCHEDULERS, SPLITTERS
 from .caches import check_caches
 from .databases import check_databases, is_sqlite
@@ -128,7 +126,7 @@ def _check_middleware(config: Conf) -> Iterator[CheckMessage]:
 def _check_paths(config: Conf) -> Iterator[CheckMessage]:
     """Check the remaining dotted paths in the settings."""
     for name, path in config.context.items():
-        yield from _check_loads(context_links.link, name, path, ident="delayq.E008")
+        yield from _check_loads(context_variable, name, path, ident="delayq.E008")
     for path in config.schedule_middleware:
         yield from _check_loads(load_function, f"{SETTING}['SCHEDULE_MIDDLEWARE']", path, ident="delayq.E009")
     for name, path in config.hooks.paths().items():
@@ -148,7 +146,7 @@ def _check_paths(config: Conf) -> Iterator[CheckMessage]:
             load_plain_function, f"{SETTING}['API']['allow']", config.api.allow, ident="delayq.E016"
         )
     if config.codec or config.codec_types:
-        yield from _check_loads(codec_types.install, config, ident="delayq.E011")
+        yield from _check_loads(install_codec, config, ident="delayq.E011")
 
 
 def _check_loads(load: Callable[..., object], *args: object, ident: str) -> Iterator[CheckMessage]:

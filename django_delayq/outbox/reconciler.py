@@ -20,11 +20,10 @@ from django.db.models import DateTimeField, Q, QuerySet, Value
 from django.db.models.functions import Greatest, Now
 
 from ..models import OutboxJob
-from ..settings.conf import Conf
 from .claims import Outbox
 from .live_lookup import live_among
 from .records import digest_of
-from .rows import ahead, free
+from .rows import CHUNK, ahead, free
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -64,15 +63,16 @@ class Reconciler:
         wake: called when there are jobs to send again.
     """
 
+    #: number of rows that are looked up together
+    batch = CHUNK
+    #: seconds after which a job that was sent, but is unknown to Redis, counts as lost and is sent again
+    resubmit_after = 60.0
+    #: seconds between two checks that Redis still has a job that was sent
+    recheck_every = 600.0
+
     def __init__(
-        self,
-        settings: Conf,
-        outbox: Outbox,
-        broker: DjangoBroker,
-        changes: Changes,
-        wake: Callable[[], None] = lambda: None,
+        self, outbox: Outbox, broker: DjangoBroker, changes: Changes, wake: Callable[[], None] = lambda: None
     ) -> None:
-        self._settings = settings.outbox
         self._outbox = outbox
         self._broker = broker
         self._changes = changes
@@ -101,11 +101,11 @@ class Reconciler:
         if missing:
             self._wake()
         graves = self._look_at_graves() if time.monotonic() >= self._graves_at else 0
-        return 0.0 if self._settings.batch in (count, graves) else min(LOOK, self._settings.resubmit_after / 2)
+        return 0.0 if self.batch in (count, graves) else min(LOOK, self.resubmit_after / 2)
 
     def _look_at_graves(self) -> int:
         count, _ = self.look_at_graves()
-        self._graves_at = time.monotonic() + (0.0 if count == self._settings.batch else LOOK_AT_GRAVES)
+        self._graves_at = time.monotonic() + (0.0 if count == self.batch else LOOK_AT_GRAVES)
         return count
 
     def look(self, since: datetime, *, at_once: bool = False) -> tuple[int, int]:
@@ -121,7 +121,7 @@ class Reconciler:
         Raises:
             QueueUnavailable: Redis does not answer; nothing is sent again.
         """
-        rows = self._take(since, 0.0 if at_once else self._settings.resubmit_after)
+        rows = self._take(since, 0.0 if at_once else self.resubmit_after)
         missing = list(self.unknown(rows))
         return len(rows), self._send_again(missing) if missing else 0
 
@@ -135,7 +135,7 @@ class Reconciler:
         Raises:
             QueueUnavailable: Redis does not answer.
         """
-        bound = ahead(-self._settings.recheck_every)
+        bound = ahead(-self.recheck_every)
         rows = self._choose(State.BURIED, Q(checked_at__lte=bound) | Q(checked_at=None))
         alive = live_among(self._broker, rows)
         if alive:
@@ -147,7 +147,7 @@ class Reconciler:
     def _take(self, since: datetime, age: float) -> list[Row]:
         """Return rows that are due for a check."""
         # One bound for the index, not two with an "or" between.
-        bound = Greatest(Value(since, output_field=DateTimeField()), ahead(-self._settings.recheck_every))
+        bound = Greatest(Value(since, output_field=DateTimeField()), ahead(-self.recheck_every))
         due = Q(checked_at__lte=bound)
         return self._choose(State.SENT, due & Q(sent_at__lte=ahead(-age)) if age else due)
 
@@ -158,7 +158,7 @@ class Reconciler:
         if not unchecked.exists():
             return []
         with outbox.atomic():
-            rows = read(outbox.unlocked(unchecked).order_by("checked_at", "id")[: self._settings.batch])
+            rows = read(outbox.unlocked(unchecked).order_by("checked_at", "id")[: self.batch])
             if rows:
                 outbox.rows.filter(pk__in=[row.pk for row in rows], state=state).update(checked_at=Now())
         return rows
@@ -180,7 +180,7 @@ class Reconciler:
         behind = self._outbox.behind(pks, (*OutboxJob.WAITING, State.SENT))
         later = [row.pk for row in missing if row.pk in behind and not row.digest]
         if later:
-            soon = ahead(self._settings.resubmit_after - self._settings.recheck_every)
+            soon = ahead(self.resubmit_after - self.recheck_every)
             self._outbox.rows.filter(pk__in=later, state=State.SENT).update(checked_at=soon)
         count = self._outbox.rows.filter(free(), pk__in=set(pks) - set(later), state=State.SENT).update(
             state=State.UNSENT

@@ -23,6 +23,7 @@ from ..worker.changes import Changes
 from .claims import ClaimedBatch, Outbox
 from .durability import declared, is_announced
 from .protocol import FREE, GONE, RowOutcome, RowResult
+from .rows import CHUNK
 from .sender import OutboxSender
 
 if TYPE_CHECKING:
@@ -48,9 +49,11 @@ class Relay:
         changes: reports completion marks of durable jobs, which tell that the outbox is in use.
     """
 
+    #: number of rows that are claimed and sent together
+    batch = CHUNK
+
     def __init__(self, settings: Conf, outbox: Outbox, broker: DjangoBroker, changes: Changes | None = None) -> None:
         self._settings = settings
-        self._batch = settings.outbox.batch
         self._outbox = outbox
         self._broker = broker
         self._sender = OutboxSender(settings, broker)
@@ -88,7 +91,7 @@ class Relay:
         Raises:
             QueueUnavailable: Redis became unavailable; rows that it had not received were released.
         """
-        batch = self._outbox.claim(self._batch, self._broker)
+        batch = self._outbox.claim(self.batch, self._broker)
         results: dict[int, RowResult] = {}
         try:
             for pk, result in self._sender.send(batch):

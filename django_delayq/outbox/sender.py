@@ -47,6 +47,9 @@ _HELD_UP: Final = (RowOutcome.LATER, RowOutcome.FREE, RowOutcome.UNSENT)
 class OutboxSender:
     """Sender of claimed outbox rows."""
 
+    #: consecutive errors of one row after which it is refused and waits for an operator
+    max_tries = 10
+
     def __init__(self, settings: Conf, broker: DjangoBroker) -> None:
         self._settings = settings.outbox
         self._broker = broker
@@ -126,7 +129,7 @@ class OutboxSender:
     def _result_of_error(self, row: OutboxJob, error: Exception) -> RowResult:
         text = f"{type(error).__name__}: {error}"
         tries = row.tries + 1 if row.error not in FOR_NOW else 1
-        if isinstance(error, InvalidJob) or tries >= self._settings.max_tries:
+        if isinstance(error, InvalidJob) or tries >= self.max_tries:
             return RowResult(RowOutcome.REFUSED, text, tries)
         return RowResult(RowOutcome.LATER, text, tries)
 

@@ -12,8 +12,7 @@ from .. import signals
 from ..core.outcomes import Settlement
 from ..core.queue import Queue
 from ..core.task import registry
-from ..settings.conf import SETTING, conf
-from ..settings.loading import load_function
+from ..settings.conf import SETTING, conf, load_function
 from ..worker.hooks import Hooks
 from ..worker.notifier import Notifier
 

@@ -11,8 +11,7 @@ from ..core.job import NewJob
 from ..core.options import PLAIN_JOB
 from ..outbox.producer import call_briefly, call_patiently
 from ..scheduling.plans import job_rules
-from ..settings import context_links
-from ..settings.conf import SETTING, conf
+from ..settings.conf import SETTING, collect_context, conf
 
 
 def new_job(body: object, options: dict[str, Any]) -> NewJob:
@@ -24,7 +23,7 @@ def new_job(body: object, options: dict[str, Any]) -> NewJob:
     """
     raw = _bytes_of(body)
     check_known(options, sorted(PLAIN_JOB), "option", TypeError)
-    return RawJobBuilder(RAW_TASK, job_rules(), context_links.collect()).build((raw,), {}, options)
+    return RawJobBuilder(RAW_TASK, job_rules(), collect_context()).build((raw,), {}, options)
 
 
 def check_kind(name: str, *, patiently: bool) -> None:

@@ -63,7 +63,7 @@ def duties(
     for alias in _databases(settings):
         outbox = Outbox(alias)
         relay = Relay(settings, outbox, broker, changes.branch("marks"))
-        reconciler = Reconciler(settings, outbox, broker, changes.branch("lost"), relay.wake)
+        reconciler = Reconciler(outbox, broker, changes.branch("lost"), relay.wake)
         named: dict[str, Duty] = {"relay": relay, "reconciler": reconciler, "retention": Retention(settings, alias)}
         suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
         by_name |= {f"{name}{suffix}": WithDatabase(name, duty, [alias]) for name, duty in named.items()}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.errors import Misconfigured
-from ..settings.conf import SETTING
-from ..settings.loading import load_function, load_plain_function
+from ..settings.conf import SETTING, load_function, load_plain_function
 from ..settings.sections import SCHEDULERS, SPLITTERS
 
 

@@ -21,9 +21,7 @@ from ..core.inputs import suggest
 from ..core.job import Job
 from ..core.redis.connection import RedisConfig
 from ..core.task import registry
-from ..settings import codec_types, context_links
-from ..settings.conf import SETTING, Conf, conf, mask
-from ..settings.loading import load_function
+from ..settings.conf import SETTING, Conf, conf, context_variables, install_codec, load_function, mask, restore_context
 from ..worker.attempt_log import AttemptLog
 from ..worker.changes import Changes
 from ..worker.child import ChildSpec, adopt, leave
@@ -44,7 +42,7 @@ def make_hooks(settings: Conf) -> Hooks:
         Misconfigured: a path in ``HOOKS``, ``CONTEXT``, ``CODEC`` or ``CODEC_TYPES`` cannot be imported, or has
             the wrong type.
     """
-    codec_types.install(settings)
+    install_codec(settings)
     own = load_hooks(settings)
     init = own.pop("worker_init", None)
 
@@ -96,13 +94,13 @@ def _begin(init: Callable[[], object], path: str) -> None:
 
 
 def _before_job(settings: Conf) -> Callable[[Job], None]:
-    links = context_links.links(settings)
+    links = context_variables(settings)
     if not links:
         return hygiene.before_job
 
     def before_job(job: Job) -> None:
         hygiene.before_job(job)
-        context_links.restore(job, links)  # each attempt has its own contextvars.Context, so nothing has to be undone
+        restore_context(job, links)  # each attempt has its own contextvars.Context, so nothing has to be undone
 
     return before_job
 

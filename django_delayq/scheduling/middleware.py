@@ -21,8 +21,7 @@ from typing import Any
 from ..core.errors import Misconfigured
 from ..core.inputs import short
 from ..core.task import Task
-from ..settings.conf import SETTING, Conf, conf
-from ..settings.loading import load_function
+from ..settings.conf import SETTING, Conf, conf, load_function
 
 
 @dataclass(slots=True, eq=False, repr=False)

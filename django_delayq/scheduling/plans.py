@@ -18,8 +18,7 @@ from ..core.inputs import check_queue_name
 from ..core.job import random_block, random_blocks
 from ..core.task import Task
 from ..outbox import durability
-from ..settings import context_links
-from ..settings.conf import check_installed, conf
+from ..settings.conf import check_installed, collect_context, conf
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ def plan_of(task: Task, options: Mapping[str, Any], *, many: bool = False) -> Pl
     check_installed()
     project, queue = conf(), queue_of(task, options)
     next_block = random_blocks().__next__ if many else random_block
-    builder = JobBuilder(task, job_rules(), context_links.collect(), next_block)
+    builder = JobBuilder(task, job_rules(), collect_context(), next_block)
     plan = Plan(builder, queue, durability.is_durable(task, options, queue))
     if apps.ready and not (many or project.schedule_middleware or project.context or _OF_THE_CALL & options.keys()):
         READY[task] = plan

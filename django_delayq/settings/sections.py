@@ -1,36 +1,171 @@
-"""Sections of the ``DELAYQ`` setting, with a comment for each key."""
+"""The ``DELAYQ`` setting: one table of all keys, by section, each with its default, its check and its meaning.
+
+The tables in ``docs/reference/settings.md`` are rendered from it (``tests/packaging/settings_tables.py``).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Self
 
-from ..core.errors import InvalidJob
+from django.apps import apps
+
+from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import (
     check_choice,
     check_flag,
     check_int,
+    check_known,
     check_number,
     check_queue_name,
     short,
 )
 from ..core.layouts import PRIORITY_MODES
-from ..core.options import Concurrency, check_concurrency
+from ..core.options import Concurrency, TaskOptions, check_concurrency
 from ..core.records.keys import MAX_SHARDS
 from ..masking import SENSITIVE
-from .section import Section, check_dotted_path, check_dotted_paths, check_mapping, check_text, check_texts, key
 
+SETTING: Final = "DELAYQ"
+#: value of ``REDIS`` that names the embedded Redis, where it is not the default
+EMBEDDED: Final = "embedded"
 SPLITTERS: Final = ("default", "rendezvous", "by_node")
 SCHEDULERS: Final = ("weighted", "seq", "lag")
 #: actions of HTTP API routes that can be throttled: the permission that a route requires
 THROTTLES: Final = ("view", "produce", "consume", "operate", "admin")
-_RATE: Final = re.compile(r"[1-9]\d*/(s|sec|second|m|min|minute|h|hour|d|day)")
+_CHECK: Final = "check"
 
 
-def _queue_names(name: str, value: object) -> tuple[str, ...]:
-    return tuple(check_queue_name(queue) for queue in check_texts(name, value))
+def key(default: Any, check: Callable[..., object], *args: object, optional: bool = False, **options: object) -> Any:
+    """Return a dataclass field with a check.
+
+    Args:
+        default: value of a setting that is not given.
+        check: called with the name of the setting, its value, ``args`` and ``options``; returns the value to keep, or
+            raises InvalidJob.
+        optional: accept None without a check; it is accepted anyway where it is the default.
+    """
+    optional = optional or default is None
+
+    def checked(name: str, value: object) -> object:
+        return None if value is None and optional else check(name, value, *args, **options)
+
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata={_CHECK: checked})
+    return field(default=default, metadata={_CHECK: checked})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Base of all sections: a frozen dataclass whose fields :func:`key` declares. Made of a dict by :meth:`read`."""
+
+    def check_together(self) -> None:
+        """Check the fields that depend on each other; raise InvalidJob."""
+
+    @classmethod
+    def spelled(cls, name: str) -> str:
+        """Return the key in the dict for a field."""
+        return name
+
+    @classmethod
+    def read(cls, path: str, value: object) -> Self:
+        """Return the section for a dict of settings.
+
+        Args:
+            path: of the dict in the settings; messages begin with it.
+
+        Raises:
+            Misconfigured: no dict, an unknown key (with a suggestion), or a wrong value.
+        """
+        if not isinstance(value, Mapping):
+            raise Misconfigured(f"{path} must be a dict, got {short(value)}")
+        rows = {cls.spelled(row.name): row for row in fields(cls)}
+        where = f"{path}: "
+        try:
+            check_known(value, rows)
+            where = ""  # checks of values name the whole path
+            made = cls(
+                **{rows[name].name: rows[name].metadata[_CHECK](f"{path}[{name!r}]", value[name]) for name in value}
+            )
+            where = f"{path}: "
+            made.check_together()
+        except InvalidJob as error:
+            raise Misconfigured(f"{where}{error}") from None
+        return made
+
+
+def part(cls: type[Section]) -> Any:
+    """Return a dataclass field for a setting that is a section of its own."""
+    return key(cls(), cls.read)
+
+
+# -- checks of values: functions of the name of a setting and its value ------------------------------------------------
+
+
+def text_like(pattern: str, what: str) -> Callable[[str, object], str]:
+    """Return a check for texts of a form.
+
+    Args:
+        pattern: regular expression of the whole text.
+        what: valid values, for the message.
+    """
+    form = re.compile(pattern, re.DOTALL)
+
+    def check(name: str, value: object) -> str:
+        if isinstance(value, str) and form.fullmatch(value):
+            return value
+        raise InvalidJob(f"{name} must be {what}, got {short(value)}")
+
+    return check
+
+
+def list_of(check_item: Callable[[str, object], str]) -> Callable[[str, object], tuple[str, ...]]:
+    """Return a check for lists and tuples of texts, which returns a tuple."""
+
+    def check(name: str, value: object) -> tuple[str, ...]:
+        if isinstance(value, (list, tuple)):
+            return tuple([check_item(name, item) for item in value])
+        raise InvalidJob(f"{name} must be a list of strings, got {short(value)}")
+
+    return check
+
+
+def dict_of(
+    check_key: Callable[[str, object], str], check_value: Callable[..., Any], example: str
+) -> Callable[[str, object], Mapping[str, Any]]:
+    """Return a check for mappings, with an example for the message."""
+
+    def check(name: str, value: object) -> Mapping[str, Any]:
+        entries = check_mapping(name, value, example)
+        return {check_key(name, entry): check_value(f"{name}[{entry!r}]", found) for entry, found in entries.items()}
+
+    return check
+
+
+def check_mapping(name: str, value: object, example: str) -> Mapping[Any, Any]:
+    """Return ``value`` if it is a mapping; otherwise raise :class:`InvalidJob` with an example of one."""
+    if isinstance(value, Mapping):
+        return value
+    raise InvalidJob(f"{name} must be a dict like {example}, got {short(value)}")
+
+
+_NAME: Final = r"[^\W\d]\w*"
+_text: Final = text_like(".+", "a text")
+_variable: Final = text_like(_NAME, "a name like that of a Python variable")
+_module: Final = text_like(rf"{_NAME}(\.{_NAME})*", "a module name like 'tasks'")
+check_dotted_path: Final = text_like(rf"{_NAME}(\.{_NAME})+", "a dotted path like 'shop.module.name'")
+_prefix: Final = text_like("[A-Za-z0-9_.:-]{1,64}", "1 to 64 letters, digits, '_', '.', ':' or '-' (no braces)")
+_rate: Final = text_like(r"[1-9]\d*/(s|sec|second|m|min|minute|h|hour|d|day)", "a rate like '1000/min'")
+_texts: Final = list_of(_text)
+_dotted_paths: Final = list_of(check_dotted_path)
+
+
+def _queue_name(name: str, value: object) -> str:
+    try:
+        return check_queue_name(value)
+    except InvalidJob as error:
+        raise InvalidJob(f"{name}: {error}") from None
 
 
 def _name_or_path(name: str, value: object, names: tuple[str, ...]) -> str:
@@ -39,30 +174,43 @@ def _name_or_path(name: str, value: object, names: tuple[str, ...]) -> str:
     raise InvalidJob(f"{name} must be {', '.join(names)} or the dotted path of a function, got {short(value)}")
 
 
+def _action(name: str, value: object) -> str:
+    return check_choice(name, value, THROTTLES)
+
+
+def _lateness(name: str, value: object) -> float:
+    return check_number(name, value, 0)
+
+
 def _databases(name: str, value: object) -> tuple[str, ...]:
-    if aliases := check_texts(name, value):
+    if aliases := _texts(name, value):
         return aliases
     raise InvalidJob(f"{name} must name at least one alias of DATABASES, like ['default']")
 
 
-def _throttle(name: str, value: object) -> Mapping[str, str]:
-    for action, rate in check_mapping(name, value, '{"produce": "1000/min"}').items():
-        check_choice(name, action, THROTTLES)
-        if not (isinstance(rate, str) and _RATE.fullmatch(rate)):
-            raise InvalidJob(f"{name}: {action} must be a rate like '1000/min', got {short(rate)}")
-    return value  # type: ignore[return-value]
+def _redis(name: str, value: object) -> object:
+    if (isinstance(value, str) and value.strip()) or (isinstance(value, Mapping) and value):
+        return value
+    raise InvalidJob(
+        f"{name} must be the alias of a Redis cache, a URL like redis://localhost:6379/0, or a dict with url, "
+        f"sentinels or cluster; got {short(value)}"
+    )
 
 
-def _spark_conf(name: str, value: object) -> Mapping[str, str]:
-    for option, setting in check_mapping(name, value, '{"spark.driver.memory": "2g"}').items():
-        if not (isinstance(option, str) and isinstance(setting, str)):
-            raise InvalidJob(f"{name}: {short(option)} must be a text with a text, got {short(setting)}")
-    return value  # type: ignore[return-value]
+def _task_defaults(name: str, value: object) -> Mapping[str, Any]:
+    options = check_mapping(name, value, '{"max_attempts": 5}')
+    TaskOptions.check_defaults(options, what=name)
+    return dict(options)
 
 
-def _sla(name: str, value: object) -> Mapping[str, float]:
-    late = check_mapping(name, value, '{"*": 60}')
-    return {target: check_number(f"{name}: {target}", seconds, 0) for target, seconds in late.items()}
+def _folder(name: str, value: object) -> str:
+    path = value.__fspath__() if hasattr(value, "__fspath__") else value
+    if isinstance(path, str) and path:
+        return path
+    raise InvalidJob(f"{name} must be the path of a folder, got {short(value)}")
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +224,10 @@ class QueueConf(Section):
     kind: str = key("python", check_choice, ("python", "pull"))
     #: how often workers visit it, relative to a queue of weight 1
     weight: float = key(1.0, check_number, 0.001, unit="")
-    #: most jobs of the queue that are held at the same time: an int over all workers and consumers, or {"total": …,
-    #: "local": …} with a limit for each worker process; None = no limit
-    concurrency: Concurrency | None = key(None, check_concurrency)  # noqa: RUF009
-    #: maximum number of live jobs; further ones are refused with QueueFull. None = no limit
+    #: most jobs of the queue that are held at the same time: an int over all workers and consumers, or
+    #: ``{"total": …, "local": …}`` with a limit for each worker process; None = no limit
+    concurrency: Concurrency | None = key(None, check_concurrency)
+    #: maximum number of live jobs; further ones are refused with ``QueueFull``. None = no limit
     max_length: int | None = key(None, check_int, 1)
     #: maximum number of jobs in its morgue, the oldest are removed first; None = no limit
     morgue_max: int | None = key(None, check_int, 1)
@@ -112,8 +260,8 @@ class WorkerConf(Section):
     #: jobs that one process runs at the same time
     threads: int = key(5, check_int, 1, 1024)
     #: queues to serve; None = every queue of kind "python"
-    queues: tuple[str, ...] | None = key(None, _queue_names)
-    #: seconds that running jobs get to finish after SIGTERM
+    queues: tuple[str, ...] | None = key(None, list_of(_queue_name))
+    #: seconds that running jobs get to finish after ``SIGTERM``
     grace: float = key(25.0, check_number, 0)
     #: a process is replaced after this many jobs; None = never
     max_jobs: int | None = key(None, check_int, 1)
@@ -123,7 +271,7 @@ class WorkerConf(Section):
     dispatcher: bool = key(True, check_flag)
     #: milliseconds of measured work that a process may hold beyond its free threads
     prefetch_ms: float = key(50.0, check_number, 0, unit="milliseconds")
-    #: seconds between two renewals of the leases; at least three of them must fit into LEASE
+    #: seconds between two renewals of the leases; at least three of them must fit into ``LEASE``
     heartbeat: float = key(5.0, check_number, 0.01)
     #: order of several queues with due work: "weighted", "seq" (in turn), "lag" (longest overdue) or the dotted path of
     #: a function, a callable object or its class
@@ -134,7 +282,7 @@ class WorkerConf(Section):
     nodes: int = key(1, check_int, 1)
     #: splitter "by_node": number of this machine, counted from 0
     node: int = key(0, check_int, 0)
-    #: seconds that a database connection is kept between jobs; None = leave Django's CONN_MAX_AGE alone
+    #: seconds that a database connection is kept between jobs; None = leave Django's ``CONN_MAX_AGE`` alone
     conn_max_age: float | None = key(60.0, check_number, 0, optional=True)
     #: check a kept database connection before its first use by a job
     conn_health_checks: bool = key(True, check_flag)
@@ -154,7 +302,8 @@ class EventsConf(Section):
 class MirrorConf(Section):
     """``DELAYQ["MIRROR"]``: the tables of failed jobs and of the morgue, whose secrets are masked (see masking)."""
 
-    #: copy failed jobs and the morgue into the tables; None = if ``django.contrib.admin`` is installed
+    #: copy failed jobs and the morgue into the tables; None = if ``django.contrib.admin`` is installed. Without copies
+    #: the pages of both are empty and say so; commands and the HTTP API work as before
     enabled: bool | None = key(None, check_flag)
     #: days after which a row is removed, counted from the failure or burial; None = as long as Redis has the job
     keep_days: float | None = key(None, check_number, 0.001, unit="days")
@@ -189,12 +338,11 @@ class AdminConf(Section):
 
     #: register them with the default site; False = the project calls ``django_delayq.admin.register(site)``
     register: bool = key(True, check_flag)
-    #: words in names of arguments, payload fields and options whose values are masked for all users (see masking)
-    sensitive: tuple[str, ...] = key(SENSITIVE, check_texts)
+    #: words in names of arguments, payload fields and options whose values are masked, on pages, in responses, logs and
+    #: command output
+    sensitive: tuple[str, ...] = key(SENSITIVE, _texts)
     #: actions on more jobs than this are run by a worker
     bulk_threshold: int = key(500, check_int, 0, 10_000)
-    #: lists stop counting at this number
-    count_cap: int = key(10_000, check_int, 100)
     #: seconds after its due time from which a waiting job is shown as late
     late_after: float = key(60.0, check_number, 0)
 
@@ -209,14 +357,6 @@ class OutboxConf(Section):
     budget: float = key(0.2, check_number, 0.01, 1)
     #: databases whose outbox is processed; the same in every process of the deployment
     databases: tuple[str, ...] = key(("default",), _databases)
-    #: number of rows that are claimed, sent or looked up together
-    batch: int = key(500, check_int, 1, 10_000)
-    #: consecutive errors of one row after which it is refused and waits for an operator
-    max_tries: int = key(10, check_int, 1, 1_000_000)
-    #: seconds after which a job that was sent, but is unknown to Redis, counts as lost and is sent again
-    resubmit_after: float = key(60.0, check_number, 0.1)
-    #: seconds between two checks that Redis still has a job that was sent
-    recheck_every: float = key(600.0, check_number, 1)
     #: days that a refused row is kept
     keep_days: float = key(30.0, check_number, 0, unit="days")
 
@@ -235,16 +375,14 @@ class ApiConf(Section):
 
     #: dotted paths of Django REST framework's authentication classes; None = tokens, if ``rest_framework.authtoken`` is
     #: installed, and sessions
-    authentication: tuple[str, ...] | None = key(None, check_dotted_paths)
-    #: dotted path of ``allow(request, action, queue) -> bool``, called after the permission checks; ``queue`` is "" for
-    #: requests that concern no queue
+    authentication: tuple[str, ...] | None = key(None, _dotted_paths)
+    #: dotted path of ``allow(request, action, queue) -> bool``, called after the permission checks; ``queue`` is ``""``
+    #: for requests that concern no queue
     allow: str | None = key(None, check_dotted_path)
     #: action (view, produce, consume, operate, admin) → rate for each user, like "1000/min"
-    throttle: Mapping[str, str] = key({}, _throttle)
+    throttle: Mapping[str, str] = key({}, dict_of(_action, _rate, '{"produce": "1000/min"}'))
     #: bytes of the largest request body
     max_body: int = key(4 * 1024 * 1024, check_int, 1024, 1 << 30)
-    #: maximum nesting depth of a request's JSON
-    max_depth: int = key(64, check_int, 8, 200)
     #: maximum number of jobs that one request may produce or refer to
     max_jobs: int = key(1000, check_int, 1, 10_000)
     #: longest wait of a reserve, in seconds
@@ -272,18 +410,102 @@ class PipelineConf(Section):
     """``DELAYQ["PIPELINE"]``: the data pipeline on Spark (:mod:`django_delayq.pipeline`)."""
 
     #: folder (or URL that Spark and deltalake can write to) of the history and of Spark's checkpoints
-    root: str = key(".delayq/history", check_text)
+    root: str = key(".delayq/history", _text)
     #: Spark's master: ``local[*,4]`` runs here with four tries for each task; or ``spark://host:7077`` and others
-    master: str = key("local[*,4]", check_text)
+    master: str = key("local[*,4]", _text)
     #: Spark's own options, added to and overriding the defaults of a session
-    conf: Mapping[str, str] = key({}, _spark_conf)
+    conf: Mapping[str, str] = key({}, dict_of(_text, _text, '{"spark.driver.memory": "2g"}'))
     #: name of the history's checkpoint below its root
-    consumer: str = key("history", check_text)
+    consumer: str = key("history", _text)
     #: task or queue → seconds by which an attempt may be late; a later one counts as missed. "*" = all others
-    sla: Mapping[str, float] = key({"*": 60.0}, _sla)
+    sla: Mapping[str, float] = key({"*": 60.0}, dict_of(_text, _lateness, '{"*": 60}'))
     #: days that events are kept as they were read; None = forever
     keep_events_days: float | None = key(30.0, check_number, 0.001, unit="days", optional=True)
     #: days that finished attempts are kept; None = forever
     keep_attempts_days: float | None = key(180.0, check_number, 0.001, unit="days", optional=True)
     #: days that the hourly metrics, and the records of the pipeline's runs, are kept; None = forever
     keep_hours_days: float | None = key(365.0, check_number, 0.001, unit="days", optional=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conf(Section):
+    """``settings.DELAYQ``, with the keys in lower case."""
+
+    #: alias of a Redis cache, a URL, "embedded", or a dict (url, or sentinels, or cluster); None = the embedded Redis
+    redis: str | Mapping[str, Any] | None = key(None, _redis)
+    #: let tests use this Redis, without the testing kit
+    real_in_tests: bool = key(False, check_flag)
+    #: folder of the embedded Redis's data and socket; None = its own default
+    embedded_dir: str | None = key(None, _folder)
+    #: first part of every key in Redis
+    prefix: str = key("delayq", _prefix)
+    #: queue name → shards, kind
+    queues: Mapping[str, QueueConf] = key({}, dict_of(_queue_name, QueueConf.read, '{"orders": {"shards": 5}}'))
+    #: defaults of delayq_worker, overridden by its command line
+    worker: WorkerConf = part(WorkerConf)
+    #: dotted paths of the middleware around each attempt, outermost first
+    middleware: tuple[str, ...] = key((), _texts)
+    #: dotted paths of the middleware around each schedule call, outermost first
+    schedule_middleware: tuple[str, ...] = key((), _texts)
+    #: functions of the project that a worker calls
+    hooks: HooksConf = part(HooksConf)
+    #: name in a job's context → dotted path of the ContextVar stored under it
+    context: Mapping[str, str] = key({}, dict_of(_variable, check_dotted_path, '{"trace": "shop.tracing.trace_id"}'))
+    #: dotted path of the codec of arguments and payloads; None = JSON (see codec_types)
+    codec: str | None = key(None, check_dotted_path)
+    #: dotted paths of project types that jobs may carry (see codec_types)
+    codec_types: tuple[str, ...] = key((), _dotted_paths)
+    #: the stream of finished attempts
+    events: EventsConf = part(EventsConf)
+    #: durable jobs between the database and Redis
+    outbox: OutboxConf = part(OutboxConf)
+    #: records of @exactly_once
+    inbox: InboxConf = part(InboxConf)
+    #: the pages of django.contrib.admin
+    admin: AdminConf = part(AdminConf)
+    #: the HTTP API
+    api: ApiConf = part(ApiConf)
+    #: metrics for Prometheus and OpenTelemetry
+    metrics: MetricsConf = part(MetricsConf)
+    #: the data pipeline on Spark
+    pipeline: PipelineConf = part(PipelineConf)
+    #: the tables of failed jobs and of the morgue
+    mirror: MirrorConf = part(MirrorConf)
+    #: name of the task module (or package) that is imported from every installed app
+    tasks_module: str = key("tasks", _module)
+    #: default options of every @task
+    task_defaults: Mapping[str, Any] = key({}, _task_defaults)
+    #: largest encoded arguments of one job, in bytes
+    max_args_bytes: int = key(1024 * 1024, check_int, 1, 512 * 1024 * 1024)
+    #: seconds without a heartbeat after which a holder loses its jobs
+    lease: float = key(15.0, check_number, 1, 3600)
+    #: accept due times more than ten years ahead
+    allow_far: bool = key(False, check_flag)
+
+    @classmethod
+    def spelled(cls, name: str) -> str:
+        """Return the key in upper case."""
+        return name.upper()
+
+    def check_together(self) -> None:
+        """Refuse a heartbeat that is too slow for the lease."""
+        if self.worker.heartbeat * 3 > self.lease:
+            raise InvalidJob(
+                f"three heartbeats of {self.worker.heartbeat:g} s do not fit into a LEASE of "
+                f"{self.lease:g} s, so one late heartbeat would lose jobs. Raise LEASE or lower WORKER['heartbeat']"
+            )
+
+    @property
+    def is_embedded(self) -> bool:
+        """True if the Redis is the embedded one."""
+        return self.redis is None or self.redis == EMBEDDED
+
+    @property
+    def is_mirrored(self) -> bool:
+        """True if failed jobs and the morgue are copied into tables."""
+        enabled = self.mirror.enabled
+        return apps.is_installed("django.contrib.admin") if enabled is None else enabled
+
+    def queue(self, name: str) -> QueueConf:
+        """Return the settings of one queue."""
+        return self.queues.get(name) or QueueConf()

@@ -26,8 +26,7 @@ from ..core.queue import Queue
 from ..core.task import registry
 from ..core.times import datetime_of
 from ..runtime import wiring
-from ..settings import context_links
-from ..settings.conf import Conf, conf
+from ..settings.conf import Conf, conf, context_variables, restore_context
 from ..worker import crash, unbegun
 from ..worker.attempt import Attempt, trusted
 from ..worker.batch import Batcher
@@ -287,7 +286,7 @@ class LocalExecution(Execution):
     """
 
     def __init__(self, settings: Conf, faults: dict[str, deque[Error]]) -> None:
-        restore = partial(context_links.restore, links=context_links.links(settings))
+        restore = partial(restore_context, variables=context_variables(settings))
         hooks = replace(wiring.make_hooks(settings), before_job=restore, after_job=None)
         super().__init__(registry, hooks, wiring.make_middlewares(settings), loop=_CallersLoop())
         self._faults = faults

@@ -25,8 +25,6 @@ from .world import Mill, until
 
 #: s; what had ended so long before Redis lost its memory is over for good
 SETTLED = 2.0
-#: as often as a test can wait for
-OUTBOX = {"resubmit_after": 1.0, "recheck_every": 5.0}
 
 
 class Farm:
@@ -129,7 +127,7 @@ class Farm:
 def farm(
     make_mill: MakeMill, redis_factory: Callable[..., RedisBox], postgres_database: PostgresDatabase, tmp_path: Path
 ) -> Farm:
-    return make_farm(make_mill, redis_factory(tcp=True), postgres_database, OUTBOX=OUTBOX)
+    return make_farm(make_mill, redis_factory(tcp=True), postgres_database)
 
 
 def make_farm(make_mill: MakeMill, box: RedisBox, database: PostgresDatabase, **settings: Any) -> Farm:

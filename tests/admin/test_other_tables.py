@@ -270,7 +270,6 @@ def test_the_settings_are_read_and_checked() -> None:
         {"register": 1},
         {"sensitive": "password"},
         {"bulk_threshold": -1},
-        {"count_cap": 5},
         {"late": 5},
         {"late_after": "1"},
     ):

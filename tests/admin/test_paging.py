@@ -115,8 +115,8 @@ def test_the_links_to_filters_and_the_search_begin_at_the_first_page(viewer: Cli
     assert b'name="after"' not in answer.content
 
 
-def test_counts_stop_at_the_cap_and_say_so(viewer: Client, settings: Any) -> None:
-    settings.DELAYQ = {**settings.DELAYQ, "ADMIN": {"count_cap": 100}}
+def test_counts_stop_at_the_cap_and_say_so(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_delayq.admin.paging.COUNT_CAP", 100)
     many_rows(101)
     assert "100+ failed jobs" in viewer.get(FAILED).content.decode()
     FailedJob.objects.filter(job_id="n-0").delete()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +19,8 @@ from django_delayq.outbox.completions import Marks, places
 from django_delayq.outbox.reconciler import Reconciler
 from django_delayq.outbox.records import pack_job
 from django_delayq.outbox.relay import Relay
+from django_delayq.outbox.rows import CHUNK
+from django_delayq.outbox.sender import OutboxSender
 from django_delayq.settings.conf import Conf, conf
 from django_delayq.worker.changes import Changes
 
@@ -31,11 +32,19 @@ State = OutboxJob.State
 class Stage:
     """One database's outbox, one Redis."""
 
-    def __init__(self, broker: DjangoBroker, alias: str = "default", **outbox: Any) -> None:
+    def __init__(
+        self,
+        broker: DjangoBroker,
+        alias: str = "default",
+        *,
+        batch: int = CHUNK,
+        max_tries: int = OutboxSender.max_tries,
+    ) -> None:
         self.broker = broker
         self.alias = alias
-        settings = conf()
-        self.settings: Conf = replace(settings, outbox=replace(settings.outbox, **outbox))
+        self.batch = batch
+        self.max_tries = max_tries
+        self.settings: Conf = conf()
         self.changes = Changes()
 
     # --- what is there
@@ -116,13 +125,17 @@ class Stage:
         return Outbox(self.alias)
 
     def relay(self) -> Relay:
-        return Relay(self.settings, self.outbox(), self.broker)
+        relay = Relay(self.settings, self.outbox(), self.broker)
+        relay.batch, relay._sender.max_tries = self.batch, self.max_tries
+        return relay
 
     def marks(self) -> Marks:
         return Marks([self.outbox()], self.broker, self.changes)
 
     def reconciler(self) -> Reconciler:
-        return Reconciler(self.settings, self.outbox(), self.broker, self.changes)
+        reconciler = Reconciler(self.outbox(), self.broker, self.changes)
+        reconciler.batch = self.batch
+        return reconciler
 
     def take_down(self) -> tuple[int, int]:
         """All marks of all shards: how many, and how many had to wait."""

@@ -24,8 +24,7 @@ from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.masking import HIDDEN
 from django_delayq.runtime import wiring
 from django_delayq.scheduling.decorators import MergedTask
-from django_delayq.settings import context_links
-from django_delayq.settings.conf import conf
+from django_delayq.settings.conf import collect_context, conf, context_variables
 from django_delayq.worker.worker import Worker
 
 from .deeds import note, sync
@@ -179,7 +178,7 @@ def test_of_a_batch_the_first_jobs_context_is_set(linked: Broker) -> None:
 
 
 def test_nothing_is_looked_up_when_nothing_is_configured(delayq: Broker) -> None:
-    assert (context_links.links(), context_links.collect()) == ({}, {})
+    assert (context_variables(), collect_context()) == ({}, {})
 
 
 @pytest.mark.parametrize(

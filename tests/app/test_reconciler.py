@@ -233,7 +233,7 @@ def test_the_relay_is_woken(stage: Stage) -> None:
     stage.sent()
     stage.lose_everything()
     stage.age(61)
-    Reconciler(stage.settings, stage.outbox(), stage.broker, stage.changes, woken.set).run()
+    Reconciler(stage.outbox(), stage.broker, stage.changes, woken.set).run()
     assert woken.is_set()
 
 

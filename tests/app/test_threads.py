@@ -22,7 +22,7 @@ from django_delayq.outbox.breaker import Breaker
 from django_delayq.outbox.producer import Clock, producer_state
 from django_delayq.pull.coordinator import PullCoordinator
 from django_delayq.scheduling import middleware
-from django_delayq.settings import conf, context_links
+from django_delayq.settings import conf
 
 from ..support.forks import holds_in_a_child
 from ..support.preemption import each_line
@@ -31,8 +31,8 @@ NOW_MS = 1.7e12
 
 
 def forget_settings() -> None:
-    """Act as a thread that changes the settings in a test, up to the first receiver of the signal."""
-    conf._forget(setting="DELAYQ")
+    """Act as a thread that changes the settings in a test: the receiver of the signal forgets them."""
+    conf._conf = None
 
 
 # -- what the process shares -----------------------------------------------------------------------------------------
@@ -108,10 +108,10 @@ tenant: ContextVar[str] = ContextVar("tenant")
 
 def test_a_call_gets_the_context_of_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     mine, others = (conf.Conf(context={name: f"{__name__}.{name}"}) for name in ("trace", "tenant"))
-    for line in each_line(context_links.links):
-        monkeypatch.setattr(context_links, "_known", None)
-        with line.preempted(lambda: context_links.links(others)):
-            assert context_links.links(mine) == {"trace": trace}
+    for line in each_line(conf.context_variables):
+        monkeypatch.setattr(conf, "_known", None)
+        with line.preempted(lambda: conf.context_variables(others)):
+            assert conf.context_variables(mine) == {"trace": trace}
 
 
 # -- the outbox ------------------------------------------------------------------------------------------------------

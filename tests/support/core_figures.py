@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import pytest
 
-from django_delayq.backends.result_records import ResultRecord, Results
+from django_delayq.backends.results import Record as ResultRecord
+from django_delayq.backends.results import Results
 from django_delayq.core import Broker, figures
 from django_delayq.core.figures import DepthPoint, Figures, Histogram, Tally, read_depths, record_depths
 from django_delayq.core.permits import Holding as PermitHolding

@@ -17,20 +17,16 @@ if django.VERSION < (6, 0) and importlib.util.find_spec("django_tasks") is None:
 else:
     # The backend is asked for while the module with the tasks is imported.
     with override_settings(TASKS=TASKS):
-        from django_delayq.backends import compat, listening
-
         from . import deeds
-    listening.disconnect()  # nothing of this is to be heard in the tests of other folders
+        from .stage import compat, make_worker
 
 
 @pytest.fixture(autouse=True)
 def tasks_setting(settings: Any) -> Iterator[None]:
-    """``settings.TASKS``, and a world that listens."""
+    """``settings.TASKS`` of these tests."""
     settings.TASKS = TASKS
-    listening.connect()
     deeds.seen.clear()
     yield
-    listening.disconnect()
     # Registered again without the options of the test: the registry is that of all tests.
     settings.TASKS = TASKS
     for task in vars(deeds).values():
@@ -58,12 +54,10 @@ def heard() -> Iterator[list[tuple[str, Any, str]]]:
 @pytest.fixture
 def work(delayq: Any, transactional_db: None) -> Callable[..., Any]:
     """``work()``: a worker of this process does everything that is ready, in all queues of the tests."""
-    from django_delayq.runtime import wiring
-    from django_delayq.settings.conf import conf
 
     def run(**changes: Any) -> Any:
         chosen = {"queues": ("default", "queue_1", "mail"), "threads": 2, "burst": True, "dispatcher": False, **changes}
-        worker = wiring.make_worker(wiring.make_config(conf(), **chosen))
+        worker = make_worker(**chosen)
         worker.start()
         assert worker.done.wait(20), "the worker did not run dry"
         assert worker.stop(5)

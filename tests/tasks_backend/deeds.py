@@ -10,8 +10,9 @@ from typing import Any
 
 from django.db import transaction
 
-from django_delayq import Bury, Release, Retry, current_job
-from django_delayq.backends.compat import TaskContext, task
+from django_delayq import Bury, Release, Retry, connections, current_job
+
+from .stage import TaskContext, key_of, task
 
 #: what the tasks saw
 seen: list[Any] = []
@@ -137,9 +138,6 @@ def fail_once(context: TaskContext) -> str:
 @task(takes_context=True)
 def forget_me(context: TaskContext, number: int) -> int:
     """Takes its own record away."""
-    from django_delayq import connections
-    from django_delayq.backends.result_records import Results
-
     broker = connections.broker()
-    broker.client.delete(Results(broker).key(context.task_result.id))
+    broker.client.delete(key_of(broker, context.task_result.id))
     return number

@@ -8,10 +8,10 @@ import pytest
 from django.db import transaction
 
 from django_delayq.backends import DelayQBackend
-from django_delayq.backends.compat import TaskResultDoesNotExist, TaskResultStatus
-from django_delayq.core.broker import Broker
+from django_delayq.core import Broker
 from django_delayq.models import OutboxJob
 from tests.tasks_backend import deeds
+from tests.tasks_backend.stage import TaskResultDoesNotExist, TaskResultStatus
 
 pytestmark = pytest.mark.django_db(transaction=True)
 READY, FAILED = TaskResultStatus.READY, TaskResultStatus.FAILED

@@ -12,11 +12,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
-from django_delayq.backends import DelayQBackend, compat
-from django_delayq.backends.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
+from django_delayq.backends import DelayQBackend
+from django_delayq.core import Broker, QueueUnavailable
 from tests.tasks_backend import deeds
+from tests.tasks_backend.stage import InvalidTask, Results, TaskResultDoesNotExist, TaskResultStatus, compat
 
 READY = TaskResultStatus.READY
 BACKEND = "django_delayq.backends.DelayQBackend"
@@ -142,10 +141,10 @@ def test_a_durable_task_gets_its_row_in_the_thread_of_sync_code(delayq: Broker, 
 def test_a_job_whose_record_cannot_be_written_is_stored(
     delayq: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def failing(*_: Any) -> None:
+    def failing(*_: Any, **__: Any) -> None:
         raise QueueUnavailable("no reply")
 
-    monkeypatch.setattr("django_delayq.backends.result_records.Results.create", failing)
+    monkeypatch.setattr(Results, "write", failing)
 
     async def main() -> bool:
         result = await deeds.noop.aenqueue()

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-import django
 import pytest
 from django.apps import apps
 from django.core.checks import CheckMessage
 from django.db import models
 
 from django_delayq import get_job
-from django_delayq.backends import DelayQTask, compat, registration
-from django_delayq.backends.backend import adopt_tasks
-from django_delayq.backends.compat import InvalidTask, InvalidTaskBackend
-from django_delayq.core.broker import Broker
-from django_delayq.core.task import registry
+from django_delayq.core import Broker
 from tests.tasks_backend import deeds
+from tests.tasks_backend.stage import (
+    InvalidTask,
+    InvalidTaskBackend,
+    adopt_tasks,
+    be_before_django_6,
+    check_world,
+    compat,
+    forget,
+    known,
+    registry,
+)
 
 BACKEND = "django_delayq.backends.DelayQBackend"
 IMMEDIATE = f"{compat.WORLD}.backends.immediate.ImmediateBackend"
 HERE = "tests.tasks_backend.test_options"
-keywords = pytest.mark.skipif(django.VERSION[:2] == (6, 0), reason="Django 6.0 takes no other keywords")
 
 
 def send(to: str) -> str:
@@ -44,9 +47,7 @@ def backoff(failures: int) -> float:
 def registered_anew() -> Iterator[None]:
     yield
     for function in (send, other):
-        known = registration._known.pop(function, None)
-        if known is not None:
-            registry.remove(known)
+        forget(function)
 
 
 @pytest.fixture
@@ -58,9 +59,9 @@ def choose(settings: Any) -> Callable[..., None]:
 
 
 def options_of(function: Callable[..., Any]) -> Any:
-    known = registration.known(function)
-    assert known is not None
-    return known.options
+    task = known(function)
+    assert task is not None
+    return task.options
 
 
 # --- names
@@ -68,17 +69,17 @@ def options_of(function: Callable[..., Any]) -> Any:
 
 def test_a_task_is_registered_by_its_apps_label_and_its_name() -> None:
     compat.task(queue_name="mail", priority=100)(send)
-    known = registration.known(send)
-    assert known is not None and registry.get(known.name) is known
-    assert (known.name, known.options.queue, known.options.priority) == (f"{HERE}.send", "mail", 0)
-    assert (known.options.max_attempts, known.is_async) == (1, False)
-    assert registration.known(deeds.fetch.func).is_async  # type: ignore[union-attr]
+    task = known(send)
+    assert task is not None and registry.get(task.name) is task
+    assert (task.name, task.options.queue, task.options.priority) == (f"{HERE}.send", "mail", 0)
+    assert (task.options.max_attempts, task.is_async) == (1, False)
+    assert known(deeds.fetch.func).is_async  # type: ignore[union-attr]
 
 
 def test_another_name_and_aliases_come_from_the_settings(delayq: Broker, choose: Callable[..., None]) -> None:
     choose(tasks={f"{HERE}.send": {"name": "mail.send", "aliases": ["old.send"]}})
     task = compat.task(send)
-    assert registry.get("mail.send") is registry.get("old.send") is registration.known(send)
+    assert registry.get("mail.send") is registry.get("old.send") is known(send)
     view = get_job(task.enqueue("Ann").id, queue="default")
     assert view is not None and view.job.task == "mail.send"
 
@@ -94,7 +95,7 @@ def test_a_task_that_is_decorated_again_replaces_itself() -> None:
     first = compat.task(send)
     second = compat.task(send)
     assert first == second
-    assert registration.known(send).task is first  # type: ignore[union-attr]
+    assert known(send).task is first  # type: ignore[union-attr]
 
 
 def test_a_task_that_is_decorated_before_the_apps_are_known_is_registered_with_them(
@@ -106,42 +107,34 @@ def test_a_task_that_is_decorated_before_the_apps_are_known_is_registered_with_t
     with pytest.raises(InvalidTask, match="cannot be enqueued before Django's apps are loaded"):
         task.enqueue("Ann")
     monkeypatch.undo()
-    assert registration.known(send) is None
+    assert known(send) is None
     adopt_tasks([])
-    assert registration.known(send) is not None
+    assert known(send) is not None
     assert (options_of(send).queue, options_of(send).priority) == ("mail", 4)
 
 
 # --- options
 
 
-@keywords
-def test_options_go_with_the_decorator() -> None:
-    task = compat.task(max_attempts=5, retry_in=backoff, timeout=30)(send)
-    chosen = options_of(send)
-    assert (chosen.max_attempts, chosen.retry_in(3), chosen.timeout) == (5, 4.0, 30)
-    assert task.using(priority=5).options == task.options == {"max_attempts": 5, "retry_in": backoff, "timeout": 30}
-
-
-@keywords
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"max_attempt": 5}, "unknown option 'max_attempt'. Did you mean 'max_attempts'?"),
         ({"max_attempts": 0}, "max_attempts must be"),
-        (
-            {"queue": "mail"},
-            "'queue' is not available for Django's Tasks: set it with the framework's @task(queue_name=…)",
-        ),
-        ({"merge": True}, "define merged tasks with django_delayq's own @task"),
-        ({"cron": "@daily"}, "define recurring tasks with django_delayq's own @task"),
-        ({"ack": "early"}, "leaves no record by which a lost attempt could be detected"),
+        *[
+            ({name: True}, f"unknown option {name!r}.")
+            for name in ("queue", "merge", "batch_size", "cron", "id", "ack")
+        ],
         ({"name": ""}, "task"),
     ],
 )
-def test_a_wrong_option_of_the_decorator_is_told_at_once(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidTask) as raised:
-        compat.task(**options)(send)
+def test_a_wrong_option_is_told_at_the_first_call(
+    delayq: Broker, choose: Callable[..., None], options: dict[str, Any], message: str
+) -> None:
+    choose(tasks={f"{HERE}.send": options})
+    task = compat.task(send)
+    with pytest.raises(InvalidTaskBackend) as raised:
+        task.enqueue("Ann")
     assert message in str(raised.value) and f"{HERE}.send" in str(raised.value)
 
 
@@ -157,13 +150,6 @@ def test_options_come_from_the_settings_of_all_tasks_and_of_one(choose: Callable
     assert (others.max_attempts, others.timeout, others.retry_in(1), others.give_up_on) == (3, 9, 2, ())
 
 
-@keywords
-def test_the_decorator_wins_over_the_settings(choose: Callable[..., None]) -> None:
-    choose(defaults={"max_attempts": 3, "timeout": 9})
-    compat.task(max_attempts=4)(send)
-    assert (options_of(send).max_attempts, options_of(send).timeout) == (4, 9)
-
-
 def test_other_settings_count_from_the_next_call_on(delayq: Broker, choose: Callable[..., None]) -> None:
     task = compat.task(send)
     choose(defaults={"max_attempts": 3})
@@ -177,30 +163,11 @@ def test_options_are_those_of_the_backend_that_the_task_was_made_for(delayq: Bro
         "hasty": {"BACKEND": BACKEND, "OPTIONS": {"defaults": {"max_attempts": 8}}},
     }
     task = compat.task(send)
-    known = registration.known(send)
+    first = known(send)
     task.using(backend="hasty").enqueue("Ann")
     task.enqueue("Bob")
-    assert registration.known(send) is known  # a worker of this process never misses it
+    assert known(send) is first  # a worker of this process never misses it
     assert options_of(send).max_attempts == 3
-
-
-# --- copies
-
-
-def test_a_task_can_be_pickled_and_copied_with_what_using_changed(delayq: Broker) -> None:
-    task = deeds.letter.using(priority=7, run_after=timedelta(minutes=1))
-    for made in (pickle.loads(pickle.dumps(task)), copy.deepcopy(task)):
-        assert made == task and type(made) is DelayQTask and made.func is deeds.letter.func
-    result = deeds.letter.enqueue("Ann")
-    assert pickle.loads(pickle.dumps(result)) == result
-    assert hash(task) == hash(deeds.letter.using(priority=7, run_after=timedelta(minutes=1)))
-
-
-@pytest.mark.parametrize("path", ["does.not.exist", "builtins.any", "tests.tasks_backend.deeds.seen"])
-def test_what_is_no_task_cannot_be_unpickled(path: str) -> None:
-    found, _ = deeds.letter.__reduce__()
-    with pytest.raises(ValueError, match=f"Expected '{path}' to point to a Task instance"):
-        found(path, {})
 
 
 # --- tasks of other backends
@@ -211,9 +178,9 @@ def test_a_task_of_another_backend_is_adopted_so_that_workers_know_it(
 ) -> None:
     settings.TASKS = {"default": {"BACKEND": IMMEDIATE}, "queue": {"BACKEND": BACKEND}}
     task = compat.task(send)
-    assert registration.known(send) is None
+    assert known(send) is None
     result = task.using(backend="queue").enqueue("Ann")
-    assert registration.known(send) is not None
+    assert known(send) is not None
     assert (result.backend, type(result.task)) == ("queue", compat.Task)
     work()
     result.refresh()
@@ -262,16 +229,16 @@ def test_good_settings_have_no_findings(settings: Any) -> None:
         ({"QUEUES": ["default", "feed"]}, "delayq.E042", "names 'feed', which is of kind 'pull'"),
         ({"OPTIONS": []}, "delayq.E041", "must be a dict, got []"),
         ({"OPTIONS": {"result_tll": 1}}, "delayq.E041", "unknown key 'result_tll'. Did you mean 'result_ttl'?"),
-        ({"OPTIONS": {"result_ttl": "1 day"}}, "delayq.E041", "['OPTIONS']: result_ttl"),
-        ({"OPTIONS": {"result_ttl": 1}}, "delayq.E041", "60 seconds to ten years"),
-        ({"OPTIONS": {"max_result_bytes": 0}}, "delayq.E041", "max_result_bytes must be 1 to 67108864, got 0"),
+        ({"OPTIONS": {"result_ttl": "1 day"}}, "delayq.E041", "['OPTIONS']['result_ttl'] must be a number of seconds"),
+        ({"OPTIONS": {"result_ttl": 1}}, "delayq.E041", "['result_ttl'] must be 60 to 315360000 seconds, got 1"),
+        ({"OPTIONS": {"max_result_bytes": 0}}, "delayq.E041", "['max_result_bytes'] must be 1 to 67108864, got 0"),
         ({"OPTIONS": {"using_db": "defautl"}}, "delayq.E041", "not an alias in DATABASES. Did you mean 'default'?"),
         ({"OPTIONS": {"defaults": 5}}, "delayq.E041", 'must be a dict like {"max_attempts": 5}, got 5'),
         ({"OPTIONS": {"defaults": {"name": "x"}}}, "delayq.E041", "'name' belongs to one task"),
         ({"OPTIONS": {"defaults": {"aliases": ["x"]}}}, "delayq.E041", "'aliases' belongs to one task"),
         ({"OPTIONS": {"defaults": {"retries": 1}}}, "delayq.E041", "unknown option 'retries'"),
         ({"OPTIONS": {"tasks": []}}, "delayq.E041", "must be a dict like"),
-        ({"OPTIONS": {"tasks": {"a.b": {"every": 5}}}}, "delayq.E041", "tasks['a.b']: the option 'every'"),
+        ({"OPTIONS": {"tasks": {"a.b": {"every": 5}}}}, "delayq.E041", "['tasks']['a.b']: unknown option 'every'"),
         ({"OPTIONS": {"tasks": {"a.b": {}}}}, "delayq.W040", "names 'a.b', which is not a Task"),
     ],
 )
@@ -300,15 +267,13 @@ def test_the_app_has_to_be_installed(settings: Any) -> None:
 def test_before_django_6_the_backport_has_to_be_installed(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from django_delayq.runtime import tasks_setting
-
-    monkeypatch.setattr(tasks_setting, "_NATIVE", False)
+    be_before_django_6(monkeypatch)
     with monkeypatch.context() as world:
         world.setitem(sys.modules, "django_tasks", None)
-        assert [message.id for message in tasks_setting.check_world()] == ["delayq.E044"]
+        assert [message.id for message in check_world()] == ["delayq.E044"]
         world.setitem(sys.modules, "django_tasks", models)
-        assert [message.id for message in tasks_setting.check_world()] == ["delayq.W041"]
+        assert [message.id for message in check_world()] == ["delayq.W041"]
     settings.TASKS = {"default": {"BACKEND": IMMEDIATE}}
-    assert tasks_setting.check_world() == []
+    assert check_world() == []
     settings.TASKS = {}
-    assert tasks_setting.check_world() == []
+    assert check_world() == []

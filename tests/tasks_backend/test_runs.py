@@ -10,16 +10,11 @@ import pytest
 from django.utils import timezone
 
 from django_delayq import get_job, schedule, signals
-from django_delayq.backends import DelayQBackend, compat, registration
-from django_delayq.backends.compat import TaskResultStatus
-from django_delayq.backends.errors import Gone, ResultTooLarge
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import JobTimeout, LeakedTransaction
-from django_delayq.core.job import Job
-from django_delayq.core.task import Task
-from django_delayq.signals import job_succeeded
+from django_delayq.backends import DelayQBackend
+from django_delayq.core import Broker, Job, LeakedTransaction
 from tests.support.processes import wait_until
 from tests.tasks_backend import deeds
+from tests.tasks_backend.stage import Gone, JobTimeout, ResultTooLarge, Task, TaskResultStatus, compat, known
 
 READY, FAILED, SUCCESSFUL = TaskResultStatus.READY, TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
 BACKEND = "django_delayq.backends.DelayQBackend"
@@ -62,7 +57,7 @@ def test_jobs_that_are_no_tasks_of_the_framework_pay_nothing_for_the_backend() -
     plain = Task(deeds.noop.func, name="plain")
     for event in ("job_started", "job_succeeded", "job_failed", "job_buried"):
         assert not signals.wants(event, plain) and not signals.wants(event, None)
-        assert signals.wants(event, registration.known(deeds.noop.func))
+        assert signals.wants(event, known(deeds.noop.func))
 
 
 def test_signals_of_the_queue_are_sent_although_the_framework_cannot_be_told(
@@ -76,13 +71,13 @@ def test_signals_of_the_queue_are_sent_although_the_framework_cannot_be_told(
     def receiver(sender: Any, *, job: Job, **_: Any) -> None:
         told.append(job.id)
 
-    monkeypatch.setattr(registration.known(deeds.noop.func), "listener", broken)
-    job_succeeded.connect(receiver)
+    monkeypatch.setattr(known(deeds.noop.func), "listener", broken)
+    signals.job_succeeded.connect(receiver)
     try:
         result = deeds.noop.enqueue()
         work()
     finally:
-        job_succeeded.disconnect(receiver)
+        signals.job_succeeded.disconnect(receiver)
     assert told == [result.id]
     assert "deeds.noop failed at job_succeeded" in caplog.text
 
@@ -119,7 +114,7 @@ def test_a_task_that_raises_has_failed(
 ) -> None:
     task = getattr(deeds, name)
     result = task.enqueue()
-    with caplog.at_level(logging.INFO, compat.LOGGER):
+    with caplog.at_level(logging.INFO, compat.WORLD):
         work()
     result.refresh()
     assert (result.status, result.is_finished, result.attempts) == (FAILED, True, 1)
@@ -131,7 +126,7 @@ def test_a_task_that_raises_has_failed(
     with pytest.raises(ValueError, match="Task failed"):
         _ = result.return_value
     assert heard[-2:] == [("task_started", DelayQBackend, "RUNNING"), ("task_finished", DelayQBackend, "FAILED")]
-    (line,) = [record for record in caplog.records if record.name == compat.LOGGER and record.levelno == logging.ERROR]
+    (line,) = [record for record in caplog.records if record.name == compat.WORLD and record.levelno == logging.ERROR]
     assert line.exc_info is not None and line.exc_info[0] is kind
     assert "NoneType" not in caplog.text
 

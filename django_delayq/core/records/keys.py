@@ -51,7 +51,7 @@ Keys that expire, on which no job depends:
 * ``{<prefix>}:load:<load>`` (string: record of a bulk load, see :mod:`..loads`)
 * ``<stem>load:<load>:<opened ms>`` (hash: its ledger, beside each shard that it writes to and in the same slot)
 * ``{<prefix>}:mirror`` (string: moment until which the tables of failed and buried jobs are complete)
-* ``<prefix>:result:<id>`` (string: result record of a Django Task, see ``backends/result_records.py``)
+* ``<prefix>:result:<id>`` (string: result record of a Django Task, see ``backends/results.py``)
 * ``{<prefix>}:permits:<limit>`` (hash: holder -> its permits and their end, see :mod:`..permits`)
 * ``{<prefix>}:depth:<queue>`` (stream: samples of a day, see :mod:`..figures`; ``""`` = all queues together), and
   ``{<prefix>}:sampler`` (string: the worker that takes them)

@@ -146,7 +146,7 @@ class Command(DelayQCommand):
                 counts.update(marks=done, kept=kept)
                 progress.update(number, len(shards))
         for outbox in outboxes:
-            counts["lost"] += self._resend_lost(Reconciler(conf(), outbox, broker, Changes()), outbox)
+            counts["lost"] += self._resend_lost(Reconciler(outbox, broker, Changes()), outbox)
             counts.update(self._relay(outbox, broker))
         return dict(counts)
 
@@ -250,7 +250,7 @@ class Command(DelayQCommand):
 
     def _unknown(self, outbox: Outbox, broker: DjangoBroker, state: str, options: dict[str, Any]) -> Iterator[Row]:
         """Yield rows in a state whose jobs are unknown to Redis."""
-        reconciler = Reconciler(conf(), outbox, broker, Changes())
+        reconciler = Reconciler(outbox, broker, Changes())
         for page in self._pages(outbox, state, options):
             yield from reconciler.unknown(page)
 

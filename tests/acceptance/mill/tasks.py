@@ -14,12 +14,17 @@ from django.db import connection, transaction
 
 from django_delayq import current_job, schedule, signals, task
 from django_delayq.core.retry import fixed
+from django_delayq.outbox.reconciler import Reconciler
 
 from . import merged, recurring
 from .models import Sack
 from .trace import leave
 
 __all__ = ["merged", "recurring"]  # tasks of their own
+
+# Jobs that Redis lost are found as fast as a test can wait for.
+Reconciler.resubmit_after = 1.0
+Reconciler.recheck_every = 5.0
 
 AT_ONCE = fixed(0)
 PACE = float(os.environ.get("MILL_PACE", "0"))

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from django_delayq.backends.compat import task
+from tests.tasks_backend.stage import task
 
 
 @task
