@@ -12,7 +12,7 @@ from django.conf import settings
 from .. import connections
 from ..core.job_view import JobView
 from ..outbox import durability, rows
-from ..outbox.records import unpack_job
+from ..outbox.rows import unpack_job
 from ..settings.conf import conf
 from .compat import TaskError, TaskResultDoesNotExist
 from .errors import Gone

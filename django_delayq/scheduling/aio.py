@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 
 from ..core.task import Task
 from ..outbox import row_verbs
-from ..outbox.row_verbs import A, Change, R
+from ..outbox.row_verbs import Change, R
 from ..transactions import OnCommit
 from . import changes, verbs
 from .handle import Delay, JobHandle, Left
@@ -94,7 +94,7 @@ async def arun_now(
     return await _apply(changes.running_now(find_job(target, id, task, queue, using_db)))
 
 
-async def _apply(change: Change[A, R]) -> R | OnCommit | Left:
+async def _apply(change: Change[R]) -> R | OnCommit | Left:
     return await sync_to_async(row_verbs.apply)(change)
 
 

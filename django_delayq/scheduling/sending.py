@@ -1,7 +1,7 @@
 """Sending of built jobs: at once, after the commit, or beside a row of the outbox.
 
 ``schedule()``, the pull queue and the HTTP API all send here. Redis is called by :class:`..core.queue.Queue`
-only, and rows are sent by :mod:`..outbox.fast_path`.
+only, and rows are sent by :mod:`..outbox.producer`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from ..core.many import check_together
 from ..core.outcomes import ScheduleOutcome
 from ..core.records.frames import generation_of
 from ..core.task import Task
-from ..outbox import durability, fast_path, rows
-from ..outbox.fast_path import OutgoingJob, Result
-from ..outbox.producer import call_briefly
+from ..outbox import durability, producer, rows
+from ..outbox.producer import OutgoingJob, Result, call_briefly
 from ..signals import emit, job_scheduled
 from ..transactions import ON_COMMIT, CallDescription, OnCommitCall, in_transaction, log_refused, now_or_on_commit
 from .handle import JobHandle
@@ -109,7 +108,7 @@ def send_many(
 
         def deliver(outgoing: Sequence[OutgoingJob] = chunk) -> None:
             now = time.monotonic()
-            ready = [one.packed(None, now) for one in outgoing]
+            ready = [one.packed(now) for one in outgoing]
 
             def send_ready(broker: DjangoBroker) -> dict[str, int]:
                 return broker.queue(queue).count_many(ready, all_or_none=all_or_none)
@@ -138,7 +137,7 @@ def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str
         rows.insert(alias, queue, chunk)
 
         def deliver(outgoing: Sequence[OutgoingJob] = outgoing) -> None:
-            log_refused(description, Counter(result.outcome for result in fast_path.send(alias, outgoing)))
+            log_refused(description, Counter(result.outcome for result in producer.send(alias, outgoing)))
 
         now_or_on_commit(deliver, description, using=using)
         counts[ScheduleOutcome.OUTBOX] += len(chunk)
@@ -161,7 +160,7 @@ class JobOnCommit(OnCommitCall):
 
     def deliver(self, batch: Sequence[JobOnCommit]) -> None:
         """Send the jobs of ``batch``. An error of one job does not affect the others."""
-        results = fast_path.send(self._job.handle.alias, [call._outgoing for call in batch])
+        results = producer.send(self._job.handle.alias, [call._outgoing for call in batch])
         for call, result in zip(batch, results, strict=True):
             _settle(call._job, result)
             if result.error is None:
@@ -199,17 +198,17 @@ def _send_after_commit(job: Prepared) -> None:
 def _send_durable(alias: str, queue: str, news: Sequence[NewJob]) -> list[Result]:
     outgoing = [_outgoing(queue, new, durable=True) for new in news]
     if rows.insert_once(alias, queue, news):
-        return fast_path.send(alias, outgoing)
+        return producer.send(alias, outgoing)
     # The same request has written them before. A row that does not exist any more was sent.
     states = rows.states(alias, [job.key for job in outgoing if job.key is not None])
-    results = iter(fast_path.send(alias, [job for job in outgoing if job.key in states]))
+    results = iter(producer.send(alias, [job for job in outgoing if job.key in states]))
     return [next(results) if job.key in states else Result(ScheduleOutcome.CREATED) for job in outgoing]
 
 
 def _outgoing(queue: str, new: NewJob, *, durable: bool) -> OutgoingJob:
     if not durable:
         return OutgoingJob(queue, new, time.monotonic())
-    durability.make_durable(new, queue)
+    durability.make_durable(new)
     return OutgoingJob(queue, new, time.monotonic(), rows.key_of(new))
 
 

@@ -19,7 +19,7 @@ from ..core.options import CALL_OPTIONS
 from ..core.outcomes import ScheduleOutcome
 from ..core.task import Task, check_option_names
 from ..outbox import durability, row_verbs
-from ..outbox.row_verbs import A, Change, R
+from ..outbox.row_verbs import Change, R
 from ..settings.conf import check_installed
 from ..transactions import ON_COMMIT, OnCommit, open_elsewhere
 from . import changes
@@ -257,7 +257,7 @@ def run_now(
     return _apply(changes.running_now(find_job(target, id, task, queue, using_db)))
 
 
-def _apply(change: Change[A, R]) -> R | OnCommit | Left:
+def _apply(change: Change[R]) -> R | OnCommit | Left:
     warn_of_other_transaction(change.verb, change.target.using)
     return row_verbs.apply(change)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from .. import connections
-from ..outbox import durability
 from . import dispatching
 from .fake import Fake, active, actives
 from .times import Moment
@@ -30,20 +29,18 @@ class fake_queue:
 
     def __init__(self, at: Moment | None = None, *, time_machine: bool = False) -> None:
         self._options: dict[str, Any] = {"at": at, "time_machine": time_machine}
-        self._stack: list[tuple[Fake, Any, Any]] = []
+        self._stack: list[tuple[Fake, Any]] = []
 
     def __enter__(self) -> Fake:
         fake = Fake(**self._options)
-        # A test without durable jobs need not query the database for their rows because of an earlier test.
-        self._stack.append((fake, connections.stand_in(fake.broker), durability.set_queues_seen({})))
+        self._stack.append((fake, connections.stand_in(fake.broker)))
         actives.append(fake)
         return fake
 
     def __exit__(self, *_: object) -> None:
-        fake, before, queues_seen = self._stack.pop()
+        fake, before = self._stack.pop()
         actives.remove(fake)
         connections.stand_in(before)
-        durability.set_queues_seen(queues_seen)
         fake.close()
 
     def __call__(self, function: F) -> F:

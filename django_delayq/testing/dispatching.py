@@ -11,7 +11,6 @@ from ..settings.conf import conf
 from ..worker.changes import Changes
 
 if TYPE_CHECKING:
-    from ..outbox.claims import Outbox
     from .broker import MemoryBroker
 
 
@@ -24,15 +23,16 @@ def dispatch(broker: MemoryBroker) -> None:
 
 def send_rows(broker: MemoryBroker) -> None:
     """Run the relay: send the jobs whose rows were written while Redis was unavailable."""
-    from ..outbox.relay import Relay
+    from ..outbox.duties import Relay
+    from ..outbox.rows import waiting
 
-    for outbox in _outboxes():
+    for alias in conf().outbox.databases:
         try:
-            if not outbox.waiting.exists():
+            if not waiting(alias).exists():
                 continue
         except (DatabaseError, AssertionError, RuntimeError):
             continue  # a test that may not use the database has written no rows
-        relay = Relay(conf(), outbox, broker)
+        relay = Relay(conf(), alias, broker)
         try:
             while relay.turn():
                 pass
@@ -43,18 +43,12 @@ def send_rows(broker: MemoryBroker) -> None:
 
 def store_completions(broker: MemoryBroker) -> None:
     """Apply completions: delete the rows of finished jobs, and mark the rows of buried ones."""
-    from ..outbox.completions import Marks
+    from ..outbox.duties import Marks
 
     if broker.server.down:
         return
-    marks = Marks(_outboxes(), broker, Changes())
+    marks = Marks(conf().outbox.databases, broker, Changes())
     for queue in broker.queues():
         for number in queue.numbers:
             if broker.client.exists(queue.shard(number).names["marks"]):
                 marks.take_down(queue.name, number)
-
-
-def _outboxes() -> list[Outbox]:
-    from ..outbox.claims import Outbox
-
-    return [Outbox(alias) for alias in conf().outbox.databases]

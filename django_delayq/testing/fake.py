@@ -35,7 +35,7 @@ _COMMITS: Final = {
     "django.db.backends.base.base": "run_and_clear_commit_hooks",
     "django.test.testcases": "captureOnCommitCallbacks",
     f"{__package__}.guard": "_commit",
-    "django_delayq.outbox.fast_path": "",
+    "django_delayq.outbox.producer": "",
 }
 
 

@@ -16,10 +16,9 @@ from django_delayq import connections
 from django_delayq.api import waiting
 from django_delayq.client.transport import AsyncTransport
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.outbox import durability, producer
-from django_delayq.outbox.breaker import Breaker
-from django_delayq.outbox.producer import Clock, producer_state
+from django_delayq.outbox import producer
+from django_delayq.outbox.producer import Breaker, producer_state
+from django_delayq.outbox.push import Clock
 from django_delayq.pull.coordinator import PullCoordinator
 from django_delayq.scheduling import middleware
 from django_delayq.settings import conf, context_links
@@ -130,31 +129,6 @@ def test_redis_clock_is_read_as_a_whole() -> None:
         with line.preempted(partial(look, clock, seen)):
             look(clock, seen)
         assert min(seen) > NOW_MS / 2
-
-
-def test_queues_with_durable_jobs_are_noted_by_all_threads(settings: Any) -> None:
-    """A queue that is missing would let a cancellation forget the row, and the relay send the job."""
-    settings.DELAYQ = {name: value for name, value in settings.DELAYQ.items() if name != "OUTBOX"}
-    before = durability.set_queues_seen({})
-    try:
-        for line in each_line(durability.make_durable):
-            durability.set_queues_seen({})
-            note_durable("first")
-            with line.preempted(lambda: note_durable("second")):
-                note_durable("third")
-            note_durable("fourth")
-            noted = {name for name in ("first", "second", "third", "fourth") if is_noted(name)}
-            assert noted == {"first", "third", "fourth"} | ({"second"} if line.reached else set())
-    finally:
-        durability.set_queues_seen(before)
-
-
-def note_durable(queue: str) -> None:
-    durability.make_durable(NewJob("x", "work"), queue)
-
-
-def is_noted(queue: str) -> bool:
-    return durability.is_expected("default", queue, None)
 
 
 # -- loops of other threads --------------------------------------------------------------------------

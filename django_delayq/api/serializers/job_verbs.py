@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 from rest_framework import serializers
 
 from ...core.errors import InvalidJob
-from ...outbox.due import DueTime
+from ...outbox.rows import DueTime
 from ...scheduling.plans import job_rules
 from .base import ADDED, EntriesField, Entry, Resource, exactly_one, one_of
 from .fields import (

@@ -16,7 +16,7 @@ from ...access.problems import Problem, queue_not_found
 from ...core import layouts
 from ...core.figures import read_depths
 from ...core.queue import Queue
-from ...outbox.retention import forget_queue
+from ...outbox.row_verbs import forget_queue
 from ...settings.conf import conf
 from .. import policy
 from ..base import ApiView
