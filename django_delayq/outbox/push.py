@@ -162,8 +162,9 @@ def write(mine: QuerySet[OutboxJob], result: RowResult) -> int:
             refused = {"state": "refused", "tries": result.tries, "error": result.error}
             return mine.update(claim=None, claimed_until=Now(), **refused)
         case RowOutcome.LATER:
-            pause = PAUSES[min(result.tries, len(PAUSES)) - 1]
-            return mine.update(claimed_until=rows.ahead(pause), tries=result.tries, error=result.error)
+            until = rows.ahead(PAUSES[min(result.tries, len(PAUSES)) - 1])
+            claim = None if result.error in LATER.values() else rows.RESTING
+            return mine.update(claim=claim, claimed_until=until, tries=result.tries, error=result.error)
         case RowOutcome.FREE:
             return mine.update(claimed_until=None)
 
@@ -460,7 +461,7 @@ class Push:
                 reply = NOT_WAITING if result.reply == NOT_WAITING else ""
                 groups.setdefault(replace(result, reply=reply), []).append(row.pk)
             count = sum(write(self.held(pk__in=held.intersection(pks)), result) for result, pks in groups.items())
-        if count < len(sent):
+        if count < len(sent) and not self.is_over:  # later another process may have claimed them
             self.changed = rows.release_changed(self.alias, [row.pk for row in sent])
 
     # -- reports -------------------------------------------------------------------------------------------------------

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 #: rows of one statement
 CHUNK: Final = 500
-#: claim of a row that was changed while another process was sending it: its outcome must not be written to the row
+#: claims that no process holds: of a row that was changed while a process was sending it, so that the result must not
+#: be written to it; and of a row that rests for a while, although Redis may have its job
 CHANGED: Final = uuid.UUID(int=0)
+RESTING: Final = uuid.UUID(int=1)
 #: condition of a subquery: rows of the same job
 _SAME_JOB: Final = {"queue": OuterRef("queue"), "job_id": OuterRef("job_id")}
 _MS: Final = timedelta(milliseconds=1)
@@ -336,16 +338,14 @@ def change(mine: QuerySet[OutboxJob], when: DueTime | None) -> int:
     """
     states = mine.model.State
     never_sent = Q(claim=None)
+    until = Case(When(never_sent | Q(claim=RESTING), then=None), default=F("claimed_until"))
     if when is None:
         due: Mapping[str, Any] = {"state": states.CANCELLED}
     else:
         state = Case(When(never_sent & Q(state=states.UNSENT), then=Value(states.UNSENT)), default=Value(states.MOVED))
         due = {"state": state, "due_ms": when["due_ms"], "delay_ms": when["delay_ms"] or 0, "delay_from": Now()}
-    return mine.update(
-        claim=Case(When(never_sent, then=None), default=Value(CHANGED)),
-        claimed_until=Case(When(never_sent, then=None), default=F("claimed_until")),
-        **due,
-    )
+    claim = Case(When(never_sent, then=None), default=Value(CHANGED))
+    return mine.update(claimed_until=until, claim=claim, **due)
 
 
 def release_changed(alias: str, pks: Collection[int]) -> list[uuid.UUID]:
