@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ..connections import DjangoBroker
     from ..models import OutboxJob
-    from ..scheduling.handle import JobHandle, Left
+    from ..scheduling.verbs import JobHandle, Left
 
 Cancelled = Literal["cancelled", "stopping", False]
 A = TypeVar("A")
