@@ -27,10 +27,22 @@ if TYPE_CHECKING:
     from .core.inputs import priority_of_u32
     from .outbox.inbox import exactly_once
     from .pull import Queue
-    from .scheduling.aio import acancel, aget_job, areschedule, arun_now, aschedule, aschedule_many
-    from .scheduling.decorators import task
+    from .scheduling.tasks import task
     from .scheduling.triggers import cancel_on, schedule_on
-    from .scheduling.verbs import cancel, get_job, reschedule, run_now, schedule, schedule_many
+    from .scheduling.verbs import (
+        acancel,
+        aget_job,
+        areschedule,
+        arun_now,
+        aschedule,
+        aschedule_many,
+        cancel,
+        get_job,
+        reschedule,
+        run_now,
+        schedule,
+        schedule_many,
+    )
     from .worker.current import current_job
 
 __version__: Final = "0.1.0"
@@ -71,19 +83,19 @@ __all__ = [
 ]
 
 _HOME: Final = {
-    "task": "scheduling.decorators",
+    "task": "scheduling.tasks",
     "schedule": "scheduling.verbs",
     "schedule_many": "scheduling.verbs",
     "cancel": "scheduling.verbs",
     "reschedule": "scheduling.verbs",
     "run_now": "scheduling.verbs",
     "get_job": "scheduling.verbs",
-    "aschedule": "scheduling.aio",
-    "aschedule_many": "scheduling.aio",
-    "acancel": "scheduling.aio",
-    "areschedule": "scheduling.aio",
-    "arun_now": "scheduling.aio",
-    "aget_job": "scheduling.aio",
+    "aschedule": "scheduling.verbs",
+    "aschedule_many": "scheduling.verbs",
+    "acancel": "scheduling.verbs",
+    "areschedule": "scheduling.verbs",
+    "arun_now": "scheduling.verbs",
+    "aget_job": "scheduling.verbs",
     "schedule_on": "scheduling.triggers",
     "cancel_on": "scheduling.triggers",
     "exactly_once": "outbox.inbox",

@@ -30,7 +30,7 @@ from .task import DelayQTask, like
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
-    from ..scheduling.handle import JobHandle
+    from ..scheduling.verbs import JobHandle
     from .registration import FrameworkTask
     from .stored import AnyResult
     from .task import AnyTask

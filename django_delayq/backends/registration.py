@@ -16,7 +16,7 @@ from django.apps import apps
 from ..core import task as core
 from ..core.errors import Misconfigured
 from ..core.job import PRIORITIES
-from ..scheduling.decorators import task_name
+from ..scheduling.tasks import task_name
 from .compat import InvalidTask, Task
 from .options import build
 from .task import AnyTask

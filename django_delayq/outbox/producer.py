@@ -10,8 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError
@@ -28,7 +27,6 @@ from .push import FREE, Address, Clock, Push, RowResult
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
     from ..core.broker import Broker
-    from ..core.queue import Queue
 
 #: seconds for which the breaker stays open at first, and at most
 FIRST: Final = 1.0
@@ -186,65 +184,37 @@ def push_briefly(
 
 @dataclass(slots=True, eq=False)
 class OutgoingJob:
-    """Job to be sent to Redis.
-
-    Attributes:
-        queue: the queue's name.
-        new: the job.
-        called_at: time of the call (``time.monotonic()``); the delay of a job without a row counts from then on.
-        key: the key of its row; None for a job that has none.
-    """
+    """Job that was written to a row, with the row's key."""
 
     queue: str
     new: NewJob
-    called_at: float
-    key: uuid.UUID | None = None
-
-    def packed(self, now: float) -> NewJob:
-        """Return a job without a row in the form to send at ``now`` (``time.monotonic()``).
-
-        The due time is fixed at the call, so the wait for the commit is part of the delay.
-        """
-        self.new.room_ms = 0  # nobody waits for room after a commit
-        self.new.waited(int((now - self.called_at) * 1000))
-        self.called_at = now
-        return self.new
+    key: uuid.UUID
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Result of sending a job: its outcome, and the error if Redis did not accept, or not confirm it."""
+class Result(NamedTuple):
+    """Result of sending a job: its outcome, and the error if Redis refused it for good."""
 
     outcome: ScheduleOutcome
     error: Exception | None = None
 
 
 def send(alias: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
-    """Send jobs in order, with one round trip for consecutive jobs of one queue, all with or all without rows.
-
-    Args:
-        alias: database of their rows, which are committed.
-    """
-    results: list[Result] = []
-    for (queue, is_plain), group in groupby(jobs, key=lambda job: (job.queue, job.key is None)):
-        for chunk in rows.chunks(group, TOGETHER):
-            results += _send_plain(queue, chunk) if is_plain else _send_durable(alias, queue, chunk)
-    return results
+    """Send jobs whose rows are committed, in order, with one round trip for the jobs of each queue."""
+    return [result for chunk in rows.chunks(jobs, TOGETHER) for result in _send(alias, chunk)]
 
 
-def _send_durable(alias: str, queue: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
-    by_key = {job.key: job.new for job in jobs if job.key is not None}
-    replies = push_briefly(alias, list(by_key), by_key)
-    missing = [key for key in by_key if key not in replies]
+def _send(alias: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
+    replies = push_briefly(alias, [job.key for job in jobs], {job.key: job.new for job in jobs})
+    missing = [job.key for job in jobs if job.key not in replies]
     try:
         states = rows.states(alias, missing) if missing else {}
     except DatabaseError:
         states = dict.fromkeys(missing, "unsent")
-    return [_result_of_row(queue, new, replies.get(key), states.get(key)) for key, new in by_key.items()]
+    return [_result_of(job, replies.get(job.key), states.get(job.key)) for job in jobs]
 
 
-def _result_of_row(queue: str, new: NewJob, result: RowResult | None, state: str | None) -> Result:
-    """Return the result of a durable job.
+def _result_of(job: OutgoingJob, result: RowResult | None, state: str | None) -> Result:
+    """Return the result of a job.
 
     Args:
         result: of the push of its row; None = another process has sent it, or will; its row is in ``state`` (None = it
@@ -258,44 +228,5 @@ def _result_of_row(queue: str, new: NewJob, result: RowResult | None, state: str
     if not isinstance(outcome, ScheduleOutcome):  # refused for now; or it was cancelled or moved before it was sent
         return Result(ScheduleOutcome.IGNORED if result.outcome == "gone" else ScheduleOutcome.OUTBOX)
     if outcome.is_refusal:
-        return Result(outcome, connections.swift_broker().queue(queue).refusal(outcome, new))
+        return Result(outcome, connections.swift_broker().queue(job.queue).refusal(outcome, job.new))
     return Result(ScheduleOutcome.CREATED if outcome is ScheduleOutcome.KNOWN else outcome)  # a relay was faster
-
-
-def _send_plain(queue: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
-    now = time.monotonic()
-    news = [job.packed(now) for job in jobs]
-
-    def call(broker: DjangoBroker) -> list[Result]:
-        live = broker.queue(queue)
-        if len(news) == 1:  # a single job needs less work
-            return [_send_one(live, news[0])]
-        errors: dict[int, Exception] = {}
-        outcomes: Sequence[ScheduleOutcome]
-        try:
-            outcomes = live.schedule_many(news)
-        except NotConfirmed as error:
-            errors = {place: NotConfirmed.because(error.reason, news[place].id) for place in error.unconfirmed}
-            outcomes = error.outcomes
-        return [
-            Result(outcome, errors.get(place) or (live.refusal(outcome, new) if outcome.is_refusal else None))
-            for place, (new, outcome) in enumerate(zip(news, outcomes, strict=True))
-        ]
-
-    try:
-        return call_briefly(call)
-    except Exception as error:
-        if not isinstance(error, DelayQError):
-            logger.exception("jobs of queue %s were not sent after the commit", queue)
-        return [Result(ScheduleOutcome.NOT_SENT, error)] * len(jobs)
-
-
-def _send_one(live: Queue, new: NewJob) -> Result:
-    try:
-        return Result(live.schedule(new))
-    except NotConfirmed as error:
-        return Result(error.outcomes[0], error)
-    except DelayQError as error:
-        if isinstance(error, QueueUnavailable) and not isinstance(error, QueuePaused):
-            raise
-        return Result(ScheduleOutcome.NOT_SENT, error)

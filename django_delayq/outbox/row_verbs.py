@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from ..models import OutboxJob
-    from ..scheduling.handle import JobHandle, Left
+    from ..scheduling.verbs import JobHandle, Left
 
 Cancelled = Literal["cancelled", "stopping", False]
 R = TypeVar("R")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ..core.codec import decode, decode_args, encode, encode_args
 from ..core.errors import InvalidJob
 from ..core.times import datetime_of
-from ..scheduling.entries import explicit
+from ..scheduling.build import explicit
 from .jobs import ScheduledJob, check_state
 from .times import ms_of_delta, ms_of_moment
 

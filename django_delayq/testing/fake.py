@@ -14,9 +14,9 @@ from asgiref.sync import sync_to_async
 
 from ..core.queue import Queue
 from ..core.task import Task
-from ..scheduling.caller_warnings import warn_caller
-from ..scheduling.targets import find_task
+from ..scheduling.build import find_task
 from ..settings.conf import conf
+from ..transactions import warn_caller
 from .asserting import Expectation, check_not_scheduled, check_scheduled
 from .broker import MemoryBroker
 from .faults import Error, Faults, outage

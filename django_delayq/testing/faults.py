@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from ..core.task import Task
-from ..scheduling.targets import find_task
+from ..scheduling.build import find_task
 
 if TYPE_CHECKING:
     from ..worker.attempt import Attempt

@@ -17,7 +17,7 @@ from ..core.job_view import JobView
 from ..core.records.frames import digest, held_digests, unpack_state
 from ..core.task import Task, registry
 from ..core.times import datetime_of
-from ..scheduling.targets import find_task
+from ..scheduling.build import find_task
 from .faults import reachable
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -11,11 +10,9 @@ from django.db import transaction
 from django_delayq import get_job, schedule
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.errors import QueueFull
-from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import rows
-from django_delayq.outbox.producer import OutgoingJob
 from django_delayq.outbox.rows import DueTime
 
 from .deeds import note
@@ -107,9 +104,3 @@ def test_what_a_full_redis_did_not_take_may_be_told_again_at_once(
     assert schedule(note, "x", id="a", durable=True).outcome == "outbox"
     row = OutboxJob.objects.get()
     assert (row.state, row.claim) == (State.UNSENT, None)
-
-
-def test_a_delay_is_shortened_by_the_time_until_it_is_sent_and_by_no_more() -> None:
-    now = time.monotonic()
-    outgoing = OutgoingJob("q", NewJob("a", "work", delay_ms=60_000), now - 10)
-    assert [outgoing.packed(now).delay_ms for _ in range(3)] == [pytest.approx(50_000, abs=1)] * 3

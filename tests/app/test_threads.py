@@ -20,7 +20,7 @@ from django_delayq.outbox import producer
 from django_delayq.outbox.producer import Breaker, producer_state
 from django_delayq.outbox.push import Clock
 from django_delayq.pull.coordinator import PullCoordinator
-from django_delayq.scheduling import middleware
+from django_delayq.scheduling import build
 from django_delayq.settings import conf, context_links
 
 from ..support.forks import holds_in_a_child
@@ -85,17 +85,17 @@ def test_a_call_gets_the_middleware_of_its_own_settings(monkeypatch: pytest.Monk
         conf.Conf(schedule_middleware=(f"{__name__}.{name}",), context={}) for name in ("with_tenant", "with_user")
     )
     current = [for_user]
-    monkeypatch.setattr(middleware, "conf", lambda: current[0])
+    monkeypatch.setattr(build, "conf", lambda: current[0])
 
     def change() -> None:
         current[0] = for_tenant
-        middleware.chain()
+        build.chain()
 
-    for line in each_line(middleware.chain):
-        monkeypatch.setattr(middleware, "_known", None)
+    for line in each_line(build.chain):
+        monkeypatch.setattr(build, "_known", None)
         current[0] = for_user
         with line.preempted(change):
-            chain = middleware.chain()
+            chain = build.chain()
         assert chain is not None
         ended: Any = SimpleNamespace(end=lambda scheduling: "tenant")
         assert chain(ended) == ("tenant" if line.number == 1 else "user")

@@ -11,7 +11,7 @@ from rest_framework import serializers
 
 from ...core.errors import InvalidJob
 from ...outbox.rows import DueTime
-from ...scheduling.plans import job_rules
+from ...scheduling.build import job_rules
 from .base import ADDED, EntriesField, Entry, Resource, exactly_one, one_of
 from .fields import (
     CursorField,
