@@ -297,10 +297,12 @@ class Push:
     def send(self) -> None:
         """Send the rows, with one round trip for new jobs of a queue.
 
-        A row that is held up delays only the later rows of its job.
+        A row that is held up delays only the later rows of its job. A relay knows the reply to a row before it sends
+        the next one of the job; otherwise one round trip has to do.
         """
         held_up: set[tuple[str, str]] = set()
-        for wave in _waves(self.taken):
+        in_order = [sorted(self.taken, key=lambda row: row.queue)]
+        for wave in in_order if self.relay is None else _waves(self.taken):
             ready = [row for row in wave if row.job not in held_up]
             for (queue, unsent), some in groupby(ready, key=_call_of):
                 mine = list(some)

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 
 from django_delayq import IdTaken, cancel, connections, schedule, signals, transactions
 from django_delayq.core.broker import Broker
-from django_delayq.outbox import rows
+from django_delayq.outbox import producer
 
 from ..support.preemption import Line
 from .deeds import keyed, note, rest, sync
@@ -81,7 +81,7 @@ def test_another_queue_or_another_verb_begins_a_new_call(delayq: Broker, calls: 
 
 def test_a_long_transaction_is_sent_in_calls_of_bearable_size(delayq: Broker, calls: list[str]) -> None:
     with transaction.atomic():
-        handles = [schedule(note, "x", durable=True) for _ in range(rows.TOGETHER + 1)]
+        handles = [schedule(note, "x", durable=True) for _ in range(producer.TOGETHER + 1)]
     assert calls == ["schedule"] * 2
     assert {handle.outcome for handle in handles} == {"created"}
 
