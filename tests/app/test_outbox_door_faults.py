@@ -265,6 +265,7 @@ def test_a_wrong_password_leaves_durable_jobs_to_the_relay(delayq: Broker, monke
         raise Misconfigured("Redis refuses this client")
 
     monkeypatch.setattr("django_delayq.core.queue.Queue.schedule_many", refuse)
+    monkeypatch.setattr("django_delayq.core.queue.Queue.schedule", refuse)
     with transaction.atomic():
         durable, plain = schedule(note, "x", id="d", durable=True), schedule(note, "x", id="p")
     assert (durable.outcome, plain.outcome, type(plain.error)) == ("outbox", "not_sent", Misconfigured)
