@@ -10,99 +10,80 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .core import retry
-    from .core.errors import (
-        Bury,
-        IdTaken,
-        InvalidJob,
-        LeakedTransaction,
-        NotConfirmed,
-        PartialFailure,
-        QueueFull,
-        QueuePaused,
-        QueueUnavailable,
-        Release,
-        Retry,
-    )
-    from .core.inputs import priority_of_u32
-    from .outbox.inbox import exactly_once
-    from .pull import Queue
-    from .scheduling.aio import acancel, aget_job, areschedule, arun_now, aschedule, aschedule_many
-    from .scheduling.decorators import task
-    from .scheduling.triggers import cancel_on, schedule_on
-    from .scheduling.verbs import cancel, get_job, reschedule, run_now, schedule, schedule_many
-    from .worker.current import current_job
+    from .core import retry as retry
+    from .core.errors import Bury as Bury
+    from .core.errors import IdTaken as IdTaken
+    from .core.errors import InvalidJob as InvalidJob
+    from .core.errors import LeakedTransaction as LeakedTransaction
+    from .core.errors import NotConfirmed as NotConfirmed
+    from .core.errors import PartialFailure as PartialFailure
+    from .core.errors import QueueFull as QueueFull
+    from .core.errors import QueuePaused as QueuePaused
+    from .core.errors import QueueUnavailable as QueueUnavailable
+    from .core.errors import Release as Release
+    from .core.errors import Retry as Retry
+    from .core.inputs import priority_of_u32 as priority_of_u32
+    from .outbox.inbox import exactly_once as exactly_once
+    from .pull import Queue as Queue
+    from .scheduling.tasks import task as task
+    from .scheduling.triggers import cancel_on as cancel_on
+    from .scheduling.triggers import schedule_on as schedule_on
+    from .scheduling.verbs import acancel as acancel
+    from .scheduling.verbs import aget_job as aget_job
+    from .scheduling.verbs import areschedule as areschedule
+    from .scheduling.verbs import arun_now as arun_now
+    from .scheduling.verbs import aschedule as aschedule
+    from .scheduling.verbs import aschedule_many as aschedule_many
+    from .scheduling.verbs import cancel as cancel
+    from .scheduling.verbs import get_job as get_job
+    from .scheduling.verbs import reschedule as reschedule
+    from .scheduling.verbs import run_now as run_now
+    from .scheduling.verbs import schedule as schedule
+    from .scheduling.verbs import schedule_many as schedule_many
+    from .worker.current import current_job as current_job
 
 __version__: Final = "0.1.0"
 
-__all__ = [
-    "Bury",
-    "IdTaken",
-    "InvalidJob",
-    "LeakedTransaction",
-    "NotConfirmed",
-    "PartialFailure",
-    "Queue",
-    "QueueFull",
-    "QueuePaused",
-    "QueueUnavailable",
-    "Release",
-    "Retry",
-    "__version__",
-    "acancel",
-    "aget_job",
-    "areschedule",
-    "arun_now",
-    "aschedule",
-    "aschedule_many",
-    "cancel",
-    "cancel_on",
-    "current_job",
-    "exactly_once",
-    "get_job",
-    "priority_of_u32",
-    "reschedule",
-    "retry",
-    "run_now",
-    "schedule",
-    "schedule_many",
-    "schedule_on",
-    "task",
-]
-
-_HOME: Final = {
-    "task": "scheduling.decorators",
-    "schedule": "scheduling.verbs",
-    "schedule_many": "scheduling.verbs",
-    "cancel": "scheduling.verbs",
-    "reschedule": "scheduling.verbs",
-    "run_now": "scheduling.verbs",
-    "get_job": "scheduling.verbs",
-    "aschedule": "scheduling.aio",
-    "aschedule_many": "scheduling.aio",
-    "acancel": "scheduling.aio",
-    "areschedule": "scheduling.aio",
-    "arun_now": "scheduling.aio",
-    "aget_job": "scheduling.aio",
-    "schedule_on": "scheduling.triggers",
-    "cancel_on": "scheduling.triggers",
-    "exactly_once": "outbox.inbox",
-    "current_job": "worker.current",
-    "Queue": "pull",
-    "priority_of_u32": "core.inputs",
-    "retry": "core",  # module of back-off presets: retry.steps(10, 60, 300)
-    "Retry": "core.errors",
-    "Bury": "core.errors",
-    "Release": "core.errors",
-    "PartialFailure": "core.errors",
-    "QueueFull": "core.errors",
-    "QueuePaused": "core.errors",
-    "QueueUnavailable": "core.errors",
-    "NotConfirmed": "core.errors",
-    "IdTaken": "core.errors",
-    "InvalidJob": "core.errors",
-    "LeakedTransaction": "core.errors",
+#: modules and the public names that they define
+_MODULES: Final = {
+    "core": ("retry",),  # module of back-off presets: retry.steps(10, 60, 300)
+    "core.errors": (
+        "Bury",
+        "IdTaken",
+        "InvalidJob",
+        "LeakedTransaction",
+        "NotConfirmed",
+        "PartialFailure",
+        "QueueFull",
+        "QueuePaused",
+        "QueueUnavailable",
+        "Release",
+        "Retry",
+    ),
+    "core.inputs": ("priority_of_u32",),
+    "outbox.inbox": ("exactly_once",),
+    "pull": ("Queue",),
+    "scheduling.tasks": ("task",),
+    "scheduling.triggers": ("cancel_on", "schedule_on"),
+    "scheduling.verbs": (
+        "acancel",
+        "aget_job",
+        "areschedule",
+        "arun_now",
+        "aschedule",
+        "aschedule_many",
+        "cancel",
+        "get_job",
+        "reschedule",
+        "run_now",
+        "schedule",
+        "schedule_many",
+    ),
+    "worker.current": ("current_job",),
 }
+_HOME: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -28,7 +28,7 @@ from .core.errors import InvalidJob
 from .core.redis.scripts import Scripts
 from .outbox import row_verbs
 from .scheduling import verbs
-from .scheduling.handle import JobHandle
+from .scheduling.verbs import JobHandle
 from .transactions import in_transaction
 
 __all__ = ["JobsPanel"]
@@ -239,8 +239,8 @@ def _install_wrappers() -> None:
     def schedule(plan: Any, arguments: Any, named: Any, options: Any) -> Call:
         return Call("schedule", plan.builder.task.name, plan.queue, "", options.get("using_db"))
 
-    def many(task: Any, queue: str, jobs: Any, using: str | None, **options: Any) -> Call:
-        return Call("schedule_many", task.name, queue, "", using)
+    def many(plan: Any, jobs: Any, using: str | None, **options: Any) -> Call:
+        return Call("schedule_many", plan.builder.task.name, plan.queue, "", using)
 
     def change(change: Any) -> Call:
         job = change.target
@@ -249,7 +249,6 @@ def _install_wrappers() -> None:
     patches: tuple[tuple[Any, str, Callable[..., Call]], ...] = (
         (verbs, "_schedule", schedule),
         (verbs, "send_many", many),
-        (verbs, "send_many_durable", many),
         (row_verbs, "apply", change),
     )
     for module, name, describe in patches:

@@ -2,36 +2,23 @@
 
 Each verb is one ``transaction.on_commit`` callback, so that rolling back a savepoint drops exactly the verbs of that
 savepoint, and Django's own test helpers (``captureOnCommitCallbacks``) see them.
-
-Consecutive schedules nevertheless share a round trip. The verbs of a transaction are queued in a :class:`CommitQueue`.
-The first verb that Django calls after the commit also sends the following ones, as long as these are schedules too and
-are
-*certain* to be called. When Django calls those, they have already been sent and do nothing. A verb is certain if its
-callback can no longer be dropped: none of the savepoints that it depends on was, or can have been, rolled back.
-
-* A verb depends on the savepoints that were open at its call. When one of them is closed, which is detected at the next
-  call, either its callback is gone with the savepoint, or it depends on the outer savepoints only.
-* A verb that is called after the commit proves that none of the savepoints that it depended on was rolled back since
-  its call. A later verb that depends on no others is certain.
-
-A callback that a test calls itself, inside its transaction, sends no other verb.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
+import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Final, Literal, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
 
 from .connections import refuse_unwanted
-from .core.errors import InvalidJob, NotConfirmed, QueuePaused, QueueUnavailable
+from .core.errors import DelayQError, InvalidJob, NotConfirmed, QueuePaused, QueueUnavailable
 from .core.inputs import short, suggest
 from .core.outcomes import REFUSALS
 from .core.task import Task
@@ -50,8 +37,7 @@ _counting: Final = ThreadLock()
 #: what the log adds when Redis was away; nobody is left who could try again
 _UNLESS_DURABLE: Final = ". The job is lost; durable=True keeps such jobs in the database until Redis is back"
 
-#: maximum number of verbs that share a round trip
-TOGETHER: Final = 250
+_PACKAGE: Final = __name__.partition(".")[0]
 
 T = TypeVar("T")
 
@@ -92,6 +78,25 @@ def open_elsewhere(using: str | None) -> str | None:
     return None
 
 
+def warn_of_other_transaction(verb: str, using: str | None) -> None:
+    """Warn if a call that names no database is sent at once although a transaction is open on another one."""
+    elsewhere = None if using is not None else open_elsewhere(None)
+    if elsewhere is not None and not in_transaction(None):
+        warn_caller(
+            f"{verb}() is sent at once, and not with the transaction that is open on the database {elsewhere!r}: give "
+            f"using_db={elsewhere!r} to wait for its commit, or using_db={DEFAULT_DB_ALIAS!r} if it shall not wait",
+            RuntimeWarning,
+        )
+
+
+def warn_caller(text: str, category: type[Warning]) -> None:
+    """Issue a warning that names the line of the project which called this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
+
+
 def now_or_on_commit(send: Callable[[], T], what: CallDescription, *, using: str | None) -> T | OnCommit:
     """Call ``send`` now, or after the commit if a transaction is open on ``using``.
 
@@ -113,18 +118,9 @@ class OnCommitCall:
     Attributes:
         what: description of the call.
         sent: True once the call was sent after the commit.
-        line: queue of the calls of its transaction.
-        place: position in ``line``.
-        opened: savepoints that were open at the call.
-        risk: those of them that may still be rolled back; None if one was rolled back.
     """
 
-    __slots__ = ("_send", "line", "opened", "place", "risk", "sent", "what")
-
-    line: CommitQueue
-    place: int
-    opened: frozenset[str]
-    risk: frozenset[str] | None
+    __slots__ = ("_send", "sent", "what")
 
     def __init__(self, send: Callable[[], object], what: CallDescription) -> None:
         self._send = send
@@ -138,26 +134,12 @@ class OnCommitCall:
             Misconfigured: this is a test that may not use Redis.
         """
         refuse_unwanted()
-        connection = connections[using or DEFAULT_DB_ALIAS]
-        line = _lines.get(connection)
-        if line is None or not connection.run_on_commit:  # the earlier queue is committed, or dropped
-            line = _lines[connection] = CommitQueue(connection)
-        line.append(self)
         transaction.on_commit(self, using=using, robust=True)
 
     def __call__(self) -> None:
-        if not self.sent:
-            batch = self.line.with_followers(self)
-            for late in batch:
-                late.sent = True
-            self.deliver(batch)
-
-    def travels_with(self, first: OnCommitCall) -> bool:
-        """Return True if this call and ``first`` can be sent by one :meth:`deliver` of ``first``."""
-        return False
-
-    def deliver(self, batch: Sequence[Any]) -> None:
-        """Send the calls of ``batch``, of which this is the first. Never raises."""
+        if self.sent:  # Django's nested test helpers call it twice
+            return
+        self.sent = True
         try:
             self._send()
         except Exception as error:
@@ -180,60 +162,10 @@ class OnCommitCall:
             type(error).__name__,
             error,
             advice,
+            exc_info=None if isinstance(error, DelayQError) else error,
             extra={"verb": what.verb, "job_id": what.id, "queue": what.queue},
         )
         emit(job_not_sent, what.task, verb=what.verb, id=what.id, queue=what.queue, error=error)
-
-
-class CommitQueue:
-    """Queue of the calls of one transaction, in call order."""
-
-    __slots__ = ("_at_risk", "_connection", "_verbs")
-
-    def __init__(self, connection: BaseDatabaseWrapper) -> None:
-        self._connection = connection
-        self._verbs: list[OnCommitCall] = []
-        self._at_risk: dict[str, list[OnCommitCall]] = {}
-
-    def append(self, late: OnCommitCall) -> None:
-        """Add a call to the queue of the transaction, with the savepoints that are open now."""
-        late.line, late.place = self, len(self._verbs)
-        late.opened = late.risk = frozenset(sid for sid in self._connection.savepoint_ids if sid is not None)
-        for sid in [sid for sid in self._at_risk if sid not in late.opened]:
-            self._closed(sid)
-        for sid in late.opened:
-            self._at_risk.setdefault(sid, []).append(late)
-        self._verbs.append(late)
-
-    def _closed(self, sid: str) -> None:
-        """Update the calls that depended on a savepoint which is no longer open."""
-        verbs = self._at_risk.pop(sid)
-        there = set()
-        waiting: list[Any] = self._connection.run_on_commit  # (savepoints, callback, robust)
-        for _, callback, _ in reversed(waiting):
-            if isinstance(callback, OnCommitCall) and callback.line is self:
-                there.add(callback)
-                if callback.place <= verbs[0].place:
-                    break
-        for late in verbs:
-            if late.risk is not None:
-                late.risk = late.risk - {sid} if late in there else None
-
-    def with_followers(self, first: OnCommitCall) -> list[OnCommitCall]:
-        """Return the call that is due, followed by those that are sent with it."""
-        batch = [first]
-        if self._connection.in_atomic_block:
-            return batch
-        for place in range(first.place + 1, min(first.place + TOGETHER, len(self._verbs))):
-            late = self._verbs[place]
-            sure = not late.sent and late.risk is not None and late.risk <= first.opened
-            if not (sure and late.travels_with(first)):
-                break
-            batch.append(late)
-        return batch
-
-
-_lines: Final[WeakKeyDictionary[BaseDatabaseWrapper, CommitQueue]] = WeakKeyDictionary()
 
 
 def log_refused(what: CallDescription, counts: Mapping[str, int]) -> None:

@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from ..outbox.records import unpack_job
+from ..outbox.rows import unpack_job
 from ..settings.conf import conf
 from . import content, formatting
 from .base import ReadOnlyAdmin, column

@@ -16,7 +16,7 @@ from ..core import layouts
 from ..core.errors import InvalidJob, QueueNotEmpty
 from ..core.inputs import short
 from ..core.queue import Queue
-from ..outbox.retention import forget_queue
+from ..outbox.row_verbs import forget_queue
 from ..settings.conf import conf
 from .queue_forms import CreateForm, DeleteForm, LimitsForm, ReshardForm
 from .queue_view_model import QueueViewModel

@@ -19,7 +19,7 @@ from ..core import bulk
 from ..core.figures import read_depths
 from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
-from ..outbox import queue_verbs
+from ..outbox import row_verbs
 from ..repair.sweeping import Sweep
 from ..status.snapshot import PLACES
 from .depth_chart import SPAN_MINUTES, depth_chart, rows_of
@@ -134,7 +134,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
         queue = queue_or_404(object_id)
         if request.method != "POST":
             return self.confirm(request, "queue_run", _("Run all now"), queue, yes=_("Run all now"))
-        counts = self.sweep(request, queue, "run all now", queue_verbs.run_all_now)
+        counts = self.sweep(request, queue, "run all now", row_verbs.run_all_now)
         if counts is not None:
             moved = counts.get("moved", 0)
             messages.success(request, ngettext("%d job is due now.", "%d jobs are due now.", moved) % moved)
@@ -148,7 +148,7 @@ class QueueEntryAdmin(QueueChanges, QueueSwitches, RecurringPages, WorkerCommand
             return self.confirm(
                 request, "queue_purge", _("Purge"), queue, form=form, yes=_("Purge the queue"), harmful=True
             )
-        verbs = (queue_verbs.cancel_all, _discard_all) if form.cleaned_data["morgue"] else (queue_verbs.cancel_all,)
+        verbs = (row_verbs.cancel_all, _discard_all) if form.cleaned_data["morgue"] else (row_verbs.cancel_all,)
         counts = self.sweep(request, queue, "purge", *verbs)
         if counts is not None:
             cancelled, discarded = counts.get("cancelled", 0), counts.get("discarded", 0)

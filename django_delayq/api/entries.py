@@ -18,11 +18,9 @@ from ..core.options import PLAIN_JOB
 from ..core.task import Task, check_option_names, registry
 from ..core.times import parse_moment
 from ..outbox import durability
-from ..scheduling.handle import COLLECTED, JobHandle
-from ..scheduling.middleware import Chain, Scheduling, chain
-from ..scheduling.plans import Plan, job_rules, plan_of
+from ..scheduling.build import COLLECTED, Chain, Plan, Scheduling, chain, find_task, job_rules, plan_of
 from ..scheduling.sending import Prepared
-from ..scheduling.targets import find_task
+from ..scheduling.verbs import JobHandle
 from ..settings.conf import collect_context
 from .entry_errors import (
     MOST_ERRORS,

@@ -29,7 +29,7 @@ from .registration import BackendOptions, adopt, known, known_names, priority_cl
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
-    from ..scheduling.handle import JobHandle
+    from ..scheduling.verbs import JobHandle
 
 logger: Final = logging.getLogger("django_delayq.tasks")
 #: outcomes of a handle whose job is not in Redis (yet)

@@ -17,7 +17,7 @@ from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_int, check_known, check_number, check_task_name, plain_seconds, short, suggest
 from ..core.job import PRIORITIES
 from ..core.options import TASK_OPTIONS, TaskOptions
-from ..scheduling.decorators import task_name
+from ..scheduling.tasks import task_name
 from ..settings.sections import Section, check_mapping, key
 from .compat import AnyTask, InvalidTask, Task
 

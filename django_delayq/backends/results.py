@@ -28,7 +28,7 @@ from ..core.records.frames import pack
 from ..core.redis.scripts import clear_errors
 from ..core.task import registry
 from ..outbox import durability, rows
-from ..outbox.records import unpack_job
+from ..outbox.rows import unpack_job
 from ..worker.record import printed_traceback
 from . import errors as causes
 from .compat import (

@@ -10,8 +10,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 
 from ..core.errors import Misconfigured
-from ..outbox.durability import advice_without_table, declared, has_table
-from ..outbox.stock import stock
+from ..outbox.durability import advice_without_table, declared, has_table, stock
 from ..settings.conf import Conf, conf
 from ..status.formatting import printable
 from .findings import Finding, Level

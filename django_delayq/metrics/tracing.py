@@ -31,7 +31,7 @@ except ImportError as error:
 
 from .. import __version__
 from ..core.errors import PartialFailure, Verdict
-from ..scheduling.handle import JobHandle
+from ..scheduling.verbs import JobHandle
 from .spans import (
     NAME,
     Attributes,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from ..core.job import Job
-    from ..scheduling.middleware import Chain, Scheduling
+    from ..scheduling.build import Chain, Scheduling
     from ..worker.attempt import Attempt
     from ..worker.middleware import Call
 

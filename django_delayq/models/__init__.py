@@ -79,18 +79,18 @@ class OutboxJob(JobName):
     delay_ms = models.BigIntegerField(default=0, editable=False)
     #: start of the delay by the database's clock: at the call, or at the reschedule
     delay_from = models.DateTimeField(db_default=Now(), editable=False)
-    #: identifies the reschedule that set the due time; None: the due time is that of the call
-    moved_by = models.UUIDField(null=True, editable=False)
-    #: the job as requested (core.packed)
+    #: the job as requested (outbox.rows.pack_job)
     record = models.BinaryField(_("record"))
     state = models.CharField(_("state"), max_length=9, choices=State, default=State.UNSENT)
     #: how often Redis refused it, and its last reply
     tries = models.PositiveIntegerField(_("tries"), default=0)
     error = models.TextField(_("error"), blank=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
-    #: claim of the process that is sending the row; no other process does before `claimed_until` (also the back-off
-    #: after a refusal; for a refused row the time at which it was refused)
+    #: claim of the process that sent the row last, or is sending it; None: none has sent it as it is now. A change of
+    #: the row takes it away (outbox.rows.CHANGED)
     claim = models.UUIDField(null=True, editable=False)
+    #: no other process sends the row before that (also the back-off after a refusal; for a refused row the time at
+    #: which it was refused)
     claimed_until = models.DateTimeField(null=True, editable=False)
     sent_at = models.DateTimeField(_("sent"), null=True)
     #: when the job was last found in Redis
@@ -120,8 +120,8 @@ class OutboxJob(JobName):
 class InboxEntry(JobName):
     """Generation whose effects are in this database (``@exactly_once``), or what a keyed request of the API has done.
 
-    Such a request created durable jobs, or cancelled or moved a job (without a task: it had no rows). The entry keeps
-    the effects, or the request, from being repeated.
+    Such a request created durable jobs, or cancelled or moved jobs. The entry keeps the effects, or the request, from
+    being repeated.
     """
 
     key = models.UUIDField(_("key"), primary_key=True, editable=False)

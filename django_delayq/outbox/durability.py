@@ -1,12 +1,16 @@
-"""Durability: which calls are durable, their preconditions, and whether the outbox is in use."""
+"""Durability: which calls are durable, their preconditions, whether the outbox is in use, and how many rows it has."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypedDict
 
 from django.conf import settings as django_settings
 from django.db import DEFAULT_DB_ALIAS, connections, router
+from django.db.models import Count, Min, Q
+from django.db.models.functions import Now
+from django.db.utils import Error as DatabaseError
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short
@@ -18,8 +22,6 @@ from . import rows
 
 #: databases in which the table was found: (alias, name)
 _tables_seen: Final[set[tuple[str, str]]] = set()
-#: queue → the settings under which this process last created a durable job in it
-_queues_seen: dict[str, Conf] = {}
 
 
 def is_durable(task: Task, options: Mapping[str, Any], queue: str) -> bool:
@@ -112,9 +114,8 @@ def declared(settings: Conf) -> list[str]:
     return tasks + [f"the queue {name!r}" for name, entry in settings.queues.items() if entry.durable]
 
 
-def make_durable(new: NewJob, queue: str) -> None:
-    """Set the key that makes a job of ``queue`` durable."""
-    _queues_seen[queue] = conf()
+def make_durable(new: NewJob) -> None:
+    """Set the key that makes a job durable."""
     if new.payload is None:
         new.key = _durable_key(new, new.key)
     else:
@@ -125,36 +126,59 @@ def _durable_key(new: NewJob, key: bytes) -> bytes:
     return made_durable(key) if new.repeatable else new_key(durable=True)
 
 
-def set_queues_seen(seen: dict[str, Conf]) -> dict[str, Conf]:
-    """Replace the record of queues with durable jobs. For tests.
-
-    Returns:
-        The previous record.
-    """
-    global _queues_seen
-    before, _queues_seen = _queues_seen, seen
-    return before
-
-
 def in_use(alias: str, queue: str, task: Task | None) -> bool:
-    """Return True if a job of this queue and task may have rows, as far as this process can determine."""
-    return is_expected(alias, queue, task) and has_table(alias)
-
-
-def is_expected(alias: str, queue: str, task: Task | None) -> bool:
-    """Return True if a job of this queue and task may be durable. The database is not queried.
+    """Return True if a job of this queue and task may have rows, as far as the settings and the tasks determine it.
 
     If durable jobs are not expected, no verb queries the database, because a process that cancels jobs may have none.
     """
     settings = conf()
     if not settings.outbox.enabled or alias not in settings.outbox.databases:
         return False
-    return (
-        is_announced() or settings.queue(queue).durable or _queues_seen.get(queue) is settings or _declared(queue, task)
+    tasks = [one for one in registry if one.options.queue == queue] if task is None else [task]
+    expected = is_announced() or settings.queue(queue).durable or any(one.options.durable for one in tasks)
+    return expected and has_table(alias)
+
+
+# -- numbers of rows ---------------------------------------------------------------------------------------------------
+
+
+class Stock(TypedDict):
+    """Numbers of rows, and the age in seconds of the oldest one that waits to be sent (None: no such row)."""
+
+    waiting: int
+    sent: int
+    buried: int
+    refused: int
+    oldest_waiting_seconds: float | None
+
+
+def stock(aliases: Sequence[str]) -> Stock | None:
+    """Return the numbers for the outboxes of some databases; None if there is no such table or database."""
+    counts = [count for count in map(_counts_of, aliases) if count is not None]
+    if not counts:
+        return None
+    ages = [count["age"] for count in counts if count["age"] is not None]
+    number: Counter[str] = Counter()
+    for count in counts:
+        number.update({state: count[state] for state in ("waiting", "sent", "buried", "refused")})
+    oldest = round(max(0.0, max(ages).total_seconds()), 3) if ages else None
+    return Stock(
+        waiting=number["waiting"],
+        sent=number["sent"],
+        buried=number["buried"],
+        refused=number["refused"],
+        oldest_waiting_seconds=oldest,
     )
 
 
-def _declared(queue: str, task: Task | None) -> bool:
-    if task is not None:
-        return bool(task.options.durable)
-    return any(one.options.durable and one.options.queue == queue for one in registry)
+def _counts_of(alias: str) -> dict[str, Any] | None:
+    mine = rows.table(alias)
+    try:
+        if not has_table(alias):
+            return None
+        numbers = {state: Count("pk", Q(state=state)) for state in ("sent", "buried", "refused")}
+        # For rows that were sent before and have a change to send, the start of the wait is unknown.
+        oldest = Min("created_at", filter=Q(state="unsent", sent_at=None))
+        return mine.aggregate(waiting=Count("pk", Q(state__in=mine.model.WAITING)), age=Now() - oldest, **numbers)
+    except DatabaseError:
+        return None

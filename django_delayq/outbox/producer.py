@@ -1,68 +1,96 @@
-"""Calls of Redis while a request waits: with a short timeout, a circuit breaker, and a copy of Redis's clock."""
+"""Calls of Redis while a request waits: with a short timeout, a circuit breaker, and a copy of Redis's clock.
+
+What cannot be sent within that time is left to the relay if it has a row, and lost otherwise.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+from django.db import DatabaseError
+
 from .. import connections
 from ..core.errors import DelayQError, NotConfirmed, QueuePaused, QueueUnavailable
+from ..core.job import NewJob
+from ..core.outcomes import ScheduleOutcome
 from ..core.thread_lock import ThreadLock
 from ..worker.current import running
 from . import rows
-from .breaker import Breaker
-from .protocol import Claim
+from .push import FREE, Address, Clock, Push, RowResult
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
     from ..core.broker import Broker
 
-#: seconds after which Redis's clock is read again
-CLOCK_AGE: Final = 60.0
+#: seconds for which the breaker stays open at first, and at most
+FIRST: Final = 1.0
+LONGEST: Final = 5.0
+#: number of jobs sent together: no more than one script call takes, so that jobs of one id keep their order
+TOGETHER: Final = 250
+
+logger: Final = logging.getLogger("django_delayq.outbox")
 
 T = TypeVar("T")
 
 
-class _Reading(NamedTuple):
-    """Reading of Redis's clock: its moment (monotonic), and offsets to it that are never too large, or too small."""
+class Breaker:
+    """Circuit breaker. Open = Redis did not answer a moment ago and is not called. Thread-safe.
 
-    at: float
-    behind_ms: float
-    ahead_ms: float
+    It stays open for a second. Then one caller may try, while the others still do not. Each try that fails doubles the
+    pause, up to five seconds. The first success closes it.
+    """
 
-
-_NO_READING: Final = _Reading(float("-inf"), 0.0, 0.0)
-
-
-class Clock:
-    """Redis's clock as an offset to ``time.monotonic()``."""
-
-    __slots__ = ("_reading",)
+    __slots__ = ("_lock", "_open_until", "_pause", "_trying")
 
     def __init__(self) -> None:
-        #: replaced as a whole, because all threads share the clock
-        self._reading = _NO_READING
+        self._lock = ThreadLock()
+        self._pause = 0.0
+        self._open_until = 0.0
+        #: one caller tries an open breaker, and has not reported yet
+        self._trying = False
 
-    def at(self, moment: float, broker: Broker) -> float:
-        """Return Redis's time in ms at a moment of ``time.monotonic()``; never ahead of it."""
-        reading = self._reading
-        if time.monotonic() - reading.at > CLOCK_AGE:
-            called_at = time.monotonic()
-            redis_ms = broker.now_ms()
-            read_at = time.monotonic()
-            reading = self._reading = _Reading(read_at, redis_ms - read_at * 1000, redis_ms - called_at * 1000)
-        return moment * 1000 + reading.behind_ms
+    @property
+    def open(self) -> bool:
+        """True if the last call failed."""
+        return self._pause > 0
 
-    def now_at_latest(self) -> float:
-        """Return Redis's time in ms, as it was read by :meth:`at`; never behind it."""
-        return time.monotonic() * 1000 + self._reading.ahead_ms
+    def allows(self) -> bool:
+        """Return True if the caller may call Redis now. The caller then has to report success or failure."""
+        if not self._pause:
+            return True
+        with self._lock:
+            now = time.monotonic()
+            if now < self._open_until:
+                return False
+            self._open_until = now + self._pause  # one caller tries, the others find it open
+            self._trying = True
+            return True
 
-    def forget(self) -> None:
-        """Read the clock again at the next use because Redis's clock was changed, or it is another Redis."""
-        self._reading = self._reading._replace(at=float("-inf"))
+    def failed(self) -> None:
+        """Record that Redis did not answer."""
+        with self._lock:
+            first = not self._pause
+            if not (first or self._trying):
+                return  # a call that began before the breaker opened: the same failure of Redis
+            self._trying = False
+            self._pause = min(LONGEST, self._pause * 2 or FIRST)
+            self._open_until = time.monotonic() + self._pause
+        if first:
+            logger.warning("Redis did not answer after a commit; this process does not call it again for %g s", FIRST)
+
+    def succeeded(self) -> None:
+        """Record that Redis answered, whatever the reply."""
+        if self._pause:
+            with self._lock:
+                self._pause = 0.0
+                self._trying = False
+            logger.warning("Redis answers again")
 
 
 @dataclass(slots=True, eq=False)
@@ -118,6 +146,87 @@ def call_patiently(call: Callable[[DjangoBroker], T]) -> T:
     return call(connections.broker())
 
 
-def brief_claim(alias: str, broker: Broker) -> Claim:
-    """Return a claim on rows for calls while a request waits."""
-    return Claim(alias, broker, producer_state(broker).clock, rows.CLAIM)
+def push_briefly(
+    alias: str,
+    keys: Sequence[uuid.UUID],
+    jobs: Mapping[uuid.UUID, NewJob] | None = None,
+    addresses: Mapping[tuple[str, str], Address] | None = None,
+) -> dict[uuid.UUID, RowResult]:
+    """Push rows that were committed. Return the results by key; a row without one is in other hands, or gone.
+
+    Args:
+        jobs, addresses: see :class:`Push`.
+    """
+    replies: dict[uuid.UUID, RowResult] = {}
+
+    def call(broker: DjangoBroker) -> None:
+        # An unavailable Redis is detected here, before anything is claimed.
+        push = Push(alias, broker, producer_state(broker).clock, None, jobs or {}, addresses or {})
+        try:
+            push.run(keys)
+        finally:
+            replies.update(push.replies)
+        while changed := push.changed:  # by another process, which left Redis to this one
+            push = Push(alias, broker, push.clock)
+            push.run(changed)
+            push.report()
+
+    try:
+        call_briefly(call, in_database=True)
+    except (DatabaseError, QueueUnavailable) as error:
+        logger.info("%d rows of database %s are left to the relay: %s", len(keys), alias, error)
+    except Exception:
+        logger.exception("%d rows of database %s are left to the relay", len(keys), alias)
+    else:
+        return replies
+    return dict.fromkeys(keys, FREE) | replies
+
+
+@dataclass(slots=True, eq=False)
+class OutgoingJob:
+    """Job that was written to a row, with the row's key."""
+
+    queue: str
+    new: NewJob
+    key: uuid.UUID
+
+
+class Result(NamedTuple):
+    """Result of sending a job: its outcome, and the error if Redis refused it for good."""
+
+    outcome: ScheduleOutcome
+    error: Exception | None = None
+
+
+def send(alias: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
+    """Send jobs whose rows are committed, in order, with one round trip for the jobs of each queue."""
+    return [result for chunk in rows.chunks(jobs, TOGETHER) for result in _send(alias, chunk)]
+
+
+def _send(alias: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
+    replies = push_briefly(alias, [job.key for job in jobs], {job.key: job.new for job in jobs})
+    missing = [job.key for job in jobs if job.key not in replies]
+    try:
+        states = rows.states(alias, missing) if missing else {}
+    except DatabaseError:
+        states = dict.fromkeys(missing, "unsent")
+    return [_result_of(job, replies.get(job.key), states.get(job.key)) for job in jobs]
+
+
+def _result_of(job: OutgoingJob, result: RowResult | None, state: str | None) -> Result:
+    """Return the result of a job.
+
+    Args:
+        result: of the push of its row; None = another process has sent it, or will; its row is in ``state`` (None = it
+            does not exist).
+    """
+    if result is None:
+        if state is None or state == "cancelled":
+            return Result(ScheduleOutcome.IGNORED)
+        return Result(ScheduleOutcome.OUTBOX if state in ("unsent", "moved") else ScheduleOutcome.CREATED)
+    outcome = result.reply
+    if not isinstance(outcome, ScheduleOutcome):  # refused for now; or it was cancelled or moved before it was sent
+        return Result(ScheduleOutcome.IGNORED if result.outcome == "gone" else ScheduleOutcome.OUTBOX)
+    if outcome.is_refusal:
+        return Result(outcome, connections.swift_broker().queue(job.queue).refusal(outcome, job.new))
+    return Result(ScheduleOutcome.CREATED if outcome is ScheduleOutcome.KNOWN else outcome)  # a relay was faster

@@ -1,49 +1,50 @@
 """Cancel, reschedule and run_now of jobs with rows: first the rows, in the caller's transaction, then Redis.
 
-So a cancelled job stays cancelled even if Redis is unavailable or loses its data. A sender that has claimed the row
-finds the change when it marks the row as sent. A job without rows is changed in Redis only.
+So a cancelled job stays cancelled even if Redis is unavailable or loses its data. A process that is sending the row at
+the same moment finds the change when it writes its result (:mod:`.push`). A job without a row is changed in Redis only.
+
+There are three forms: of one job (:func:`apply`), of many jobs of a queue by their ids (:func:`change_many`), and of
+all waiting jobs of a queue (:func:`cancel_all`, :func:`run_all_now`). The latter two look into every outbox, because
+the rows may be those of other processes.
 """
 
 from __future__ import annotations
 
-import logging
+import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, IntegrityError, transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 
-from ..core.errors import DelayQError, IdTaken, QueueUnavailable
+from ..core import bulk
+from ..core.bulk import Progress, Verb
+from ..core.errors import IdTaken
 from ..core.job import Generation
+from ..core.outcomes import ScheduleOutcome
+from ..core.queue import Queue
 from ..core.task import Task
 from ..signals import emit, job_cancelled
-from ..transactions import CallDescription, OnCommit, in_transaction, now_or_on_commit
+from ..transactions import ON_COMMIT, CallDescription, OnCommit, in_transaction, now_or_on_commit
 from . import durability, rows
-from .due import DueTime
-from .producer import brief_claim, call_briefly, call_patiently
-from .records import digest_of
+from .producer import call_briefly, call_patiently, push_briefly
+from .push import MOVED, NOT_WAITING, Address, RowOutcome, RowResult
+from .rows import NOW, DueTime
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
-    from ..connections import DjangoBroker
     from ..models import OutboxJob
-    from ..scheduling.handle import JobHandle, Left
+    from ..scheduling.verbs import JobHandle, Left
 
 Cancelled = Literal["cancelled", "stopping", False]
-A = TypeVar("A")
 R = TypeVar("R")
 
-logger: Final = logging.getLogger("django_delayq.outbox")
-
-
-class TooLate(DelayQError):
-    """Raised if the claim on the rows ended before Redis was updated."""
-
-
-class NotInRedis(DelayQError):
-    """Raised if Redis has lost the job of a row."""
+CANCELLED: Final = "cancelled"
+STOPPING: Final = "stopping"
+GONE: Final = "gone"
 
 
 @dataclass(slots=True)
@@ -56,10 +57,8 @@ class Target:
         task_name: name of the task that the job must have; "" = any.
         using: alias of the database whose transaction to wait for.
         durable: True if the job is known to have a row.
-        request: request id for the call to Redis; None = a new one. Rows are changed once for a request id: an inbox
-            entry records that, with the task of the rows ("" = there were none).
+        request: request id for the call to Redis; None = a new one.
         handle: the handle of the job, if the caller has one; it identifies one job of the id.
-        row_keys: keys of the job's rows, with True for rows that were not sent yet.
     """
 
     queue: str
@@ -70,7 +69,6 @@ class Target:
     durable: bool = False
     request: bytes | None = None
     handle: JobHandle | None = None
-    row_keys: dict[uuid.UUID, bool] = field(default_factory=dict)
 
     @property
     def alias(self) -> str:
@@ -83,184 +81,299 @@ class Target:
         return None if self.handle is None else self.handle.generation
 
     @property
-    def may_have_rows(self) -> bool:
-        """True if the job may have rows, as far as the settings and the tasks determine it."""
-        return self.durable or durability.is_expected(self.alias, self.queue, self.task)
-
-    @property
-    def unsent(self) -> bool:
-        """True if a row was changed before it was sent."""
-        return any(self.row_keys.values())
+    def address(self) -> Address:
+        """The way to name the job in a call to Redis."""
+        return Address(self.task_name, self.generation, self.request)
 
     @property
     def rows(self) -> QuerySet[OutboxJob]:
         """Rows of the job, in every state."""
-        return rows.of_job(self.alias, self.queue, self.id, self.task_name, self.generation)
-
-    def change(self, states: Sequence[str], change: Callable[[QuerySet[OutboxJob]], int]) -> bool:
-        """Change the rows of the job that are in one of ``states``; return True if it has any."""
-        if self.durable or durability.in_use(self.alias, self.queue, self.task):
-            if self.request is None:
-                self._change(states, change)
-            else:
-                self._change_once(uuid.UUID(bytes=self.request), states, change)
-        return bool(self.row_keys)
-
-    def _change(self, states: Sequence[str], change: Callable[[QuerySet[OutboxJob]], int]) -> str:
-        """Change the rows. Return their task if there is a request id; "" without one, or if there are no rows."""
-        job_rows = self.rows.filter(state__in=states)
-        self.row_keys = rows.unsent_by_key(job_rows)
-        if not self.row_keys:
-            return ""
-        mine = job_rows.filter(key__in=list(self.row_keys))
-        task = "" if self.request is None else mine.values_list("task", flat=True).first() or ""
-        change(mine)
-        return task
-
-    def _change_once(self, key: uuid.UUID, states: Sequence[str], change: Callable[[QuerySet[OutboxJob]], int]) -> None:
-        from ..models import InboxEntry  # the models are not loaded yet when task modules are imported
-
-        try:
-            with transaction.atomic(using=self.alias):
-                task = self._change(states, change)
-                entry = InboxEntry(key=key, queue=self.queue, job_id=self.id, task=task)
-                entry.save(using=self.alias, force_insert=True)
-        except IntegrityError:
-            self.row_keys = {}
-            if not InboxEntry.objects.using(self.alias).filter(pk=key).exists():
-                raise
+        mine = rows.table(self.alias).filter(queue=self.queue, job_id=self.id)
+        mine = mine.filter(task=self.task_name) if self.task_name else mine
+        generation = self.generation
+        return mine if generation is None else mine.filter(key__in=[uuid.UUID(bytes=key) for key in generation.keys])
 
 
-@dataclass(frozen=True, slots=True)
-class Change(Generic[A, R]):
+@dataclass(slots=True)
+class Change(Generic[R]):
     """Change of a job that was requested by a verb.
 
     Attributes:
         target: the job.
-        verb: name of the operation for the log.
-        states: states of the rows that it applies to.
-        rows: changes the rows of the job.
-        call: calls Redis and returns its reply.
-        result_of: converts Redis's reply into the caller's result.
-        update_rows: updates the rows; called with the reply, or with None if the id belongs to another task.
+        verb: cancel, reschedule or run_now.
+        when: the new due time; None = the job is cancelled. A delay counts from now on.
+        unsent: rows that were changed, by key; True = Redis did not have the job.
     """
 
     target: Target
     verb: str
-    states: Sequence[str]
-    rows: Callable[[QuerySet[OutboxJob]], int]
-    call: Callable[[DjangoBroker], A]
-    result_of: Callable[[A], R]
-    update_rows: Callable[[A | None], None]
+    when: DueTime | None
+    unsent: dict[uuid.UUID, bool] = field(default_factory=dict)
+    called_at: float = field(default_factory=time.monotonic)
 
-
-def cancellation(target: Target) -> Change[str, Cancelled]:
-    """Return the change of :func:`django_delayq.cancel`."""
-    from ..models import OutboxJob  # the models are not loaded yet when task modules are imported
-
-    token: uuid.UUID | None = None
-
-    def call(broker: DjangoBroker) -> str:
-        nonlocal token
-        live = broker.existing(target.queue)
+    def call(self, live: Queue | None) -> str:
+        """Change the job in Redis; return the outcome."""
+        job, which = self.target, self.target.address._asdict()
         if live is None:
-            return ""
-        which: dict[str, Any] = {"task": target.task_name, "generation": target.generation, "request": target.request}
-        if not target.row_keys:
-            return live.cancel(target.id, **which)
-        # A process that sleeps from here on must not cancel a job that is scheduled under this id later.
-        claim = brief_claim(target.alias, broker)
-        token = claim.token
-        for keys in rows.chunks(target.row_keys):  # later rows of the id wait
-            claim.take(rows.cancelled(target.alias, keys))
-        reply = live.cancel(target.id, **which, not_after_ms=claim.deadline_ms)
-        if reply == "late":
-            claim.clock.forget()
-            raise TooLate(f"{target.id} was to be cancelled, but the process slept or Redis's clock was changed")
-        return reply
+            return self.nothing
+        if self.when is None:
+            return live.cancel(job.id, **which) or GONE
+        if self.verb == "run_now":
+            return MOVED if live.run_now(job.id, **which) else NOT_WAITING
+        due_ms, delay_ms = self.when["due_ms"], self.when["delay_ms"]
+        if delay_ms is not None:  # the due time is fixed at the call, so the wait for the commit is part of the delay
+            delay_ms = max(0, delay_ms - int((time.monotonic() - self.called_at) * 1000))
+        return MOVED if live.reschedule(job.id, due_ms=due_ms, delay_ms=delay_ms, **which) else NOT_WAITING
 
-    def result_of(reply: str) -> Cancelled:
-        outcome: Cancelled = "cancelled" if reply == "cancelled" else "stopping" if reply == "stopping" else False
-        if target.unsent:
-            outcome = outcome or "cancelled"
-        if outcome:
-            emit(job_cancelled, target.task, id=target.id, queue=target.queue, outcome=outcome)
+    @property
+    def done(self) -> str:
+        """Outcome of a job that Redis did not have, and that is changed all the same."""
+        return CANCELLED if self.when is None else MOVED
+
+    @property
+    def nothing(self) -> str:
+        """Outcome if there is no such job."""
+        return GONE if self.when is None else NOT_WAITING
+
+    def change_rows(self) -> None:
+        """Change the rows of the job, and remember their keys."""
+        self.unsent = _change_rows(self.target.rows, self.when)
+
+    def send(self, *, patiently: bool) -> str:
+        """Send the change to Redis; return the outcome.
+
+        Raises:
+            IdTaken: the live job of the id belongs to another task.
+            QueueUnavailable: Redis is unavailable, and the job has no row.
+        """
+        job = self.target
+        if self.unsent:
+            (answer,) = _push(job.alias, [self])
+            if isinstance(answer, IdTaken):
+                raise answer
+            return str(answer)
+        call = call_patiently if patiently else call_briefly
+        outcome = call(lambda broker: self.call(broker.existing(job.queue)))
+        self.notify(outcome)
         return outcome
 
-    def update_rows(reply: str | None) -> None:
-        rows.delete_cancelled(target.alias, token, list(target.row_keys))
+    def notify(self, outcome: object) -> None:
+        """Send the signal of a cancelled job."""
+        if outcome in (CANCELLED, STOPPING):
+            emit(job_cancelled, self.target.task, id=self.target.id, queue=self.target.queue, outcome=outcome)
 
-    return Change(target, "cancel", OutboxJob.CANCELLABLE, rows.mark_cancelled, call, result_of, update_rows)
+
+def cancellation(target: Target) -> Change[Cancelled]:
+    """Return the change of :func:`django_delayq.cancel`."""
+    return Change(target, "cancel", None)
 
 
-def movement(target: Target, verb: str, when: DueTime, call: Callable[[DjangoBroker], bool]) -> Change[bool, bool]:
-    """Return the change to another due time: :func:`django_delayq.reschedule` and :func:`django_delayq.run_now`.
+def movement(target: Target, verb: str, when: DueTime) -> Change[bool]:
+    """Return the change of :func:`django_delayq.reschedule` or :func:`django_delayq.run_now`."""
+    return Change(target, verb, when)
 
-    Args:
-        verb: name of the operation for the log.
-        when: the new due time of the rows; a delay counts from this call on.
-        call: moves the job in Redis; returns False if it does not wait there.
+
+def apply(change: Change[R]) -> R | OnCommit | Left:
+    """Change the rows of a job, then Redis, now or after the commit.
+
+    Returns:
+        Of a cancellation: cancelled, stopping or False; of a movement: True or False; of both: on_commit or outbox.
+
+    Raises:
+        IdTaken, QueueUnavailable: see :meth:`Change.send`.
     """
-    from ..models import OutboxJob
-
-    moved_by = uuid.uuid4()
-
-    def call_redis(broker: DjangoBroker) -> bool:
-        reply = call(broker)
-        if not (reply or _has_sent(target, broker)):
-            raise NotInRedis(f"Redis has lost {target.id}")
-        return reply
-
-    def move_rows(job_rows: QuerySet[OutboxJob]) -> int:
-        return rows.move(job_rows, when, moved_by)
-
-    def result_of(reply: bool) -> bool:
-        return reply or target.unsent
-
-    def update_rows(reply: bool | None) -> None:
-        # A relay must not move a running job later, when it waits for its next attempt.
-        rows.mark_moved_sent(target.alias, list(target.row_keys), moved_by, moved=reply is not False)
-
-    return Change(target, verb, OutboxJob.LIVE, move_rows, call_redis, result_of, update_rows)
-
-
-def _has_sent(target: Target, broker: DjangoBroker) -> bool:
-    """Return True if Redis knows all jobs whose rows say so: a job that was not moved runs, or has ended."""
-    sent = [key for key, unsent in target.row_keys.items() if not unsent]
-    live = broker.existing(target.queue) if sent else None
-    records = target.rows.filter(key__in=sent).values_list("key", "record") if sent else ()
-    known = [(target.id, key.bytes, digest_of(record)) for key, record in records]
-    return not known or (live is not None and all(live.knows(known)))
-
-
-def apply(change: Change[A, R]) -> R | OnCommit | Left:
-    """Change the rows, send the change to Redis, now or after the commit, and record in the rows that it was sent."""
-    target, verb, call = change.target, change.verb, change.call
-    waits = in_transaction(target.using)
-    target.change(change.states, change.rows)
-    patiently = not (target.row_keys or waits)
+    job = change.target
+    waits = in_transaction(job.using)
+    if job.durable or durability.in_use(job.alias, job.queue, job.task):
+        change.change_rows()
 
     def send() -> R | Left:
-        try:
-            reply = call_patiently(call) if patiently else call_briefly(call, in_database=bool(target.row_keys))
-        except IdTaken:
-            _update_rows(target, lambda: change.update_rows(None))  # the live job of this id is of another task
-            raise
-        except (QueueUnavailable, DatabaseError, TooLate, NotInRedis) as error:
-            if not target.row_keys:
-                raise
-            logger.info("%s of %s in queue %s is left to the relay: %s", verb, target.id, target.queue, error)
-            return "outbox"
-        _update_rows(target, lambda: change.update_rows(reply))
-        return change.result_of(reply)
+        outcome = change.send(patiently=not waits)
+        answers: dict[str, Any] = {MOVED: True, GONE: False, NOT_WAITING: False}
+        return cast("R | Left", answers.get(outcome, outcome))
 
-    description = CallDescription(verb, target.queue, target.id, target.task)
-    return now_or_on_commit(send, description, using=target.using)
+    description = CallDescription(change.verb, job.queue, job.id, job.task)
+    return now_or_on_commit(send, description, using=job.using)
 
 
-def _update_rows(target: Target, update: Callable[[], None]) -> None:
-    if target.row_keys:
-        try:
-            update()
-        except DatabaseError as error:
-            logger.warning("the outbox of database %s is left to the relay: %s", target.alias, error)
+def _change_rows(mine: QuerySet[OutboxJob], when: DueTime | None) -> dict[uuid.UUID, bool]:
+    """Cancel or move rows. Return their keys, with True for those that are not known to have been sent."""
+    states = mine.model.CANCELLABLE if when is None else mine.model.LIVE
+    found = mine.filter(state__in=states).values_list("key", "state")
+    unsent = {key: state in ("unsent", "refused") for key, state in found}
+    for keys in rows.chunks(unsent):
+        rows.change(mine.filter(key__in=keys, state__in=states), when)
+    return unsent
+
+
+def _push(alias: str, changes: Sequence[Change[Any]]) -> list[Any]:
+    """Push the changed rows of jobs. Return for each job the outcome, or IdTaken."""
+    keys = [key for change in changes for key in change.unsent]
+    addresses = {(change.target.queue, change.target.id): change.target.address for change in changes}
+    results = push_briefly(alias, keys, addresses=addresses)
+    missing = [key for key in keys if key not in results]
+    left = rows.states(alias, missing) if missing else {}
+    outcomes = [_outcome_of(change, results, left) for change in changes]
+    for change, outcome in zip(changes, outcomes, strict=True):
+        change.notify(outcome)
+    return outcomes
+
+
+def _outcome_of(change: Change[Any], results: Mapping[uuid.UUID, RowResult], left: Mapping[uuid.UUID, str]) -> Any:
+    """Return the outcome of a change, given the results of its rows, and the states of rows that were not pushed."""
+    was_unsent = any(change.unsent.values())
+    result = next((results[key] for key in change.unsent if key in results), None)
+    if result is None:  # what is still to be sent is sent as it was changed; the rest is gone, or in other hands
+        if any(left.get(key, "unsent") != "unsent" for key in change.unsent):
+            return ScheduleOutcome.OUTBOX
+    elif result.outcome is RowOutcome.FREE or (result.outcome is RowOutcome.UNSENT and not was_unsent):
+        return ScheduleOutcome.OUTBOX  # Redis did not receive the change, or has lost the job
+    elif result.reply not in ("", NOT_WAITING):
+        return result.reply
+    return change.done if was_unsent else change.nothing
+
+
+# -- many jobs by their ids --------------------------------------------------------------------------------------------
+
+
+def change_many(
+    queue: Queue, idents: Sequence[str], verb: str, when: DueTime | None, requests: Sequence[bytes | None]
+) -> list[str]:
+    """Cancel jobs, or set a new due time for waiting ones.
+
+    Jobs without rows are changed in Redis directly, with one short call each, after those with rows.
+
+    Args:
+        verb: cancel, reschedule or run_now.
+        when: the new due time; a delay counts from now on, by Redis's clock. None = cancel.
+        requests: for each job the request id of its call to Redis; None = a random one. Rows are changed once for a
+            request id, because other jobs may have taken the ids when it is executed again.
+
+    Returns:
+        For each job: cancelled, stopping (it is running and will not be retried) or gone; moved or not_waiting; outbox.
+
+    Raises:
+        QueueUnavailable: Redis is unavailable; durable jobs are changed in the outbox all the same.
+    """
+    changes: list[Change[Any]] = [
+        Change(Target(queue.name, ident, None, "", None, request=request), verb, when)
+        for ident, request in zip(idents, requests, strict=True)
+    ]
+    outcomes: dict[int, str] = {}
+    for alias in durability.outboxes(queue.kind):
+        _change_many_rows(alias, queue.name, [change for change in changes if not change.unsent])
+        mine = [change for change in changes if change.unsent and change.target.using is None]
+        for change in mine:
+            change.target.using = alias
+        description = CallDescription(verb, queue.name, "")
+        found = now_or_on_commit(partial(_push, alias, mine), description, using=alias) if mine else ()
+        found = [found] * len(mine) if found == ON_COMMIT else found
+        outcomes.update(zip(map(id, mine), found, strict=True))
+    for change in changes:
+        if not change.unsent:
+            outcomes[id(change)] = change.call(queue)
+            change.notify(outcomes[id(change)])
+    return [str(outcomes[id(change)]) for change in changes]
+
+
+def _change_many_rows(alias: str, queue: str, changes: Sequence[Change[Any]]) -> None:
+    """Change the rows of jobs, and record the requests in the same transaction."""
+    from ..models import InboxEntry
+
+    keyed = {uuid.UUID(bytes=change.target.request): change for change in changes if change.target.request}
+    with transaction.atomic(using=alias):
+        seen: set[uuid.UUID] = set()
+        for keys in rows.chunks(keyed):
+            seen.update(InboxEntry.objects.using(alias).filter(pk__in=keys).values_list("pk", flat=True))
+        done = {id(keyed[key]) for key in seen}
+        by_id = {change.target.id: change for change in changes if id(change) not in done}
+        for ids in rows.chunks(by_id):
+            mine = rows.table(alias).filter(queue=queue, job_id__in=ids)
+            owners = dict(mine.values_list("key", "job_id"))
+            for key, unsent in _change_rows(mine, changes[0].when).items():
+                by_id[owners[key]].unsent[key] = unsent
+        entries = [InboxEntry(key=key, queue=queue, job_id=keyed[key].target.id) for key in keyed.keys() - seen]
+        InboxEntry.objects.using(alias).bulk_create(entries, batch_size=rows.CHUNK, ignore_conflicts=True)
+
+
+# -- all waiting jobs of a queue ---------------------------------------------------------------------------------------
+
+
+def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
+    """Cancel every waiting job, also those that Redis has refused; see :data:`..core.bulk.CANCEL`.
+
+    Raises:
+        QueueUnavailable: Redis is unavailable; jobs that were never sent are cancelled all the same.
+    """
+    return _on_all(queue, bulk.CANCEL, CANCELLED, ("unsent", "refused"), None, progress)
+
+
+def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
+    """Make every waiting job due now; see :data:`..core.bulk.RUN_NOW`.
+
+    Raises:
+        QueueUnavailable: Redis is unavailable; jobs that were never sent are due as soon as it is back.
+    """
+    return _on_all(queue, bulk.RUN_NOW, MOVED, ("unsent",), NOW, progress)
+
+
+def count_unsent(queue: Queue) -> int:
+    """Return the number of durable jobs of the queue that were not sent to Redis yet."""
+    return sum(mine.filter(state="unsent").count() for mine in _rows(queue))
+
+
+def forget_queue(aliases: Sequence[str], queue: str) -> int:
+    """Delete the outbox rows of a queue that was deleted with all its jobs. Return their number."""
+    return sum(rows.purge(rows.table(alias).filter(queue=queue)) for alias in aliases if durability.has_table(alias))
+
+
+def _on_all(
+    queue: Queue,
+    verb: Verb,
+    outcome: str,
+    states: Sequence[str],
+    when: DueTime | None,
+    progress: Progress | None,
+) -> dict[str, int]:
+    """Change the rows of jobs that Redis does not have, then the jobs that it has. Return the number by outcome.
+
+    Jobs that Redis has are changed there only, because running ones are left alone.
+
+    Args:
+        states: states of rows whose jobs Redis certainly does not have, unless they are being sent.
+        when: see :func:`.rows.change`.
+    """
+    done = 0
+    for mine in _rows(queue):  # first what needs no Redis
+        for pks in _pages(mine.filter(state__in=states)):
+            done += rows.change(mine.filter(pk__in=pks, state__in=states), when)
+            if progress:
+                progress(done, done + 1)  # Redis comes next
+    if when is not None:  # a due time that was not sent yet must not undo it
+        for mine in _rows(queue):
+            rows.change(mine.filter(state="moved"), when)
+
+    def advance(seen: int, total: int) -> None:
+        if progress:
+            progress(done + seen, done + total)
+
+    counts = dict(bulk.change(queue, verb, progress=advance).counts)
+    changed = done + counts.get(outcome, 0)
+    return counts | {outcome: changed} if changed else counts
+
+
+def _rows(queue: Queue) -> Iterator[QuerySet[OutboxJob]]:
+    """Yield the rows of a queue in each database."""
+    for alias in durability.outboxes(queue.kind):
+        yield rows.table(alias).filter(queue=queue.name)
+
+
+def _pages(mine: QuerySet[OutboxJob]) -> Iterator[list[int]]:
+    """Yield the keys of rows that are there now, page by page, each row once."""
+    last = mine.order_by("-pk").values_list("pk", flat=True).first() or 0
+    after = 0
+    while pks := list(
+        mine.filter(pk__gt=after, pk__lte=last).order_by("pk").values_list("pk", flat=True)[: rows.CHUNK]
+    ):
+        yield pks
+        after = pks[-1]

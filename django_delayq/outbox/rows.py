@@ -1,48 +1,171 @@
-"""SQL statements of the writers on the outbox table. All times are those of the database."""
+"""Rows of the outbox: the record of a job, its due time, and the SQL statements of all that writes rows.
+
+All times are those of the database. The wall clock of the process that schedules or sends is never used: while a row
+waits, the database's clock counts; from the moment the row is read, ``time.monotonic()`` counts, until the rest is
+added to Redis's clock.
+"""
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, TypeVar
 
-from django.db import IntegrityError, transaction
-from django.db.models import Case, Exists, OuterRef, Q, QuerySet, Value, When
+import msgpack
+from django.db import IntegrityError, connections, transaction
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
-from ..core.job import Generation, NewJob, request_for
-from .due import DueTime, RowDue, delay_age
-from .records import pack_job
+from ..core.job import Generation, NewJob, Payload, Undecodable, request_for
+from ..core.records.frames import digest
 
 if TYPE_CHECKING:
     from ..models import OutboxJob
 
-#: seconds for which a writer claims its rows after the commit
-CLAIM: Final = 2.0
 #: rows of one statement
 CHUNK: Final = 500
-#: number of jobs sent together: no more than one script call takes, so that jobs of one id keep their order
-TOGETHER: Final = 250
+#: claims that no process holds: of a row that was changed while a process was sending it, so that the result must not
+#: be written to it; and of a row that rests for a while, although Redis may have its job
+CHANGED: Final = uuid.UUID(int=0)
+RESTING: Final = uuid.UUID(int=1)
 #: condition of a subquery: rows of the same job
-SAME_JOB: Final = {"queue": OuterRef("queue"), "job_id": OuterRef("job_id")}
+_SAME_JOB: Final = {"queue": OuterRef("queue"), "job_id": OuterRef("job_id")}
+_MS: Final = timedelta(milliseconds=1)
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class UnsentRow:
-    """Row that its writer sends, as it was at ``read_at`` (``time.monotonic()``)."""
+# -- due times ---------------------------------------------------------------------------------------------------------
+
+
+class DueTime(TypedDict):
+    """Due time as the verbs of a queue accept it: one of the two values is None."""
+
+    due_ms: int | None
+    delay_ms: int | None
+
+
+NOW: Final = DueTime(due_ms=None, delay_ms=0)
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+# Record of a requested job outside Redis, without its due time: version u8, then a map. A field with its default value
+# is left out, so the record of an older release is read with the values that it meant. A new field that an old release
+# must not ignore takes a new version; one that it may ignore takes a name that begins with ``_``.
+RECORD_VERSION: Final = 1
+_USUAL: Final = NewJob("", "")
+_NOT_RECORDED: Final = {"due_ms", "delay_ms", "payload", "repeatable", "room_ms", "confirmed", "joined"}
+_RECORD_FIELDS: Final = tuple(one.name for one in fields(NewJob) if one.name not in _NOT_RECORDED)
+_PAYLOAD_PARTS: Final = (bytes, str, bytes)
+
+
+def pack_job(new: NewJob) -> bytes:
+    """Return the record of a job, without its due time."""
+    values = {name: getattr(new, name) for name in _RECORD_FIELDS}
+    fields: dict[str, Any] = {name: value for name, value in values.items() if value != getattr(_USUAL, name)}
+    if new.payload is not None:
+        fields["payload"] = (new.payload.data, new.payload.score, new.payload.key)
+    return bytes((RECORD_VERSION,)) + bytes(msgpack.packb(fields))
+
+
+def unpack_job(record: bytes) -> NewJob:
+    """Return the job of a record; it is due now, unless the caller changes that.
+
+    Raises:
+        Undecodable: the bytes are not a record of a supported version.
+    """
+    if not record or record[0] != RECORD_VERSION:
+        raise Undecodable(
+            f"this release cannot read record version {record[0]}; upgrade django_delayq here"
+            if record
+            else "an empty record is no job"
+        )
+    try:
+        found = msgpack.unpackb(record[1:])
+        fields = {name: value for name, value in found.items() if not name.startswith("_")}
+        parts = fields.pop("payload", None)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Undecodable(f"a record cannot be read: {error}") from None
+    for name, value in fields.items():
+        if name not in _RECORD_FIELDS:
+            raise Undecodable(f"this release cannot read field {name!r} of a record; upgrade django_delayq here")
+        if type(value) is not type(getattr(_USUAL, name)):
+            raise Undecodable(f"a record cannot be read: its field {name} is a {type(value).__name__}")
+    if parts is not None and (not isinstance(parts, list) or tuple(map(type, parts)) != _PAYLOAD_PARTS):
+        raise Undecodable("a record cannot be read: its payload is none")
+    return NewJob(**{"id": "", "task": "", **fields}, payload=Payload(*parts) if parts else None)
+
+
+class Row(NamedTuple):
+    """Row as it was read.
+
+    ``left_ms`` is the rest of its delay; negative for an overdue job. ``record`` is b"" if it was not read.
+    """
 
     pk: int
+    key: uuid.UUID
+    queue: str
+    job_id: str
+    task: str
     state: str
-    moved_by: uuid.UUID | None
-    due: RowDue
-    read_at: float
+    due_ms: int | None
+    left_ms: int
+    is_now: bool
+    was_sent: bool
+    tries: int
+    error: str
+    record: bytes
+
+    @property
+    def job(self) -> tuple[str, str]:
+        """Queue and id."""
+        return self.queue, self.job_id
+
+    @property
+    def digest(self) -> bytes:
+        """Digest by which Redis finds a merged job's payload; b"" for a plain job or an invalid record."""
+        try:
+            payload = unpack_job(self.record).payload
+        except Exception:  # any error of the reader; the relay refuses such a record
+            return b""
+        return b"" if payload is None else digest(payload.data)
+
+    @property
+    def generation(self) -> Generation:
+        """Generation of the job, or of the job that the payload of the row is in."""
+        return Generation((self.key.bytes,), self.digest)
+
+    @property
+    def known(self) -> tuple[str, bytes, bytes]:
+        """Argument of :meth:`.Queue.knows`."""
+        return self.job_id, self.key.bytes, self.digest
+
+
+def read(rows: QuerySet[OutboxJob], *, record: bool = True) -> list[Row]:
+    """Return rows with one query.
+
+    SQLite's clock has whole milliseconds, so the last one of a delay's age is not counted. A clock that was set back
+    does not make the delay longer.
+    """
+    names = ("id", "key", "queue", "job_id", "task", "state", "due_ms", "delay_ms", "age", "sent_at", "tries", "error")
+    columns = (*names, "record") if record else names
+    found: Iterable[Any] = rows.annotate(age=Now() - F("delay_from")).values_list(*columns)
+    return [_row_of(values) for values in found]
+
+
+def _row_of(values: Sequence[Any]) -> Row:
+    due_ms, delay_ms, age, sent_at, *rest = values[6:]
+    left_ms, is_now = delay_ms - max(0, age // _MS - 1), due_ms is None and delay_ms == 0
+    tries, error, record = rest if len(rest) == 3 else (*rest, b"")
+    return Row._make((*values[:6], due_ms, left_ms, is_now, sent_at is not None, tries, error, bytes(record)))
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
 
 
 def table(alias: str) -> QuerySet[OutboxJob]:
@@ -52,9 +175,15 @@ def table(alias: str) -> QuerySet[OutboxJob]:
     return OutboxJob.objects.using(alias)
 
 
+def waiting(alias: str) -> QuerySet[OutboxJob]:
+    """Return unclaimed rows that wait to be sent to Redis."""
+    rows = table(alias)
+    return rows.filter(free(), state__in=rows.model.WAITING)
+
+
 def free() -> Q:
-    """Return the condition for rows without a current claim."""
-    return Q(claim=None) | Q(claimed_until__lte=Now())
+    """Return the condition for rows that any process may claim now."""
+    return Q(claimed_until=None) | Q(claimed_until__lte=Now())
 
 
 def ahead(seconds: float) -> Combinable:
@@ -77,6 +206,56 @@ def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
             chunk = []
     if chunk:
         yield chunk
+
+
+def locking(alias: str) -> AbstractContextManager[Any]:
+    """Return a transaction if rows can be locked, else (SQLite) a null context: each statement is guarded."""
+    return transaction.atomic(using=alias) if connections[alias].features.has_select_for_update else nullcontext()
+
+
+def unlocked(rows: QuerySet[OutboxJob]) -> QuerySet[OutboxJob]:
+    """Return these rows with locks, without those that another transaction has locked."""
+    features = connections[rows.db].features
+    if not features.has_select_for_update:
+        return rows
+    return rows.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
+
+
+def behind(alias: str, pks: Iterable[int], states: Iterable[str], blocking: Q | None = None) -> set[int]:
+    """Return those of ``pks`` that have an earlier row of the same job in one of ``states``.
+
+    Args:
+        blocking: condition for the earlier rows.
+    """
+    earlier = table(alias).filter(blocking or Q(), **_SAME_JOB, id__lt=OuterRef("id"), state__in=list(states))
+    return set(table(alias).filter(Exists(earlier), pk__in=list(pks)).values_list("pk", flat=True))
+
+
+def overtaken(alias: str, pks: Iterable[int]) -> set[int]:
+    """Return those of ``pks`` that have a later row of the same job which waits, or is in Redis."""
+    rows = table(alias)
+    later = rows.filter(**_SAME_JOB, id__gt=OuterRef("id"), state__in=[*rows.model.WAITING, rows.model.State.SENT])
+    return set(table(alias).filter(Exists(later), pk__in=list(pks)).values_list("id", flat=True))
+
+
+def candidates(alias: str, limit: int) -> list[int]:
+    """Lock and return up to ``limit`` waiting rows that are not behind a claimed row of their job, the oldest first."""
+    states = table(alias).model.WAITING
+    stuck = table(alias).filter(**_SAME_JOB, state__in=states, claimed_until__gt=Now(), id__lt=OuterRef("id"))
+    # One query for each state: each can use the index, and reads no more than it returns.
+    pks: list[int] = []
+    for state in states:
+        rows = unlocked(table(alias).filter(free(), ~Exists(stuck), state=state)).order_by("id")
+        pks += rows.values_list("id", flat=True)[:limit]
+    return sorted(pks)[:limit]
+
+
+def states(alias: str, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """Return the states of the rows that exist."""
+    return dict(table(alias).filter(key__in=keys).values_list("key", "state"))
+
+
+# -- new rows ----------------------------------------------------------------------------------------------------------
 
 
 def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = True) -> None:
@@ -145,113 +324,41 @@ def _supersede(alias: str, queue: str, news: Sequence[NewJob]) -> None:
         mine.filter(free(), state__in=[states.UNSENT, states.MOVED], job_id__in=whole).delete()
 
 
-def unsent(alias: str, keys: Sequence[uuid.UUID], *, ordered: bool) -> QuerySet[OutboxJob]:
-    """Return the unsent rows of ``keys`` that may be sent now.
-
-    Args:
-        ordered: some ids were given by the caller, so that an earlier row of the same id may still wait. Rows behind
-            such a row are left out, unless it is among ``keys``.
-    """
-    rows = table(alias)
-    sendable = rows.filter(key__in=keys, state=rows.model.State.UNSENT)
-    if ordered:
-        # Evaluated by itself, because MySQL cannot read a table that it is updating.
-        blocked = behind(alias, Q(key__in=keys), rows.model.WAITING, ~Q(key__in=keys))
-        sendable = sendable.exclude(key__in=list(blocked.values_list("key", flat=True)))
-    return sendable
+# -- changes -----------------------------------------------------------------------------------------------------------
 
 
-def behind(alias: str, condition: Q, states: Iterable[str], blocking: Q | None = None) -> QuerySet[OutboxJob]:
-    """Return rows that have an earlier row of the same job in one of ``states``.
+def change(mine: QuerySet[OutboxJob], when: DueTime | None) -> int:
+    """Cancel rows (None), or set another due time. Return their number.
 
-    Args:
-        condition: condition for the rows.
-        blocking: condition for the earlier rows.
-    """
-    earlier = table(alias).filter(blocking or Q(), **SAME_JOB, id__lt=OuterRef("id"), state__in=list(states))
-    return table(alias).filter(Exists(earlier), condition)
-
-
-def read(rows: QuerySet[OutboxJob]) -> dict[uuid.UUID, UnsentRow]:
-    """Return the fields of rows that their writer needs, by key."""
-    values = list(
-        rows.annotate(age=delay_age()).values_list("key", "id", "state", "moved_by", "due_ms", "delay_ms", "age")
-    )
-    now = time.monotonic()
-    return {
-        key: UnsentRow(pk, state, moved_by, RowDue.of(due_ms, delay_ms, age), now)
-        for key, pk, state, moved_by, due_ms, delay_ms, age in values
-    }
-
-
-def states(alias: str, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
-    """Return the states of the rows that exist."""
-    return dict(table(alias).filter(key__in=keys).values_list("key", "state"))
-
-
-# -- rows of one id --------------------------------------------------------------------------------------------------
-
-
-def of_job(alias: str, queue: str, job_id: str, task: str, generation: Generation | None = None) -> QuerySet[OutboxJob]:
-    """Return the rows of an id, in every state.
-
-    Args:
-        task: only rows of this task; "" = any task.
-        generation: only rows of this job; None = all jobs.
-    """
-    mine = table(alias).filter(queue=queue, job_id=job_id)
-    mine = mine.filter(task=task) if task else mine
-    if generation is None:
-        return mine
-    return mine.filter(key__in=[uuid.UUID(bytes=key) for key in generation.keys])
-
-
-def unsent_by_key(mine: QuerySet[OutboxJob]) -> dict[uuid.UUID, bool]:
-    """Return the keys of rows, with True for rows that are not known to have been sent."""
-    return {key: state in ("unsent", "refused") for key, state in mine.values_list("key", "state")}
-
-
-def mark_cancelled(mine: QuerySet[OutboxJob]) -> int:
-    """Mark rows as cancelled in every state. Return their number."""
-    return mine.update(state=mine.model.State.CANCELLED)
-
-
-def move(mine: QuerySet[OutboxJob], when: DueTime, moved_by: uuid.UUID) -> int:
-    """Set another due time for rows; return their number. A row that is being sent is sent again, as it may be late.
+    What a process that is sending such a row now will find out is not written to it: the row is sent again, because it
+    may arrive as it was before. Until then it stays claimed.
 
     Args:
         when: the new due time; a delay counts from now on, by the database's clock.
-        moved_by: identifies this reschedule.
     """
     states = mine.model.State
-    state = Case(When(Q(state=states.UNSENT) & free(), then=Value(states.UNSENT)), default=Value(states.MOVED))
-    due: dict[str, Any] = {"due_ms": when["due_ms"], "delay_ms": when["delay_ms"] or 0, "delay_from": Now()}
-    return mine.update(state=state, moved_by=moved_by, **due)
+    never_sent = Q(claim=None)
+    until = Case(When(never_sent | Q(claim=RESTING), then=None), default=F("claimed_until"))
+    if when is None:
+        due: Mapping[str, Any] = {"state": states.CANCELLED}
+    else:
+        state = Case(When(never_sent & Q(state=states.UNSENT), then=Value(states.UNSENT)), default=Value(states.MOVED))
+        due = {"state": state, "due_ms": when["due_ms"], "delay_ms": when["delay_ms"] or 0, "delay_from": Now()}
+    claim = Case(When(never_sent, then=None), default=Value(CHANGED))
+    return mine.update(claimed_until=until, claim=claim, **due)
 
 
-def cancelled(alias: str, keys: Sequence[uuid.UUID]) -> QuerySet[OutboxJob]:
-    """Return the cancelled rows of ``keys``."""
-    rows = table(alias)
-    return rows.filter(key__in=keys, state=rows.model.State.CANCELLED)
+def release_changed(alias: str, pks: Collection[int]) -> list[uuid.UUID]:
+    """Let rows be sent at once that were changed while they were sent. Return their keys."""
+    changed = table(alias).filter(pk__in=pks, claim=CHANGED)
+    keys = list(changed.values_list("key", flat=True))
+    changed.update(claimed_until=None)
+    return keys
 
 
-def delete_cancelled(alias: str, token: uuid.UUID | None, keys: Sequence[uuid.UUID]) -> None:
-    """Delete cancelled rows after Redis was updated. Rows claimed by others are left to the relay."""
-    for chunk in chunks(keys):
-        cancelled(alias, chunk).filter(free() | Q(claim=token)).delete()
-
-
-def mark_moved_sent(alias: str, keys: Sequence[uuid.UUID], moved_by: uuid.UUID, *, moved: bool = True) -> None:
-    """Mark moved rows as sent after Redis was updated. Rows claimed by others are left to the relay.
-
-    Args:
-        moved: False = the jobs do not wait (any more), so that Redis did not move them. If Redis loses one of them, it
-            is due at once.
-    """
-    due: dict[str, Any] = {} if moved else {"due_ms": None, "delay_ms": 0, "delay_from": Now()}
-    for chunk in chunks(keys):
-        rows = table(alias)
-        states = rows.model.State
-        rows.filter(free(), key__in=chunk, state=states.MOVED, moved_by=moved_by).update(
-            state=states.SENT, sent_at=Now(), checked_at=Now(), **due
-        )
+def purge(rows: QuerySet[Any]) -> int:
+    """Delete rows in short transactions. Return their number."""
+    count = 0
+    while pks := list(rows.order_by("pk").values_list("pk", flat=True)[:CHUNK]):
+        count += rows.filter(pk__in=pks).delete()[0]
+    return count

@@ -17,11 +17,10 @@ from ..core.inputs import check_holder, check_id, check_int, check_queue_name
 from ..core.job_view import JobView
 from ..core.records.frames import CHUNK
 from ..core.times import span_ms_of, ttr_ms_of
-from ..scheduling.caller_warnings import warn_of_other_transaction
-from ..scheduling.handle import JobHandle
 from ..scheduling.sending import Prepared, send
+from ..scheduling.verbs import JobHandle
 from ..settings.conf import check_installed
-from ..transactions import ON_COMMIT, in_transaction
+from ..transactions import ON_COMMIT, in_transaction, warn_of_other_transaction
 from ..worker.attempt import NEVER
 from .coordinator import coordinator_of
 from .held import HeldJob

@@ -10,7 +10,7 @@ from ..core.inputs import check_known
 from ..core.job import NewJob
 from ..core.options import PLAIN_JOB
 from ..outbox.producer import call_briefly, call_patiently
-from ..scheduling.plans import job_rules
+from ..scheduling.build import job_rules
 from ..settings.conf import SETTING, collect_context, conf
 
 

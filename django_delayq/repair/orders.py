@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 from ..core.errors import InvalidJob, Release
 from ..mirror.rows import PLACES, Model, place_of, text
 from ..models import NAME_LENGTH, BulkAction
-from ..scheduling.decorators import task
+from ..scheduling.tasks import task
 from ..scheduling.verbs import schedule
 from ..settings.conf import conf
 from ..worker.current import CurrentJob, current_job

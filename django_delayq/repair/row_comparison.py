@@ -24,7 +24,7 @@ from ..models import OutboxJob
 from ..outbox import durability
 from ..outbox.rows import chunks
 from ..rows import DEAD, FIRST, LIVE, RowCounts, id_of, names_in
-from ..scheduling.plans import plan_of
+from ..scheduling.build import plan_of
 from ..scheduling.verbs import schedule_many
 from .row_jobs import RowJobs, database_now_ms
 

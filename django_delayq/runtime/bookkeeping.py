@@ -18,13 +18,9 @@ from django.db.utils import Error as DatabaseError
 from .. import hygiene
 from ..core.redis.faults import Backoff
 from ..mirror import Mirror
-from ..outbox.claims import Outbox
-from ..outbox.completions import Marks
 from ..outbox.durability import declared
+from ..outbox.duties import Marks, Reconciler, Relay, Retention
 from ..outbox.inbox import remembering
-from ..outbox.reconciler import Reconciler
-from ..outbox.relay import Relay
-from ..outbox.retention import Retention
 from ..settings.conf import Conf, conf
 from ..worker.parts import Parts
 
@@ -61,9 +57,8 @@ def duties(
     """
     by_name: dict[str, Duty] = {}
     for alias in _databases(settings):
-        outbox = Outbox(alias)
-        relay = Relay(settings, outbox, broker, changes.branch("marks"))
-        reconciler = Reconciler(outbox, broker, changes.branch("lost"), relay.wake)
+        relay = Relay(settings, alias, broker)
+        reconciler = Reconciler(alias, broker, changes.branch("lost"), relay.wake)
         named: dict[str, Duty] = {"relay": relay, "reconciler": reconciler, "retention": Retention(settings, alias)}
         suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
         by_name |= {f"{name}{suffix}": WithDatabase(name, duty, [alias]) for name, duty in named.items()}
@@ -82,7 +77,7 @@ def always(settings: Conf, broker: DjangoBroker, changes: Changes) -> dict[str, 
     aliases = _databases(settings)
     if not aliases:
         return {}
-    marks = Marks([Outbox(alias) for alias in aliases], broker, changes.branch("marks"))
+    marks = Marks(aliases, broker, changes.branch("marks"))
     return {"marks": WithDatabase("marks", marks, aliases)}
 
 

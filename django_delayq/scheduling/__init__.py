@@ -4,7 +4,6 @@ The package binds arguments, reads the settings and passes records to ``core``, 
 Packages above it import it: ``pull``, ``backends``, ``repair``, ``runtime``, ``metrics`` and the entry points.
 """
 
-from .handle import JobHandle
-from .verbs import cancel, get_job, reschedule, run_now, schedule, schedule_many
+from .verbs import JobHandle, cancel, get_job, reschedule, run_now, schedule, schedule_many
 
 __all__ = ["JobHandle", "cancel", "get_job", "reschedule", "run_now", "schedule", "schedule_many"]

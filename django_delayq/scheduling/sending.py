@@ -1,16 +1,19 @@
-"""Sending of built jobs: at once, after the commit, or beside a row of the outbox.
+"""Sending of built jobs: a plain job now, or on commit; a durable one as a row that is pushed now, or on commit.
 
 ``schedule()``, the pull queue and the HTTP API all send here. Redis is called by :class:`..core.queue.Queue`
-only, and rows are sent by :mod:`..outbox.fast_path`.
+only, and rows are pushed by :mod:`..outbox.push`.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from django.db import connections as databases
 
 from .. import connections
 from ..core.errors import NotConfirmed
@@ -18,16 +21,21 @@ from ..core.job import NewJob
 from ..core.many import check_together
 from ..core.outcomes import ScheduleOutcome
 from ..core.records.frames import generation_of
-from ..core.task import Task
-from ..outbox import durability, fast_path, rows
-from ..outbox.fast_path import OutgoingJob, Result
-from ..outbox.producer import call_briefly
+from ..outbox import durability, producer, rows
+from ..outbox.producer import OutgoingJob, Result, call_briefly
 from ..signals import emit, job_scheduled
-from ..transactions import ON_COMMIT, CallDescription, OnCommitCall, in_transaction, log_refused, now_or_on_commit
-from .handle import JobHandle
+from ..transactions import (
+    ON_COMMIT,
+    CallDescription,
+    OnCommitCall,
+    in_transaction,
+    log_refused,
+)
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
+    from .build import Plan
+    from .verbs import JobHandle
 
 #: number of jobs of schedule_many that are checked, then sent, together
 CHUNK: Final = 5_000
@@ -53,10 +61,14 @@ def send(job: Prepared, broker: DjangoBroker | None = None) -> None:
     """
     new, handle = job
     if broker is None and in_transaction(handle.using_db):
-        _send_after_commit(job)
+        (_RowOnCommit if handle.durable else _JobOnCommit)(job).wait(handle.using_db)
         return
     if handle.durable:
-        _send_beside_row(job)
+        (result,) = _push_now(handle.alias, handle.queue, [new])
+        _settle(job, result.outcome, result.error)
+        if result.error is not None:
+            handle.outcome = ScheduleOutcome.NOT_SENT
+            raise result.error
     else:
         queue = connections.queue(handle.queue) if broker is None else broker.queue(handle.queue)
         handle.outcome = queue.schedule(new)
@@ -77,159 +89,163 @@ def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker, *, all_or_none:
         InvalidJob: these jobs cannot be stored all or none.
         QueueFull, QueueUnavailable: Redis accepted no more; earlier jobs may be stored.
     """
-    for (queue, durable, _), members in groupby(jobs, key=_group_key):
+    # Rows of different tasks are written one after the other.
+    for (name, task_of_rows), members in groupby(
+        jobs, key=lambda job: (job.handle.queue, job.new.task if job.handle.durable else None)
+    ):
         group = list(members)
         news = [job.new for job in group]
-        if durable:
-            for job, result in zip(group, _send_durable(group[0].handle.alias, queue, news), strict=True):
-                _settle(job, result)
-            continue
-        opened = broker.queue(queue)
-        outcomes = opened.schedule_many(news, all_or_none=all_or_none)
-        for (new, handle), outcome in zip(group, outcomes, strict=True):
-            handle.outcome, handle.generation = outcome, generation_of(new)
-            if outcome.is_refusal:
-                handle.error = opened.refusal(outcome, new)
+        if task_of_rows is not None:
+            for job, result in zip(group, _push_now(group[0].handle.alias, name, news), strict=True):
+                _settle(job, result.outcome, result.error)
+        else:
+            queue = broker.queue(name)
+            for job, outcome in zip(group, queue.schedule_many(news, all_or_none=all_or_none), strict=True):
+                _settle(job, outcome, queue.refusal(outcome, job.new) if outcome.is_refusal else None)
     for job in jobs if job_scheduled.receivers else ():
         if job.handle.error is None:
             _notify(job.handle)
 
 
-def send_many(
-    task: Task, queue: str, news: Iterator[NewJob], using: str | None, *, all_or_none: bool = False
-) -> dict[str, int]:
-    """Send jobs without rows and return counts by outcome."""
+def send_many(plan: Plan, news: Iterable[NewJob], using: str | None, *, all_or_none: bool = False) -> dict[str, int]:
+    """Send jobs of one task and return counts by outcome."""
+    name, durable = plan.queue, plan.durable
     if all_or_none:
-        news = iter(check_together(news))
-    if not in_transaction(using):
-        return connections.queue(queue).count_many(news, all_or_none=all_or_none)
-    description = CallDescription("schedule", queue, "", task)
-    counts: Counter[str] = Counter()
-    while chunk := [OutgoingJob(queue, new, time.monotonic()) for new in islice(news, CHUNK)]:
-
-        def deliver(outgoing: Sequence[OutgoingJob] = chunk) -> None:
-            now = time.monotonic()
-            ready = [one.packed(None, now) for one in outgoing]
-
-            def send_ready(broker: DjangoBroker) -> dict[str, int]:
-                return broker.queue(queue).count_many(ready, all_or_none=all_or_none)
-
-            try:
-                log_refused(description, call_briefly(send_ready))
-            except NotConfirmed as error:
-                log_refused(description, error.counts)
-                raise
-
-        now_or_on_commit(deliver, description, using=using)
-        counts[ON_COMMIT] += len(chunk)
-    return dict(counts)
-
-
-def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str | None) -> dict[str, int]:
-    """Write a row for each of the jobs, send them and return counts by outcome."""
-    alias = durability.check(using)
-    description = CallDescription("schedule", queue, "", task)
+        news = check_together(() if durable else news, durable=durable)
+    alias, waits = durability.check(using) if durable else "", in_transaction(using)
+    if not (durable or waits):
+        return connections.queue(name).count_many(news, all_or_none=all_or_none)
+    what = CallDescription("schedule", name, "", plan.builder.task)
     counts: Counter[str] = Counter()
     for chunk in rows.chunks(news, CHUNK):
-        if not in_transaction(using):
-            counts += Counter(result.outcome for result in _send_durable(alias, queue, chunk))
-            continue
-        outgoing = [_outgoing(queue, new, durable=True) for new in chunk]
-        rows.insert(alias, queue, chunk)
-
-        def deliver(outgoing: Sequence[OutgoingJob] = outgoing) -> None:
-            log_refused(description, Counter(result.outcome for result in fast_path.send(alias, outgoing)))
-
-        now_or_on_commit(deliver, description, using=using)
-        counts[ScheduleOutcome.OUTBOX] += len(chunk)
+        if not waits:
+            counts += Counter(result.outcome for result in _push_now(alias, name, chunk))
+        elif durable:
+            outgoing = _outgoing(name, chunk)
+            rows.insert(alias, name, chunk)
+            OnCommitCall(partial(_push_many, what, alias, outgoing), what).wait(using)
+            counts[ScheduleOutcome.OUTBOX] += len(chunk)
+        else:
+            call = partial(_send_many, what, chunk, time.monotonic(), all_or_none=all_or_none)
+            OnCommitCall(call, what).wait(using)
+            counts[ON_COMMIT] += len(chunk)
     return dict(counts)
 
 
-class JobOnCommit(OnCommitCall):
-    """Schedule call that waits for the commit."""
+# -- on commit ---------------------------------------------------------------------------------------------------------
 
-    __slots__ = ("_job", "_outgoing")
 
-    def __init__(self, job: Prepared, outgoing: OutgoingJob) -> None:
-        handle = job.handle
-        super().__init__(_no_op, CallDescription("schedule", handle.queue, handle.id, handle.task))
-        self._job = job
-        self._outgoing = outgoing
+class _JobOnCommit(OnCommitCall):
+    """Schedule call of a plain job that waits for the commit."""
 
-    def travels_with(self, first: OnCommitCall) -> bool:
-        return isinstance(first, JobOnCommit)
+    __slots__ = ("_called_at", "_job")
 
-    def deliver(self, batch: Sequence[JobOnCommit]) -> None:
-        """Send the jobs of ``batch``. An error of one job does not affect the others."""
-        results = fast_path.send(self._job.handle.alias, [call._outgoing for call in batch])
-        for call, result in zip(batch, results, strict=True):
-            _settle(call._job, result)
-            if result.error is None:
-                _notify(call._job.handle)
-            else:
-                call.failed(result.error)
+    def __init__(self, job: Prepared) -> None:
+        new, handle = job
+        super().__init__(self._deliver, CallDescription("schedule", handle.queue, handle.id, handle.task))
+        self._job, self._called_at = job, time.monotonic()
+        handle.generation = generation_of(new)
+
+    def _deliver(self) -> None:
+        new, handle = self._job
+        _count_wait([new], self._called_at)
+        _settle(self._job, call_briefly(lambda broker: broker.queue(handle.queue).schedule(new)))
+        _notify(handle)
 
     def failed(self, error: Exception) -> None:
         """See :meth:`OnCommitCall.failed`; the handle has the error, too."""
-        handle = self._job.handle
-        if not isinstance(error, NotConfirmed):
-            handle.outcome = ScheduleOutcome.NOT_SENT
-        handle.error = error
+        outcome = error.outcomes[0] if isinstance(error, NotConfirmed) else ScheduleOutcome.NOT_SENT
+        _settle(self._job, outcome, error)
         super().failed(error)
 
 
-def _send_beside_row(job: Prepared) -> None:
-    (result,) = _send_durable(job.handle.alias, job.handle.queue, [job.new])
-    _settle(job, result)
-    if result.error is not None:
-        job.handle.outcome = ScheduleOutcome.NOT_SENT
-        raise result.error
+class _RowOnCommit(_JobOnCommit):
+    """Schedule call of a durable job that waits for the commit.
 
+    The first of several in a row pushes the rows of all of them, and each call then reports the result of its own row.
+    A row of a savepoint that was rolled back does not exist.
+    """
 
-def _send_after_commit(job: Prepared) -> None:
-    new, handle = job
-    outgoing = _outgoing(handle.queue, new, durable=handle.durable)
-    handle.generation = generation_of(new)
-    if handle.durable:
+    __slots__ = ("_outgoing", "_results", "_together")
+
+    def __init__(self, job: Prepared) -> None:
+        new, handle = job
+        (self._outgoing,) = _outgoing(handle.queue, [new])
+        super().__init__(job)
         handle.outcome = ScheduleOutcome.OUTBOX
         rows.insert(handle.alias, handle.queue, [new])
-    JobOnCommit(job, outgoing).wait(handle.using_db)
+        waiting = databases[handle.alias].run_on_commit  # (savepoints, callback, robust)
+        before = waiting[-1][1] if waiting else None
+        self._together: list[OutgoingJob] = []
+        self._results: dict[OutgoingJob, Result] = {}
+        if isinstance(before, _RowOnCommit):
+            self._together, self._results = before._together, before._results
+        self._together.append(self._outgoing)
+
+    def _deliver(self) -> None:
+        handle = self._job.handle
+        if self._outgoing not in self._results:
+            # A test calls callbacks inside its transaction, whose savepoints may still be rolled back.
+            jobs = [self._outgoing] if in_transaction(handle.alias) else self._together
+            self._results.update(zip(jobs, producer.send(handle.alias, jobs), strict=True))
+        result = self._results[self._outgoing]
+        _settle(self._job, result.outcome, result.error)
+        if result.error is not None:
+            raise result.error
+        _notify(handle)
 
 
-def _send_durable(alias: str, queue: str, news: Sequence[NewJob]) -> list[Result]:
-    outgoing = [_outgoing(queue, new, durable=True) for new in news]
+def _send_many(what: CallDescription, news: Sequence[NewJob], called_at: float, *, all_or_none: bool) -> None:
+    _count_wait(news, called_at)
+    try:
+        counts = call_briefly(lambda broker: broker.queue(what.queue).count_many(news, all_or_none=all_or_none))
+    except NotConfirmed as error:
+        log_refused(what, error.counts)
+        raise
+    log_refused(what, counts)
+
+
+def _push_many(what: CallDescription, alias: str, outgoing: Sequence[OutgoingJob]) -> None:
+    log_refused(what, Counter(result.outcome for result in producer.send(alias, outgoing)))
+
+
+def _count_wait(news: Iterable[NewJob], called_at: float) -> None:
+    """Count the wait for the commit as a part of the delay: the due time is fixed at the call."""
+    waited_ms = int((time.monotonic() - called_at) * 1000)
+    for new in news:
+        new.room_ms = 0  # nobody waits for room after a commit
+        new.waited(waited_ms)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def _outgoing(queue: str, news: Iterable[NewJob]) -> list[OutgoingJob]:
+    """Return jobs with the keys of their rows."""
+    outgoing = []
+    for new in news:
+        durability.make_durable(new)
+        outgoing.append(OutgoingJob(queue, new, rows.key_of(new)))
+    return outgoing
+
+
+def _push_now(alias: str, queue: str, news: Sequence[NewJob]) -> list[Result]:
+    """Write rows in a transaction of their own, and push them."""
+    outgoing = _outgoing(queue, news)
     if rows.insert_once(alias, queue, news):
-        return fast_path.send(alias, outgoing)
+        return producer.send(alias, outgoing)
     # The same request has written them before. A row that does not exist any more was sent.
-    states = rows.states(alias, [job.key for job in outgoing if job.key is not None])
-    results = iter(fast_path.send(alias, [job for job in outgoing if job.key in states]))
+    states = rows.states(alias, [job.key for job in outgoing])
+    results = iter(producer.send(alias, [job for job in outgoing if job.key in states]))
     return [next(results) if job.key in states else Result(ScheduleOutcome.CREATED) for job in outgoing]
 
 
-def _outgoing(queue: str, new: NewJob, *, durable: bool) -> OutgoingJob:
-    if not durable:
-        return OutgoingJob(queue, new, time.monotonic())
-    durability.make_durable(new, queue)
-    return OutgoingJob(queue, new, time.monotonic(), rows.key_of(new))
+# -- what the caller learns --------------------------------------------------------------------------------------------
 
 
-def _group_key(job: Prepared) -> tuple[str, bool, str]:
-    """Return the group key of a job: jobs with the same key are sent together.
-
-    Rows of different tasks are written one after the other.
-    """
+def _settle(job: Prepared, outcome: ScheduleOutcome, error: Exception | None = None) -> None:
     handle = job.handle
-    return handle.queue, handle.durable, job.new.task if handle.durable else ""
-
-
-def _settle(job: Prepared, result: Result) -> None:
-    handle = job.handle
-    handle.outcome, handle.error = result.outcome, result.error
-    handle.generation = generation_of(job.new)
-
-
-def _no_op() -> None:
-    return None
+    handle.outcome, handle.error, handle.generation = outcome, error, generation_of(job.new)
 
 
 def _notify(handle: JobHandle) -> None:

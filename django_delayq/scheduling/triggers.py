@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
 from django.apps import apps
 from django.db.models import Model
@@ -16,15 +17,15 @@ from django.dispatch import Signal
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short
 from ..core.task import Task, check_option_names
-from .targets import find_task
+from .build import find_task
 from .verbs import cancel, schedule_call
 
 __all__ = ["Trigger", "cancel_on", "schedule_on"]
 
 When = Callable[..., object]
-_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
+@dataclass(eq=False, repr=False)
 class Trigger:
     """Connection between a signal and a verb. Keep it only if it must be removed later with :meth:`disconnect`.
 
@@ -34,31 +35,24 @@ class Trigger:
         task: the task, or its name.
     """
 
-    def __init__(
-        self,
-        signal: Signal,
-        sender: Any,
-        task: Task | str,
-        act: Callable[[Task, Any, dict[str, Any]], None],
-        when: When | None,
-        raw: bool,
-        dispatch_uid: str | None,
-    ) -> None:
-        if not isinstance(signal, Signal):
-            raise Misconfigured(f"expected a signal like django.db.models.signals.post_save, got {short(signal)}")
-        if not isinstance(task, str):
-            find_task(task)  # a task given by name may be registered later
-        self.signal = signal
-        self.sender = sender
-        self.task = task
-        self._act = act
-        self._when = _two_arguments("when", when)
-        self._raw = raw
-        self._uid = dispatch_uid
-        if dispatch_uid is not None:
-            signal.disconnect(sender=sender, dispatch_uid=dispatch_uid)
+    signal: Signal
+    sender: Any
+    task: Task | str
+    _act: Callable[[Task, Any, dict[str, Any]], None]
+    _when: When | None
+    _raw: bool
+    _uid: str | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.signal, Signal):
+            raise Misconfigured(f"expected a signal like django.db.models.signals.post_save, got {short(self.signal)}")
+        if not isinstance(self.task, str):
+            find_task(self.task)  # a task given by name may be registered later
+        self._when = _two_arguments(self._when)
+        if self._uid is not None:
+            self.signal.disconnect(sender=self.sender, dispatch_uid=self._uid)
         # A strong reference: callers of schedule_on() seldom keep the returned trigger.
-        signal.connect(self._receive, sender=sender, weak=False, dispatch_uid=dispatch_uid)
+        self.signal.connect(self._receive, sender=self.sender, weak=False, dispatch_uid=self._uid)
 
     def __repr__(self) -> str:
         return f"<Trigger {self.task} of {self.sender}>"
@@ -171,17 +165,16 @@ def _check_arguments(name: str, value: object) -> None:
         raise InvalidJob(f"{name} must be {what}, or a function of the instance that returns one; got {short(value)}")
 
 
-def _two_arguments(name: str, function: When | None) -> When | None:
-    """Return ``function`` in the form (instance, created); it may also take (instance) only."""
-    if function is None:
+def _two_arguments(when: When | None) -> When | None:
+    """Return ``when`` in the form (instance, created); it may also take (instance) only."""
+    if when is None:
         return None
-    if not callable(function):
-        raise Misconfigured(f"{name} must be a function of (instance, created) or (instance), got {short(function)}")
+    if not callable(when):
+        raise Misconfigured(f"when must be a function of (instance, created) or (instance), got {short(when)}")
     try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return function
-    takes = sum(parameter.kind in _POSITIONAL for parameter in parameters)
-    if takes >= 2 or any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
-        return function
-    return lambda instance, created: function(instance)
+        inspect.signature(when).bind(None, None)
+    except TypeError:
+        return lambda instance, created: when(instance)
+    except ValueError:  # a function without a signature
+        pass
+    return when

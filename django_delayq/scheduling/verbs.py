@@ -1,38 +1,65 @@
-"""Verbs that Django code calls: schedule, schedule_many, cancel, reschedule, run_now, get_job.
+"""Verbs that Django code calls, and the handle that a schedule call returns.
 
 All checks that do not need Redis are made at the call. Inside ``transaction.atomic()`` a verb is sent after the commit
 (see :mod:`django_delayq.transactions`).
+
+For coroutines each verb has a twin: ``await aschedule(…)`` does not block the event loop. It runs the verb in the
+thread that Django's own a-methods use (``sync_to_async`` with ``thread_sensitive``), which is also the thread of the
+coroutine's transactions. If a coroutine is cancelled while it waits, the call may still have been sent: check with
+:func:`aget_job`.
 """
 
 from __future__ import annotations
 
+import functools
 from asyncio import _get_running_loop  # get_running_loop() raises without a loop, which costs ten times as much
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import DEFAULT_DB_ALIAS
 
 from .. import connections
 from ..core.errors import InvalidJob
-from ..core.inputs import short
-from ..core.many import check_together
+from ..core.inputs import check_id, check_queue_name, short
+from ..core.job import Generation
 from ..core.options import CALL_OPTIONS
 from ..core.outcomes import ScheduleOutcome
 from ..core.task import Task, check_option_names
+from ..core.times import datetime_of
 from ..outbox import durability, row_verbs
-from ..outbox.row_verbs import A, Change, R
-from ..settings.conf import check_installed
-from ..transactions import ON_COMMIT, OnCommit, open_elsewhere
-from . import changes
-from .caller_warnings import warn_of_loop, warn_of_other_transaction
-from .entries import EntryReader, explicit
-from .handle import Delay, JobHandle, Left
-from .middleware import Scheduling, chain
-from .plans import READY, Plan, plan_of
-from .sending import Prepared, send, send_many, send_many_durable
-from .targets import find_job, find_task
+from ..outbox.rows import NOW, DueTime
+from ..settings.conf import check_installed, conf
+from ..transactions import ON_COMMIT, OnCommit, open_elsewhere, warn_caller, warn_of_other_transaction
+from .build import READY, EntryReader, Plan, Scheduling, chain, explicit, find_task, job_rules, plan_of
+from .sending import Prepared, send, send_many
 
 if TYPE_CHECKING:
     from ..core.job_view import JobView
+
+P = ParamSpec("P")
+R = TypeVar("R")
+#: outcome when Redis is unavailable: the database has stored the change, and the relay will send it to Redis
+Left = Literal["outbox"]
+Delay = float | timedelta
+Cancelled = Literal["cancelled", "stopping", False]
+
+_has_warned = False
+
+
+def awaitable(verb: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Return the verb for coroutines, which runs in the thread of Django's own a-methods."""
+    in_thread = sync_to_async(verb)
+
+    @functools.wraps(verb)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await in_thread(*args, **kwargs)
+
+    call.__name__ = f"a{verb.__name__}"
+    call.__doc__ = f"Call ``{verb.__name__}`` from a coroutine."
+    return call
 
 
 def schedule(
@@ -94,7 +121,12 @@ def schedule(
         IdTaken, QueueFull, QueuePaused, QueueUnavailable: the reply of Redis. For a durable job only IdTaken is raised;
             the relay handles the others. After a commit the error is logged and signalled instead.
     """
-    return schedule_call(*split_call(task, arguments, named, args, kwargs))
+    options: dict[str, Any] = {name: named.pop(name) for name in CALL_OPTIONS if name in named} if named else {}
+    if args is not None or kwargs is not None:
+        if arguments or named:
+            raise TypeError("give the function's arguments either directly or as args=/kwargs=, not both")
+        arguments, named = explicit(args, kwargs)
+    return schedule_call(task if isinstance(task, Task) else find_task(task), arguments, named, options)
 
 
 def schedule_call(
@@ -121,22 +153,15 @@ def _end(scheduling: Scheduling) -> JobHandle:
 
 
 def _schedule(plan: Plan, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> JobHandle:
-    job = prepare(plan, arguments, named, options)
-    # Checked here, because most calls find none. A durable job is refused there.
-    if not plan.durable and open_elsewhere(None) is not None:
-        warn_of_other_transaction("schedule", options.get("using_db"))
-    send(job)
-    return job.handle
-
-
-def prepare(plan: Plan, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> Prepared:
-    """Return the job of a call, checked and built."""
     new, using = plan.builder.build(arguments, named, options), options.get("using_db")
     if plan.durable:
         durability.check(using)
+    elif open_elsewhere(None) is not None:  # checked here, because most calls find none
+        warn_of_other_transaction("schedule", using)
     task, due_ms = plan.builder.task, new.due_ms_here
     handle = JobHandle(new.id, plan.queue, ON_COMMIT, due_ms, task, durable=plan.durable, using_db=using)
-    return Prepared(new, handle)
+    send(Prepared(new, handle))
+    return handle
 
 
 def schedule_many(
@@ -178,14 +203,9 @@ def schedule_many(
         raise InvalidJob("schedule_many: an id belongs to one job; put it into its entry")
     plan = plan_of(task, options, many=True)
     reader = EntryReader(plan, options)
-    using = options.get("using_db")
-    if plan.durable:
-        if all_or_none:
-            check_together((), durable=True)
-        counts = send_many_durable(task, plan.queue, reader.read(jobs), using)
-    else:
-        warn_of_other_transaction("schedule_many", using)
-        counts = send_many(task, plan.queue, reader.read(jobs), using, all_or_none=all_or_none)
+    if not plan.durable:
+        warn_of_other_transaction("schedule_many", options.get("using_db"))
+    counts = send_many(plan, reader.read(jobs), options.get("using_db"), all_or_none=all_or_none)
     return counts | {ScheduleOutcome.SKIPPED: reader.skipped} if reader.skipped else counts
 
 
@@ -197,7 +217,7 @@ def cancel(
     task: Task | str | None = None,
     queue: str | None = None,
     using_db: str | None = None,
-) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
+) -> Cancelled | OnCommit | Left:
     """Cancel a job.
 
     The job is identified by its handle, by task and id (``cancel(cancel_order, id="order-5")``), or by id and queue
@@ -214,7 +234,7 @@ def cancel(
         QueueUnavailable: Redis cannot be reached.
     """
     warn_of_loop("cancel")
-    return _apply(row_verbs.cancellation(find_job(target, id, task, queue, using_db)))
+    return _apply(row_verbs.cancellation(_target(target, id, task, queue, using_db)))
 
 
 def reschedule(
@@ -235,7 +255,11 @@ def reschedule(
         lost the durable job, and the relay will move it.
     """
     warn_of_loop("reschedule")
-    return _apply(changes.rescheduling(find_job(target, id, task, queue, using_db), delay, at))
+    job = _target(target, id, task, queue, using_db)
+    if delay is None and at is None:
+        raise InvalidJob("reschedule needs delay= or at=")
+    due_ms, delay_ms = job_rules().due(delay, at)
+    return _apply(row_verbs.movement(job, "reschedule", DueTime(due_ms=due_ms, delay_ms=delay_ms)))
 
 
 def run_now(
@@ -254,12 +278,7 @@ def run_now(
         lost the durable job, and the relay will move it.
     """
     warn_of_loop("run_now")
-    return _apply(changes.running_now(find_job(target, id, task, queue, using_db)))
-
-
-def _apply(change: Change[A, R]) -> R | OnCommit | Left:
-    warn_of_other_transaction(change.verb, change.target.using)
-    return row_verbs.apply(change)
+    return _apply(row_verbs.movement(_target(target, id, task, queue, using_db), "run_now", NOW))
 
 
 def get_job(
@@ -277,20 +296,172 @@ def get_job(
     for a transaction.
     """
     warn_of_loop("get_job")
-    return changes.look_up(connections.broker(), find_job(target, id, task, queue))
+    job, broker = find_job(target, id, task, queue), connections.broker()
+    if broker.existing(job.queue) is None:
+        return None
+    if job.generation is None:
+        return broker.inspector.get(job.queue, job.id)
+    return broker.inspector.get_generation(job.queue, job.id, job.generation)
 
 
-def split_call(
-    task: Task | str,
-    arguments: tuple[Any, ...],
-    named: dict[str, Any],
-    args: Sequence[Any] | None,
-    kwargs: Mapping[str, Any] | None,
-) -> tuple[Task, tuple[Any, ...], dict[str, Any], dict[str, Any]]:
-    """Return the task of a call, the function's positional and keyword arguments, and the options."""
-    options: dict[str, Any] = {name: named.pop(name) for name in CALL_OPTIONS if name in named} if named else {}
-    if args is not None or kwargs is not None:
-        if arguments or named:
-            raise TypeError("give the function's arguments either directly or as args=/kwargs=, not both")
-        arguments, named = explicit(args, kwargs)
-    return task if isinstance(task, Task) else find_task(task), arguments, named, options
+aschedule = awaitable(schedule)
+aschedule_many = awaitable(schedule_many)
+acancel = awaitable(cancel)
+areschedule = awaitable(reschedule)
+arun_now = awaitable(run_now)
+aget_job = awaitable(get_job)
+
+
+# -- the job that a caller means ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class JobHandle:
+    """Handle of one scheduled job: the job of its call, not a later job with the same id.
+
+    When the job is done, cancelled or replaced, :meth:`cancel`, :meth:`reschedule` and :meth:`run_now` return False and
+    :meth:`state` returns None, even if another job has the id by then. To address that job, pass the id to the
+    functions of :mod:`django_delayq`. Which job the handle refers to depends on the outcome:
+
+    * created: the new job
+    * replaced: the new content; handles of the earlier content are stale
+    * gated: the content behind the running attempt, not the attempt; a handle of the running job does not affect the
+      gated content
+    * merged: the job that the payload was merged into, and the payload wherever it moves after that
+    * ignored: the existing job
+    * on_commit, outbox: the job of this call; if it is merged or ignored after the commit, from then on as above
+
+    Attributes:
+        id: id of the job, unique within its queue.
+        queue: name of the queue.
+        outcome: "created", "merged", "replaced", "ignored" or "gated" (the job is running, the new content runs after
+            that); "on_commit" until an open transaction commits (forever, if it rolls back); "outbox" for a durable job
+            that is stored in the database but not yet in Redis, because the transaction is open, or because Redis did
+            not answer and the relay will send it; "not_sent" if Redis did not accept it after the commit.
+            What Redis has stored and not confirmed after the commit keeps its outcome, with an ``error``.
+        due: due time (aware datetime; for a ``delay`` computed with this machine's clock, while Redis's clock decides).
+        error: error if the job was not sent, or not confirmed (:class:`django_delayq.NotConfirmed`), else None.
+        task: the task; None for raw bytes of a ``pull`` queue.
+        durable: True if the job has a row in the database until it is done.
+        using_db: database named at the call; the handle's verbs wait for the transaction of the same database.
+        generation: distinguishes the job from others with the same id; None if the handle means the current live job.
+    """
+
+    id: str
+    queue: str
+    outcome: str
+    _due_ms: int
+    task: Task | None = None
+    _: KW_ONLY
+    durable: bool = False
+    using_db: str | None = None
+    error: Exception | None = None
+    generation: Generation | None = None
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id} queue={self.queue} {self.outcome}>"
+
+    @property
+    def alias(self) -> str:
+        """Alias of the database whose transaction the verbs wait for."""
+        return self.using_db or DEFAULT_DB_ALIAS
+
+    @property
+    def due(self) -> datetime:
+        """Due time of the job."""
+        return datetime_of(self._due_ms)
+
+    @property
+    def key(self) -> str | None:
+        """Key of the job's generation as 32 hex digits, equal to ``current_job().key`` while the job runs."""
+        return None if self.generation is None else self.generation.keys[0].hex()
+
+    def state(self) -> str | None:
+        """Return delayed, ready, reserved, gated or morgue; None when Redis does not have the job (any more)."""
+        view = get_job(self)
+        return None if view is None else view.state
+
+    def cancel(self) -> Cancelled | OnCommit | Left:
+        """Cancel the job. See :func:`django_delayq.cancel`."""
+        return cancel(self)
+
+    def reschedule(self, *, delay: Delay | None = None, at: datetime | float | None = None) -> bool | OnCommit | Left:
+        """Reschedule the job. See :func:`django_delayq.reschedule`."""
+        return reschedule(self, delay=delay, at=at)
+
+    def run_now(self) -> bool | OnCommit | Left:
+        """Make the job due now. See :func:`django_delayq.run_now`."""
+        return run_now(self)
+
+    astate = awaitable(state)
+    acancel = awaitable(cancel)
+    areschedule = awaitable(reschedule)
+    arun_now = awaitable(run_now)
+
+
+def find_job(
+    target: JobHandle | Task | str | None, id: str | int | None, task: Task | str | None, queue: str | None
+) -> JobHandle:
+    """Return the job that the arguments of :func:`django_delayq.cancel` identify.
+
+    A given handle is returned. Another reference becomes a handle without a generation: the live job of the id.
+
+    Raises:
+        TypeError: the job is identified twice.
+        InvalidJob: it is not identified, or the value is not a valid name.
+        Misconfigured: the app is not in ``INSTALLED_APPS``.
+    """
+    check_installed()
+    if isinstance(target, JobHandle):
+        if id is not None or task is not None or queue is not None:
+            raise TypeError("a handle identifies its job completely; give the handle alone")
+        return target
+    if target is not None and id is not None:
+        if task is not None:
+            raise TypeError("give the task once")
+        task = target
+    elif isinstance(target, Task):
+        raise InvalidJob(f"which job of {target.name}? Give its id= too")
+    elif target is not None:
+        id = target
+    if id is None:
+        raise InvalidJob("which job? Give a handle, or an id= with a task or queue=")
+    registered = find_task(task) if task is not None else None
+    if queue is not None:
+        place = check_queue_name(queue)
+    elif registered is not None:
+        place = registered.options.queue
+    else:
+        place = conf().task_defaults.get("queue", "default")
+    return JobHandle(check_id(id), place, "", 0, registered)
+
+
+def _target(
+    target: JobHandle | Task | str | None,
+    id: str | int | None,
+    task: Task | str | None,
+    queue: str | None,
+    using_db: str | None,
+) -> row_verbs.Target:
+    job = find_job(target, id, task, queue)
+    # Jobs of a renamed task also have the old name, so the live job may have any.
+    name = "" if job.task is None or job.task.options.aliases else job.task.name
+    return row_verbs.Target(job.queue, job.id, job.task, name, using_db or job.using_db, job.durable, handle=job)
+
+
+def _apply(change: row_verbs.Change[R]) -> R | OnCommit | Left:
+    warn_of_other_transaction(change.verb, change.target.using)
+    return row_verbs.apply(change)
+
+
+def warn_of_loop(verb: str) -> None:
+    """Warn, once per process, if a verb is called on a running event loop, which it blocks until Redis has answered."""
+    global _has_warned
+    if _get_running_loop() is None or _has_warned:
+        return
+    _has_warned = True
+    warn_caller(
+        f"{verb}() was called on a running event loop, which is blocked until Redis has answered. In a coroutine use "
+        f"`await a{verb}(…)`, of a Django Task `await task.aenqueue(…)`. This warning is given once",
+        RuntimeWarning,
+    )

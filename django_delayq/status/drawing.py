@@ -15,7 +15,7 @@ from .json_form import human_bytes
 from .snapshot import PLACES, QueueStatus, RecurringStatus, Snapshot, WorkerStatus
 
 if TYPE_CHECKING:
-    from ..outbox.stock import Stock
+    from ..outbox.durability import Stock
 
 NO_QUEUE: Final = "No queue yet: nothing was ever scheduled."
 NO_WORKER: Final = "No worker is running. Start one: manage.py delayq_worker"

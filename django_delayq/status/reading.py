@@ -219,7 +219,7 @@ def redis_status(infos: Sequence[Mapping[str, Any]], now_ms: float) -> RedisStat
 def _outbox() -> Any:
     from django.db import connections
 
-    from ..outbox.stock import stock
+    from ..outbox.durability import stock
     from ..settings.conf import conf
 
     aliases = conf().outbox.databases

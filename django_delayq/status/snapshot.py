@@ -10,7 +10,7 @@ from ..core.counts import Counts, Starving
 from ..core.figures import Figures
 
 if TYPE_CHECKING:
-    from ..outbox.stock import Stock
+    from ..outbox.durability import Stock
 
 #: where a job may be, in the order in which numbers are shown
 PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")

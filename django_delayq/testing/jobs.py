@@ -16,8 +16,7 @@ from ..core.job_view import JobView
 from ..core.records.frames import digest, held_digests, unpack_state
 from ..core.task import Task, registry
 from ..core.times import datetime_of
-from ..scheduling.entries import explicit
-from ..scheduling.targets import find_task
+from ..scheduling.build import explicit, find_task
 from .clock import ms_of_delta, ms_of_moment
 
 if TYPE_CHECKING:

@@ -15,11 +15,10 @@ from asgiref.sync import sync_to_async
 from .. import connections
 from ..core.queue import Queue
 from ..core.task import Task
-from ..outbox import durability
 from ..outbox.producer import producer_state
-from ..scheduling.caller_warnings import warn_caller
-from ..scheduling.targets import find_task
+from ..scheduling.build import find_task
 from ..settings.conf import conf
+from ..transactions import warn_caller
 from .clock import Clock, Moment, ms_of_delta, ms_of_moment
 from .jobs import (
     Expectation,
@@ -59,14 +58,11 @@ class Fake:
         self._earlier = waiting_calls()
 
     def __enter__(self) -> Self:
-        # A test without durable jobs need not query the database for their rows because of an earlier test.
-        self._replaced = connections.stand_in(self.broker), durability.set_queues_seen({})
+        self._replaced = connections.stand_in(self.broker)
         return self
 
     def __exit__(self, *_: object) -> None:
-        broker, queues_seen = self._replaced
-        connections.stand_in(broker)
-        durability.set_queues_seen(queues_seen)
+        connections.stand_in(self._replaced)
 
     # -- inspect -----------------------------------------------------------------------------------------------------
 

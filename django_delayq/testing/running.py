@@ -38,7 +38,6 @@ from ..worker.policy import policy_of
 from ..worker.shard_selector import Source
 
 if TYPE_CHECKING:
-    from ..outbox.claims import Outbox
     from .redis import MemoryBroker
 
 logger: Final = logging.getLogger("django_delayq.testing")
@@ -249,28 +248,28 @@ class Runner:
 
     def dispatch(self) -> None:
         """Do what a dispatcher does for durable jobs: send pending rows, and delete the rows of finished jobs."""
-        from ..outbox.claims import Outbox
-        from ..outbox.completions import Marks
+        from ..outbox.duties import Marks
 
         if self._broker.server.down:
             return
-        outboxes = [Outbox(alias) for alias in conf().outbox.databases]
+        aliases = conf().outbox.databases
         if self.has_unsent:
             self.has_unsent = False
-            for outbox in outboxes:
+            for alias in aliases:
                 with suppress(DatabaseError, AssertionError, RuntimeError):  # a test without databases wrote no rows
-                    self._send_rows(outbox)
-        marks = Marks(outboxes, self._broker, Changes())
+                    self._send_rows(alias)
+        marks = Marks(aliases, self._broker, Changes())
         for queue in self._broker.queues():
             for number in queue.numbers:
                 if self._broker.client.exists(queue.shard(number).names["marks"]):
                     marks.take_down(queue.name, number)
 
-    def _send_rows(self, outbox: Outbox) -> None:
-        from ..outbox.relay import Relay
+    def _send_rows(self, alias: str) -> None:
+        from ..outbox.duties import Relay
+        from ..outbox.rows import waiting
 
-        relay = Relay(conf(), outbox, self._broker)
-        while outbox.waiting.exists() and relay.turn():
+        relay = Relay(conf(), alias, self._broker)
+        while waiting(alias).exists() and relay.turn():
             pass
 
 

@@ -16,7 +16,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.core.job import NewJob
 from django_delayq.models import BulkAction, FailedJob, InboxEntry, MorgueJob, OutboxJob, PipelineRun
-from django_delayq.outbox.records import pack_job
+from django_delayq.outbox.rows import pack_job
 from tests.admin.dashboards import lively
 from tests.admin.mirrors import TRACEBACK
 from tests.admin.pasts import lively_past

@@ -22,7 +22,7 @@ from django_delayq.core.counts import Counts
 from django_delayq.core.job import NewJob
 from django_delayq.core.layouts import encode, new_layout
 from django_delayq.models import OutboxJob
-from django_delayq.outbox.records import pack_job
+from django_delayq.outbox.rows import pack_job
 from django_delayq.status import QueueStatus, RedisStatus, Snapshot
 from tests.admin.dashboards import lively, say, settle, tiles
 from tests.admin.support import Yard, cells, tags_of

@@ -20,7 +20,7 @@ from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.models import BulkAction, FailedJob, InboxEntry, OutboxJob
-from django_delayq.outbox.records import pack_job
+from django_delayq.outbox.rows import pack_job
 from django_delayq.settings.conf import load
 from tests.admin.mirrors import BULK, INBOX, OUTBOX, failed_row, ids, messages_of
 from tests.admin.support import cells, tags_of, without_seconds

@@ -16,7 +16,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.models import BulkAction, FailedJob, InboxEntry, MorgueJob, OutboxJob
-from django_delayq.outbox.records import pack_job
+from django_delayq.outbox.rows import pack_job
 from tests.admin.mirrors import BULK, FAILED, INBOX, MORGUE, OUTBOX, confirm, failed_row, morgue_row, press
 from tests.admin.support import Yard, tags_of
 

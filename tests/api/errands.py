@@ -10,7 +10,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job
 from django_delayq.core.job_view import JobView
 from django_delayq.core.task import Task
-from django_delayq.scheduling.plans import plan_of
+from django_delayq.scheduling.build import plan_of
 
 _ERROR = b'{"class":"OSError","message":"token=abc","traceback":""}'
 

@@ -12,7 +12,7 @@ from django.db.models import Model
 from django_delayq import signals
 from django_delayq.core.broker import Broker
 from django_delayq.models import OutboxJob
-from django_delayq.scheduling.middleware import Scheduling
+from django_delayq.scheduling.build import Scheduling
 from tests.support.api_caller import Caller
 
 from ..support.redis_box import RedisBox

@@ -22,7 +22,7 @@ from django.db import transaction  # noqa: E402
 
 from django_delayq import cancel, connections, reschedule, run_now, schedule  # noqa: E402
 from django_delayq.core.errors import DelayQError  # noqa: E402
-from django_delayq.outbox import queue_verbs  # noqa: E402
+from django_delayq.outbox import row_verbs  # noqa: E402
 from tests.app.deeds import note  # noqa: E402
 
 QUEUE = "campaign"
@@ -45,9 +45,9 @@ class Caller:
         """Do one thing."""
         sweep = self.dice.random()
         if sweep < 0.012:
-            self.call("purge", "", lambda: queue_verbs.cancel_all(connections.queue(QUEUE)))
+            self.call("purge", "", lambda: row_verbs.cancel_all(connections.queue(QUEUE)))
         elif sweep < 0.024:
-            self.call("run_all", "", lambda: queue_verbs.run_all_now(connections.queue(QUEUE)))
+            self.call("run_all", "", lambda: row_verbs.run_all_now(connections.queue(QUEUE)))
         else:
             self.change(self.dice.choice(VERBS))
 

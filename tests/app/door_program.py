@@ -17,7 +17,7 @@ django.setup()
 from django.db import transaction  # noqa: E402
 
 from django_delayq import schedule, schedule_many  # noqa: E402
-from django_delayq.outbox.protocol import Claim  # noqa: E402
+from django_delayq.outbox.push import Push  # noqa: E402
 from tests.app.deeds import note, sync  # noqa: E402
 
 
@@ -28,10 +28,10 @@ def die(*_: Any, **__: Any) -> Any:
 if __name__ == "__main__":
     step = sys.argv[1]
     if step == "claimed":
-        take = Claim.take
-        Claim.take = lambda *args: die(take(*args))  # type: ignore[method-assign]
+        take = Push.take
+        Push.take = lambda *args: die(take(*args))  # type: ignore[method-assign]
     if step == "told":
-        Claim.settle = die  # type: ignore[method-assign]
+        Push.settle = die  # type: ignore[method-assign]
     with transaction.atomic():
         if step == "committed":
             transaction.on_commit(die)

@@ -14,13 +14,9 @@ from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import NewJob, Payload, new_id, new_key
 from django_delayq.core.outcomes import ack, bury
 from django_delayq.models import OutboxJob
-from django_delayq.outbox.claims import Outbox
-from django_delayq.outbox.completions import Marks, places
-from django_delayq.outbox.reconciler import Reconciler
-from django_delayq.outbox.records import pack_job
-from django_delayq.outbox.relay import Relay
-from django_delayq.outbox.rows import CHUNK
-from django_delayq.outbox.sender import OutboxSender
+from django_delayq.outbox import duties, push, rows
+from django_delayq.outbox.duties import Marks, Reconciler, Relay
+from django_delayq.outbox.push import RelayLimits
 from django_delayq.settings.conf import Conf, conf
 from django_delayq.worker.changes import Changes
 
@@ -32,18 +28,10 @@ State = OutboxJob.State
 class Stage:
     """One database's outbox, one Redis."""
 
-    def __init__(
-        self,
-        broker: DjangoBroker,
-        alias: str = "default",
-        *,
-        batch: int = CHUNK,
-        max_tries: int = OutboxSender.max_tries,
-    ) -> None:
+    def __init__(self, broker: DjangoBroker, alias: str = "default", **limits: int) -> None:
         self.broker = broker
         self.alias = alias
-        self.batch = batch
-        self.max_tries = max_tries
+        self.limits = RelayLimits(**limits)
         self.settings: Conf = conf()
         self.changes = Changes()
 
@@ -76,7 +64,7 @@ class Stage:
             task=task,
             state=state,
             due_ms=due_ms or int(self.broker.now_ms()),
-            record=pack_job(new) if record is None else record,
+            record=rows.pack_job(new) if record is None else record,
         )
         row.save(using=self.alias, force_insert=True)
         return row
@@ -90,7 +78,7 @@ class Stage:
 
     def move(self, due_ms: int, *, state: str = State.MOVED, **fields: Any) -> None:
         """All rows were rescheduled."""
-        self.table.update(due_ms=due_ms, moved_by=uuid.uuid4(), state=state, **fields)
+        self.table.update(due_ms=due_ms, state=state, **fields)
 
     def rows(self) -> dict[str, str]:
         """State by id of the job."""
@@ -121,26 +109,31 @@ class Stage:
 
     # --- who works
 
-    def outbox(self) -> Outbox:
-        return Outbox(self.alias)
+    def push(self) -> push.Push:
+        """A batch of a relay, step by step."""
+        return push.Push(self.alias, self.broker, push.Clock(), self.limits)
 
     def relay(self) -> Relay:
-        relay = Relay(self.settings, self.outbox(), self.broker)
-        relay.batch, relay._sender.max_tries = self.batch, self.max_tries
+        relay = Relay(self.settings, self.alias, self.broker)
+        relay.limits = self.limits
         return relay
 
     def marks(self) -> Marks:
-        return Marks([self.outbox()], self.broker, self.changes)
+        return Marks([self.alias], self.broker, self.changes)
 
     def reconciler(self) -> Reconciler:
-        reconciler = Reconciler(self.outbox(), self.broker, self.changes)
-        reconciler.batch = self.batch
+        reconciler = Reconciler(self.alias, self.broker, self.changes)
+        reconciler.batch = self.limits.batch
         return reconciler
+
+    def now(self) -> Any:
+        """The database's time; None if there are no rows."""
+        return duties.database_time(self.alias)
 
     def take_down(self) -> tuple[int, int]:
         """All marks of all shards: how many, and how many had to wait."""
         marks = self.marks()
-        found = [marks.take_down(*place) for place in places(self.broker.queues())]
+        found = [marks.take_down(*place) for place in duties.places(self.broker.queues())]
         return sum(one for one, _ in found), sum(other for _, other in found)
 
     def marked(self) -> list[str]:

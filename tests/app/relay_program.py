@@ -15,10 +15,8 @@ import django
 django.setup()
 
 from django_delayq import connections  # noqa: E402
-from django_delayq.outbox.claims import ClaimedBatch, Outbox  # noqa: E402
-from django_delayq.outbox.protocol import Claim, RowResult  # noqa: E402
-from django_delayq.outbox.relay import Relay  # noqa: E402
-from django_delayq.outbox.sender import OutboxSender  # noqa: E402
+from django_delayq.outbox import push  # noqa: E402
+from django_delayq.outbox.duties import Relay  # noqa: E402
 from django_delayq.settings import conf  # noqa: E402
 
 
@@ -26,39 +24,21 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class MortalSender(OutboxSender):
-    """Its part in that."""
+def dying_behind(function: Any) -> Any:
+    def mortal(*args: Any) -> Any:
+        function(*args)
+        die()
 
-    def send(self, hand: ClaimedBatch) -> Any:
-        if Mortal.step == "claimed":
-            die()
-        yield from super().send(hand)
-        if Mortal.step == "told":
-            die()
-
-
-class Mortal(Relay):
-    """A relay that dies behind a step."""
-
-    step = ""
-
-    def _settle(self, hand: ClaimedBatch, results: dict[int, RowResult]) -> None:
-        super()._settle(hand, results)
-        if self.step == "committed":
-            die()
-
-
-def settle(*args: Any) -> Any:
-    settled(*args)
-    die()
+    return mortal
 
 
 if __name__ == "__main__":
-    Mortal.step = sys.argv[1]
-    settled = Claim.settle
-    if Mortal.step == "marked":
-        Claim.settle = settle  # type: ignore[method-assign]
-    relay = Mortal(conf.conf(), Outbox("default"), connections.broker())
-    relay._sender = MortalSender(conf.conf(), connections.broker())
+    step = sys.argv[1]
+    if step in ("claimed", "told", "committed"):
+        method = {"claimed": "take", "told": "send", "committed": "settle"}[step]
+        setattr(push.Push, method, dying_behind(getattr(push.Push, method)))
+    else:
+        push.write = dying_behind(push.write)
+    relay = Relay(conf.conf(), "default", connections.broker())
     while relay.run() == 0.0:
         pass

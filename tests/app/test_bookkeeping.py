@@ -17,7 +17,7 @@ from django.db.utils import OperationalError, ProgrammingError
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.models import HourlyStat, InboxEntry, OutboxJob
-from django_delayq.outbox.retention import EVERY, Retention
+from django_delayq.outbox.duties import EVERY, Retention
 from django_delayq.runtime import bookkeeping
 from django_delayq.runtime.bookkeeping import LONG_REST, UNMIGRATED, WithDatabase
 from django_delayq.settings.conf import conf

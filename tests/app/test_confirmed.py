@@ -17,6 +17,7 @@ from django_delayq import InvalidJob, NotConfirmed, Queue, aschedule, connection
 from django_delayq.core import NewJob
 from django_delayq.core.builder import JobBuilder, JobRules
 from django_delayq.core.task import Task, TaskOptions
+from django_delayq.outbox import rows
 from tests.app.deeds import note
 from tests.app.outbox_stage import Stage, State
 
@@ -158,7 +159,7 @@ def test_rows_that_are_not_confirmed_hold_up_no_others(demand: Demand) -> None:
         stage.write(ident, queue=queue)
     assert stage.relay().turn() == {"later": 3, "gone": 1}
     assert (stage.waiting("slow"), stage.count("free")) == (["one", "two"], 2)
-    assert not stage.outbox().waiting.exists(), "the rows behind them are next"
+    assert not rows.waiting(stage.alias).exists(), "the rows behind them are next"
     for _ in range(3):
         stage.age(61)
         assert stage.relay().turn() == {"later": 3}, "they are tried without limit"

@@ -23,7 +23,7 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.masking import HIDDEN
 from django_delayq.runtime import wiring
-from django_delayq.scheduling.decorators import MergedTask
+from django_delayq.scheduling.tasks import MergedTask
 from django_delayq.settings.conf import collect_context, conf, context_variables
 from django_delayq.worker.worker import Worker
 

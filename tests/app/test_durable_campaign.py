@@ -24,7 +24,7 @@ from django_delayq.connections import DjangoBroker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.outcomes import ack
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.outbox.claims import CLAIM
+from django_delayq.outbox.push import PATIENT
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
@@ -180,7 +180,7 @@ def _broken_of(
             and not any(wish["began"] < line["ended"] for wish in wishes)
             and not any(_overlap(line, one) for one in lines if one["verb"] == "reschedule")
             # A job that a relay was sending is cancelled behind its arrival.
-            and (waits or any(at > line["ended"] + CLAIM for at in starts))
+            and (waits or any(at > line["ended"] + PATIENT for at in starts))
         ):
             found.append(f"{ident} lives after a purge ({'ran' if starts else 'waits'})")
     for line in verbs["run_all"]:

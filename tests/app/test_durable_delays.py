@@ -15,7 +15,7 @@ from django.db.models import F
 from django_delayq import connections, get_job, reschedule, run_now, schedule, schedule_many
 from django_delayq.core.broker import Broker
 from django_delayq.models import OutboxJob
-from django_delayq.outbox.protocol import Claim
+from django_delayq.outbox.push import Push
 from tests.support.moments import in_days
 from tests.support.redis_box import RedisBox
 
@@ -38,7 +38,7 @@ def web_clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def server(redis_factory: Callable[..., RedisBox], settings: Any) -> Iterator[RedisBox]:
     """A Redis of the test's own, which it may stop; this process has used it before."""
     box = redis_factory()
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url, "PREFIX": "delays"}
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url, "PREFIX": "delays", "OUTBOX": {}}
     schedule(note, "warm", id="warm", delay=60)
     yield box
     box.resume()
@@ -121,6 +121,7 @@ def test_a_rescheduled_job_waits_for_its_new_delay(server: RedisBox, web_clock: 
         reschedule(note, id="c", at=at)
     if trouble == "away":
         server.resume()
+        OutboxJob.objects.update(claimed_until=None)  # the claim of the request is over
     else:
         lose_everything(server)
     time_passes(20)
@@ -164,7 +165,7 @@ def test_a_job_that_was_sent_before_its_row_could_be_marked_keeps_its_delay(
         raise DatabaseError("gone")
 
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(Claim, "settle", fail)
+        broken.setattr(Push, "settle", fail)
         schedule(note, "x", id="a", delay=60, durable=True)
     assert OutboxJob.objects.get(job_id="a").state == "unsent"
     before = get_job(note, id="a")

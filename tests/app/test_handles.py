@@ -13,7 +13,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job
 from django_delayq.core.outcomes import ack, bury, fail
 from django_delayq.models import OutboxJob
-from django_delayq.scheduling.handle import JobHandle
+from django_delayq.scheduling.verbs import JobHandle
 
 from .deeds import note, rest, sync
 

@@ -12,7 +12,7 @@ from django_delayq import InvalidJob, get_job, schedule, schedule_many
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode_args
 from django_delayq.core.errors import Misconfigured
-from django_delayq.scheduling.middleware import Scheduling, chain
+from django_delayq.scheduling.build import Scheduling, chain
 
 from .deeds import keyed, note, rest, sync
 

@@ -13,9 +13,8 @@ from django.db.utils import OperationalError
 
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.outcomes import fail
-from django_delayq.outbox import completions as module
-from django_delayq.outbox.claims import Outbox
-from django_delayq.outbox.completions import AGAIN, GATHER, Marks
+from django_delayq.outbox import duties as module
+from django_delayq.outbox.duties import AGAIN, GATHER, Marks
 
 from .outbox_stage import QUEUE, Stage, State
 
@@ -195,7 +194,7 @@ def test_the_duty_works_when_it_is_rung_and_rests_when_nothing_is_marked(
     marks = stage.marks()
     marks.attach(rung.set)
     now = 0.0
-    monkeypatch.setattr("django_delayq.outbox.completions.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("django_delayq.outbox.duties.time", SimpleNamespace(monotonic=lambda: now))
     with django_assert_num_queries(0):
         assert marks.run() > 60
     stage.sent("order-5")
@@ -287,7 +286,7 @@ def test_a_database_that_is_away_keeps_no_end_from_being_recorded_in_another(
 ) -> None:
     nowhere = {**connections.settings["default"], "ENGINE": "django.db.backends.sqlite3", "NAME": "/nowhere/at/all"}
     monkeypatch.setitem(connections.settings, "away", nowhere)
-    marks = Marks([Outbox("away"), stage.outbox()], stage.broker, stage.changes)
+    marks = Marks(["away", stage.alias], stage.broker, stage.changes)
     for ident in ("order-5", "order-6"):
         stage.sent(ident)
         stage.finish(ident)

@@ -20,7 +20,7 @@ from django_delayq.core.job import is_durable
 from django_delayq.core.task import registry
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import durability
-from django_delayq.outbox.records import unpack_job
+from django_delayq.outbox.rows import unpack_job
 
 from .deeds import keyed, note, rest, sync
 

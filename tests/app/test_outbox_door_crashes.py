@@ -15,7 +15,7 @@ from django.db.models import F
 from django_delayq import schedule
 from django_delayq.core.broker import Broker
 from django_delayq.models import OutboxJob
-from django_delayq.outbox import rows
+from django_delayq.outbox import push
 
 from .deeds import note
 from .outbox_stage import Stage
@@ -49,7 +49,7 @@ def test_g7_g8_a_process_that_is_killed_behind_the_commit_leaves_each_job_once(
 ) -> None:
     assert spawn(sys.executable, "-m", "tests.app.door_program", step, env=database_env).wait(30) == -9
     assert there() == dict.fromkeys(["order-1", "order-2", "7"], "unsent")
-    OutboxJob.objects.update(claimed_until=F("claimed_until") - timedelta(seconds=rows.CLAIM + 1))
+    OutboxJob.objects.update(claimed_until=F("claimed_until") - timedelta(seconds=push.BRIEF + 1))
     while stage.relay().turn():
         pass
     assert there() == dict.fromkeys(["order-1", "order-2", "7"], "sent")

@@ -14,8 +14,8 @@ from django_delayq import QueueUnavailable, connections, reschedule, schedule, s
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured, QueuePaused
 from django_delayq.models import OutboxJob
-from django_delayq.outbox import producer, protocol
-from django_delayq.outbox.breaker import FIRST, LONGEST, Breaker
+from django_delayq.outbox import producer, push
+from django_delayq.outbox.producer import FIRST, LONGEST, Breaker
 from django_delayq.settings.conf import conf
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.current import running
@@ -52,7 +52,7 @@ def site(
 ) -> Iterator[Site]:
     box = redis_factory(tcp=True)
     proxy = proxy_factory(box.address)
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": proxy.url, "PREFIX": "site"}
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": proxy.url, "PREFIX": "site", "OUTBOX": {}}
     with transaction.atomic():
         schedule(note, "warm", id="warm", delay=600, durable=True)
         schedule(note, "warm", delay=600)
@@ -221,7 +221,7 @@ def test_a_line_that_was_lost_while_nobody_used_it_costs_no_job(site: Site) -> N
 
 def test_the_pause_of_the_breaker_doubles_and_one_caller_tries_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("django_delayq.outbox.breaker.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("django_delayq.outbox.producer.time.monotonic", lambda: now[0])
     found = Breaker()
     assert found.allows()
     for pause in (FIRST, 2.0, 4.0, LONGEST, LONGEST):
@@ -239,7 +239,7 @@ def test_the_pause_of_the_breaker_doubles_and_one_caller_tries_after_it(monkeypa
 
 def test_calls_that_fail_together_open_the_breaker_for_its_first_pause_only(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("django_delayq.outbox.breaker.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("django_delayq.outbox.producer.time.monotonic", lambda: now[0])
     found = Breaker()
     assert all(found.allows() for _ in range(4)), "four threads call a Redis that is about to hang"
     for _ in range(4):
@@ -265,6 +265,7 @@ def test_a_wrong_password_leaves_durable_jobs_to_the_relay(delayq: Broker, monke
         raise Misconfigured("Redis refuses this client")
 
     monkeypatch.setattr("django_delayq.core.queue.Queue.schedule_many", refuse)
+    monkeypatch.setattr("django_delayq.core.queue.Queue.schedule", refuse)
     with transaction.atomic():
         durable, plain = schedule(note, "x", id="d", durable=True), schedule(note, "x", id="p")
     assert (durable.outcome, plain.outcome, type(plain.error)) == ("outbox", "not_sent", Misconfigured)
@@ -280,7 +281,7 @@ def test_a_database_that_fails_behind_the_commit_costs_neither_the_job_nor_the_r
     def fail(*_: Any, **__: Any) -> Any:
         raise OperationalError("gone")
 
-    monkeypatch.setattr(protocol.Claim if step == "take" else protocol, step, fail)
+    monkeypatch.setattr(push.Push if step == "take" else push, step, fail)
     with transaction.atomic():
         durable, plain = schedule(keyed, 1, durable=True), schedule(keyed, 2)
     assert (durable.outcome, plain.outcome) == ("outbox" if step == "take" else "created", "created")
@@ -325,6 +326,6 @@ def test_redis_is_asked_for_its_clock_once_a_minute_and_again_when_it_was_change
     clock._reading = clock._reading._replace(behind_ms=clock._reading.behind_ms - 3_600_000)
     assert schedule(keyed, 9, durable=True).outcome == "created"
     assert len(asked) == 2
-    clock._reading = clock._reading._replace(at=clock._reading.at - producer.CLOCK_AGE - 1)
+    clock._reading = clock._reading._replace(at=clock._reading.at - push.CLOCK_AGE - 1)
     assert schedule(keyed, 10, durable=True).outcome == "created"
     assert len(asked) == 3

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_delayq.core import NewJob, Payload
-from django_delayq.outbox.records import pack_job, unpack_job
+from django_delayq.outbox.rows import pack_job, unpack_job
 from tests.support.core_values import CONFLICTS, DUE_POLICIES, PAYLOAD_POLICIES, SCORE_POLICIES, Undecodable
 
 texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=80)

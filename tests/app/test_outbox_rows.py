@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from typing import Any
 
 import pytest
@@ -12,13 +10,10 @@ from django.db import transaction
 from django_delayq import get_job, schedule
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.errors import QueueFull
-from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import rows
-from django_delayq.outbox.fast_path import OutgoingJob
-from django_delayq.outbox.producer import brief_claim
-from django_delayq.outbox.protocol import UNSENT
+from django_delayq.outbox.rows import DueTime
 
 from .deeds import note
 from .outbox_stage import Stage, State
@@ -52,22 +47,33 @@ def test_a_row_that_is_on_its_way_is_not_pushed_out(delayq: DjangoBroker) -> Non
 
 def test_a_job_that_was_moved_again_while_redis_was_told_is_told_again(delayq: DjangoBroker) -> None:
     stage = Stage(delayq)
-    row, first, second = stage.sent("a", due_ms=1_000), uuid.uuid4(), uuid.uuid4()
-    stage.table.update(state=State.MOVED, due_ms=3_000, moved_by=second)
-    rows.mark_moved_sent("default", [row.key], first)
+    stage.sent("a", due_ms=1_000)
+    rows.change(stage.table, DueTime(due_ms=2_000, delay_ms=None))
+    push = stage.push()
+    push.take()
+    push.send()
+    rows.change(stage.table, DueTime(due_ms=3_000, delay_ms=None))
+    push.settle()
     assert states() == [("a", State.MOVED)]
-    rows.mark_moved_sent("default", [row.key], second)
-    assert states() == [("a", State.SENT)]
+    assert stage.relay().turn() == {"sent": 1}
+    job = delayq.inspector.get("orders", "a")
+    assert job is not None
+    assert job.due_ms == 3_000
 
 
-def test_a_row_that_was_moved_on_its_way_and_not_taken_is_to_be_sent(delayq: DjangoBroker) -> None:
-    row = Stage(delayq).write("a")
-    claim = brief_claim("default", delayq)
-    claim.take(OutboxJob.objects.filter(pk=row.pk))
-    OutboxJob.objects.update(state=State.MOVED)
-    claim.settle([row], {}, UNSENT)
-    row.refresh_from_db()
-    assert (row.state, row.claim) == (State.UNSENT, None)
+def test_a_row_that_was_moved_on_its_way_and_not_taken_is_sent_with_its_new_time(delayq: DjangoBroker) -> None:
+    stage = Stage(delayq)
+    stage.write("a")
+    push = stage.push()
+    push.take()  # and its process dies
+    due_ms = int(delayq.now_ms()) + 60_000
+    rows.change(stage.table, DueTime(due_ms=due_ms, delay_ms=None))
+    assert (states(), stage.relay().turn()) == ([("a", State.MOVED)], {})
+    stage.age(10, "claimed_until")
+    assert [stage.relay().turn() for _ in range(2)] == [{"unsent": 1}, {"sent": 1}]
+    job = delayq.inspector.get("orders", "a")
+    assert job is not None
+    assert job.due_ms == due_ms
 
 
 def test_after_a_commit_redis_may_be_told_only_while_the_claim_lasts(
@@ -98,9 +104,3 @@ def test_what_a_full_redis_did_not_take_may_be_told_again_at_once(
     assert schedule(note, "x", id="a", durable=True).outcome == "outbox"
     row = OutboxJob.objects.get()
     assert (row.state, row.claim) == (State.UNSENT, None)
-
-
-def test_a_delay_is_shortened_by_the_time_until_it_is_sent_and_by_no_more() -> None:
-    now = time.monotonic()
-    outgoing = OutgoingJob("q", NewJob("a", "work", delay_ms=60_000), now - 10)
-    assert [outgoing.packed(None, now).delay_ms for _ in range(3)] == [pytest.approx(50_000, abs=1)] * 3

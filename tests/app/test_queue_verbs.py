@@ -16,7 +16,7 @@ from django_delayq.connections import DjangoBroker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
-from django_delayq.outbox import durability, queue_verbs, rows
+from django_delayq.outbox import durability, row_verbs, rows
 from tests.support.api_caller import make_caller
 
 from .outbox_stage import TASK, Stage, State
@@ -63,7 +63,7 @@ def door(request: pytest.FixtureRequest, stage: Stage, django_user_model: Any) -
 
     def python(verb: str) -> int:
         queue = stage.broker.queue(QUEUE)
-        return sum((queue_verbs.cancel_all if verb == "cancel" else queue_verbs.run_all_now)(queue).values())
+        return sum((row_verbs.cancel_all if verb == "cancel" else row_verbs.run_all_now)(queue).values())
 
     doors: dict[str, Door] = {"command": command, "admin": admin, "api": api, "python": python}
     return doors[request.param]
@@ -119,20 +119,20 @@ def test_rows_of_other_queues_are_left_alone(stage: Stage) -> None:
     stage.write("other", queue="elsewhere")
     stage.write("mine", queue=QUEUE)
     queue = stage.broker.queue(QUEUE)
-    assert queue_verbs.count_unsent(queue) == 1
-    assert queue_verbs.cancel_all(queue) == {"cancelled": 1}
+    assert row_verbs.count_unsent(queue) == 1
+    assert row_verbs.cancel_all(queue) == {"cancelled": 1}
     assert stage.rows() == {"other": State.UNSENT, "mine": State.CANCELLED}
 
 
 def test_a_job_that_is_on_its_way_to_redis_is_cancelled_there(stage: Stage) -> None:
     stage.write("a", queue=QUEUE, due_ms=in_an_hour(stage))
-    relay = stage.relay()
-    batch = stage.outbox().claim(10, stage.broker)
-    results = dict(relay._sender.send(batch))
-    assert queue_verbs.cancel_all(stage.broker.queue(QUEUE)) == {"cancelled": 2}, "the row, and the job that arrived"
-    relay._settle(batch, results)
+    push = stage.push()
+    push.take()
+    push.send()
+    assert row_verbs.cancel_all(stage.broker.queue(QUEUE)) == {"cancelled": 2}, "the row, and the job that arrived"
+    push.settle()
     stage.take_down()
-    relay.turn()
+    stage.relay().turn()
     assert (stage.waiting(QUEUE), stage.rows()) == ([], {})
 
 
@@ -146,19 +146,16 @@ def test_a_job_that_is_sent_between_the_look_and_the_change_is_cancelled_in_redi
         return execute(sql, *arguments)
 
     with connection.execute_wrapper(send_before_the_change):
-        assert queue_verbs.cancel_all(stage.broker.queue(QUEUE)) == {"cancelled": 1}
+        assert row_verbs.cancel_all(stage.broker.queue(QUEUE)) == {"cancelled": 1}
     assert (relays, stage.waiting(QUEUE)) == ([], [])
 
 
-def test_of_rescheduled_jobs_only_those_that_redis_has_lost_are_cancelled_by_their_rows(stage: Stage) -> None:
-    """A running job is left alone, and a waiting one is cancelled in Redis."""
-    running, lost = stage.sent("running", queue=QUEUE), stage.sent("lost", queue=QUEUE, due_ms=in_an_hour(stage))
+def test_a_running_job_that_waits_to_be_moved_is_left_alone(stage: Stage) -> None:
+    running = stage.sent("running", queue=QUEUE)
     stage.broker.queue(QUEUE).reserve_id("running", worker="w")
     stage.move(in_an_hour(stage))
-    stage.broker.queue(QUEUE).cancel("lost")
-    stage.broker.queue(QUEUE).marks(0, forget=stage.broker.queue(QUEUE).marks(0))
-    assert queue_verbs.cancel_all(stage.broker.queue(QUEUE)) == {"cancelled": 1}
-    assert stage.rows() == {running.job_id: State.MOVED, lost.job_id: State.CANCELLED}
+    assert row_verbs.cancel_all(stage.broker.queue(QUEUE)) == {}
+    assert stage.rows() == {running.job_id: State.MOVED}
     view = stage.broker.inspector.get(QUEUE, "running")
     assert view is not None
     assert view.state == "reserved"
@@ -167,7 +164,7 @@ def test_of_rescheduled_jobs_only_those_that_redis_has_lost_are_cancelled_by_the
 def test_a_later_due_time_that_was_not_sent_yet_does_not_undo_run_all_now(stage: Stage) -> None:
     stage.sent("a", queue=QUEUE, due_ms=in_an_hour(stage))
     stage.move(2 * in_an_hour(stage))
-    assert queue_verbs.run_all_now(stage.broker.queue(QUEUE)) == {"moved": 1}
+    assert row_verbs.run_all_now(stage.broker.queue(QUEUE)) == {"moved": 1}
     stage.relay().turn()
     assert ready(stage) == ["a"]
 
@@ -177,7 +174,7 @@ def test_more_rows_than_a_statement_takes_are_all_cancelled(stage: Stage, monkey
     for number in range(5):
         stage.write(f"a{number}", queue=QUEUE)
     steps: list[tuple[int, int]] = []
-    counts = queue_verbs.cancel_all(stage.broker.queue(QUEUE), progress=lambda seen, total: steps.append((seen, total)))
+    counts = row_verbs.cancel_all(stage.broker.queue(QUEUE), progress=lambda seen, total: steps.append((seen, total)))
     assert (counts, steps) == ({"cancelled": 5}, [(2, 3), (4, 5), (5, 6)])
 
 
@@ -191,5 +188,5 @@ def test_what_was_never_sent_is_cancelled_although_redis_is_away(stage: Stage, m
     monkeypatch.setattr(Queue, "call", gone)
     monkeypatch.setattr("django_delayq.core.bulk.change", gone)
     with pytest.raises(QueueUnavailable):
-        queue_verbs.cancel_all(queue)
+        row_verbs.cancel_all(queue)
     assert stage.rows() == {"unsent": State.CANCELLED}

@@ -15,10 +15,10 @@ from django_delayq.connections import DjangoBroker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry
-from django_delayq.outbox import durability
-from django_delayq.outbox import relay as module
-from django_delayq.outbox.protocol import PAUSES
-from django_delayq.outbox.relay import BUSY, IDLE
+from django_delayq.outbox import durability, push, rows
+from django_delayq.outbox.duties import BUSY, IDLE
+from django_delayq.outbox.push import PAUSES
+from django_delayq.outbox.rows import DueTime
 from django_delayq.transactions import not_sent
 
 from .outbox_stage import QUEUE, Stage, State
@@ -177,9 +177,9 @@ def test_a_moved_job_that_redis_has_lost_is_sent_again_at_its_new_time(stage: St
 def test_a_job_that_was_rescheduled_while_its_first_sender_died_gets_its_new_time(stage: Stage) -> None:
     stage.sent("order-5")
     due = int(stage.broker.now_ms()) + 3_600_000
-    stage.move(due, state=State.UNSENT, sent_at=None)
-    relay = stage.relay()
-    assert [relay.turn(), relay.turn()] == [{"moved": 1}, {"sent": 1}]
+    stage.table.update(state=State.UNSENT, sent_at=None, claim=uuid.uuid4())
+    rows.change(stage.table, DueTime(due_ms=due, delay_ms=None))
+    assert stage.relay().turn() == {"sent": 1}
     view = stage.broker.inspector.get(QUEUE, "order-5")
     assert view is not None
     assert view.due_ms == due
@@ -189,16 +189,15 @@ def test_a_row_that_was_changed_on_its_way_is_told_again(stage: Stage, monkeypat
     stage.write("moved")
     stage.write("cancelled")
     due = int(stage.broker.now_ms()) + 3_600_000
-    relay = stage.relay()
-    settle = relay._settle
+    settle = push.Push.settle
 
     def meanwhile(*args: Any) -> None:
-        stage.table.filter(job_id="moved").update(due_ms=due, moved_by=uuid.uuid4())
-        stage.table.filter(job_id="cancelled").update(state=State.CANCELLED)
+        rows.change(stage.table.filter(job_id="moved"), DueTime(due_ms=due, delay_ms=None))
+        rows.change(stage.table.filter(job_id="cancelled"), None)
         settle(*args)
 
-    monkeypatch.setattr(relay, "_settle", meanwhile)
-    relay.turn()
+    monkeypatch.setattr(push.Push, "settle", meanwhile)
+    stage.relay().turn()
     assert stage.rows() == {"moved": State.MOVED, "cancelled": State.CANCELLED}
     monkeypatch.undo()
     assert stage.relay().turn() == {"gone": 1, "sent": 1}
@@ -237,7 +236,7 @@ def test_g11_a_paused_queue_is_tried_again_for_ever_in_growing_intervals(stage: 
     for _ in range(12):
         row.refresh_from_db()
         assert row.claimed_until is not None
-        pauses.append(round((row.claimed_until - stage.outbox().now()).total_seconds()))  # type: ignore[operator]
+        pauses.append(round((row.claimed_until - stage.now()).total_seconds()))  # type: ignore[operator]
         assert "paused" in row.error
         assert relay.turn() == {}, "it rests"
         stage.age(61, "claimed_until")
@@ -308,15 +307,12 @@ def test_g11_a_job_whose_id_is_in_use_is_given_up_and_told(
 def test_a_lost_job_that_is_sent_again_pushes_nobody_aside(stage: Stage) -> None:
     lost = stage.sent("order-5")
     stage.lose_everything()
-    newer = stage.broker.queue(QUEUE)
-    from django_delayq.core.job import NewJob
-
-    newer.schedule(NewJob("order-5", "depot.note", b"[]"))
-    stage.table.update(state=State.UNSENT)
+    newer = stage.sent("order-5")
+    stage.table.filter(pk=lost.pk).update(state=State.UNSENT)
     assert stage.relay().turn() == {"gone": 1}
     view = stage.broker.inspector.get(QUEUE, "order-5")
     assert view is not None
-    assert view.job.key != lost.key.bytes
+    assert view.job.key == newer.key.bytes
 
 
 def test_payloads_of_a_merged_job_are_all_sent(stage: Stage) -> None:
@@ -336,31 +332,16 @@ def test_more_rows_than_a_batch_are_sent_in_several(stage: Stage) -> None:
     assert stage.count() == 7
 
 
-def test_an_outbox_that_is_not_in_use_is_looked_at_seldom(
+def test_an_outbox_that_nothing_announces_is_looked_at_seldom(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
     monkeypatch.setattr(durability, "registry", Registry())  # without a durable task
     nowhere = DjangoBroker(connect(RedisConfig.parse("redis://127.0.0.1:1/0")))  # it is not asked
     relay = Stage(nowhere).relay()
-    with django_assert_num_queries(2):
-        assert relay.run() == IDLE
-    row = stage.sent("order-5")
-    assert relay.run() == BUSY, "there are rows"
     with django_assert_num_queries(1):
-        relay.run()
-    row.delete()
-    monkeypatch.setattr(module, "MEMORY", -1.0)
-    assert relay.run() == IDLE
-
-
-def test_an_outbox_whose_rows_are_there_for_a_moment_only_is_looked_at_often(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(durability, "registry", Registry())
-    relay = module.Relay(stage.settings, stage.outbox(), stage.broker, stage.changes)
-    assert relay.run() == IDLE
-    stage.changes.note(QUEUE, 0, "marks")  # a durable job has ended
-    assert [relay.run(), relay.run()] == [BUSY, BUSY]
+        assert relay.run() == IDLE
+    stage.write("order-5")
+    assert stage.relay().run() == 0.0
 
 
 def test_an_outbox_that_the_settings_name_is_looked_at_often(
@@ -379,7 +360,6 @@ def test_work_that_is_announced_ends_the_rest(stage: Stage) -> None:
     relay.attach(rung.set)
     relay.wake()
     assert rung.is_set()
-    assert relay.run() == BUSY
 
 
 def test_g12_while_redis_is_gone_rows_pile_up_and_are_all_sent_afterwards(
@@ -397,7 +377,7 @@ def test_g12_while_redis_is_gone_rows_pile_up_and_are_all_sent_afterwards(
         away.write(f"order-{number}", due_ms=now)
         with pytest.raises(QueueUnavailable):
             relay.turn()
-    assert set(away.table.exclude(job_id="before").values_list("state", "claim")) == {(State.UNSENT, None)}
+    assert set(away.table.exclude(job_id="before").values_list("state", "claimed_until")) == {(State.UNSENT, None)}
     proxy.passing()
     assert relay.turn() == {"sent": 30}
     assert away.count() == 31

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq import signals
 from django_delayq.connections import DjangoBroker
-from django_delayq.outbox.protocol import FREE
+from django_delayq.outbox import rows
 
 from .outbox_stage import QUEUE, Stage, State
 
@@ -36,8 +36,8 @@ def scheduled() -> Iterator[list[str]]:
 
 def test_redis_may_be_told_only_while_the_claim_lasts(stage: Stage) -> None:
     row = stage.write("order-5")
-    hand = stage.outbox().claim(10, stage.broker)
-    assert [claimed.pk for claimed in hand.rows] == [row.pk]
+    hand = stage.push()
+    assert [claimed.pk for claimed in hand.take()] == [row.pk]
     row.refresh_from_db()
     assert row.claimed_until is not None
     assert hand.deadline_ms < row.claimed_until.timestamp() * 1000
@@ -47,25 +47,25 @@ def test_a_row_behind_one_that_another_relay_took_in_the_same_moment_is_given_ba
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = stage.write("order-5"), stage.write("order-5")
-    outbox = stage.outbox()
 
-    def meanwhile(limit: int) -> list[int]:
+    def meanwhile(*_: Any) -> list[int]:
         stage.hold(first)
         return [second.pk]
 
-    monkeypatch.setattr(outbox, "candidates", meanwhile)
-    assert outbox.claim(10, stage.broker).rows == []
+    monkeypatch.setattr(rows, "candidates", meanwhile)
+    assert stage.push().take() == []
     second.refresh_from_db()
-    assert (second.claim, second.claimed_until) == (None, None)
+    assert second.claimed_until is None
 
 
 def test_a_relay_gives_back_no_rows_but_its_own(stage: Stage) -> None:
     row = stage.write("order-5")
-    late = stage.outbox().claim(10, stage.broker)
+    late = stage.push()
+    late.take()
     stage.hold(row)
-    late.write(FREE, [row.pk])
+    late.settle()
     row.refresh_from_db()
-    assert row.claim is not None
+    assert row.claimed_until is not None
 
 
 def test_a_job_that_is_sent_again_after_a_loss_is_not_signalled_again(stage: Stage, scheduled: list[str]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
+from django.core.management import call_command
 
 from django_delayq.connections import DjangoBroker
-from django_delayq.core.job import NewJob
-from django_delayq.outbox.protocol import BROUGHT_BACK
 
 from .outbox_stage import QUEUE, TASK, Stage, State
 
@@ -39,14 +40,11 @@ def test_what_a_cancelled_job_was_to_replace_is_cancelled_too(stage: Stage) -> N
     assert (stage.rows(), stage.waiting()) == ({}, [])
 
 
-@pytest.mark.parametrize("whose", ["durable", "plain", "of another task"])
+@pytest.mark.parametrize("whose", ["durable", "of another task"])
 def test_a_job_that_nobody_replaced_is_not_cancelled_for_another(stage: Stage, whose: str) -> None:
-    if whose == "plain":
-        stage.broker.queue(QUEUE).schedule(NewJob("order-5", TASK, b"[]"))
-    else:
-        row = stage.sent("order-5", task=TASK if whose == "durable" else "depot.other")
-        if whose == "of another task":
-            stage.table.filter(pk=row.pk).delete()
+    row = stage.sent("order-5", task=TASK if whose == "durable" else "depot.other")
+    if whose == "of another task":
+        stage.table.filter(pk=row.pk).delete()
     stage.write("order-5", state=State.CANCELLED)
     assert stage.relay().turn() == {"gone": 1}
     assert stage.rows() == ({"order-5": "sent"} if whose == "durable" else {})
@@ -78,29 +76,13 @@ def test_a_lost_job_waits_behind_the_run_of_what_it_replaced(stage: Stage) -> No
     assert (view.job.key, view.gated.key) == (old.key.bytes, key)
 
 
-def test_a_lost_job_does_not_push_out_what_has_a_row_behind_a_run_that_has_none(stage: Stage) -> None:
-    old = stage.sent("order-5")
-    assert stage.broker.queue(QUEUE).reserve_id("order-5", worker="w").jobs
-    behind = stage.sent("order-5")
-    stage.table.filter(pk=old.pk).delete()
-    lost(stage, "order-5")
-    assert stage.relay().turn() == {"gone": 1}
-    view = stage.broker.inspector.get(QUEUE, "order-5")
-    assert view is not None
-    assert view.gated is not None
-    assert view.gated.key == behind.key.bytes
-
-
-def test_a_lost_job_waits_for_the_end_of_a_job_of_another_task_that_an_older_copy_has_brought_back(
-    stage: Stage,
-) -> None:
+def test_a_lost_job_is_kept_while_an_older_copy_has_brought_back_a_job_of_another_task(stage: Stage) -> None:
     """That one was over when the lost one was scheduled under the same id."""
     old = stage.sent("order-5", task="depot.other")
     stage.table.filter(pk=old.pk).delete()
     key = lost(stage, "order-5")
-    assert stage.relay().turn() == {"later": 1}
-    assert stage.table.get().error == BROUGHT_BACK
+    assert stage.relay().turn() == {"refused": 1}
     stage.finish("order-5")
-    stage.age(60)
-    assert stage.relay().turn() == {"sent": 1}
+    call_command("delayq_reconcile", "--refused", "--yes", stdout=StringIO(), stderr=StringIO())
+    assert stage.rows() == {"order-5": State.SENT}
     assert key_of(stage, "order-5") == key

@@ -17,8 +17,8 @@ from django.db.utils import OperationalError
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
-from django_delayq.outbox import claims
-from django_delayq.outbox import relay as module
+from django_delayq.outbox import push
+from django_delayq.outbox.rows import waiting
 
 from .outbox_stage import QUEUE, Stage, State
 
@@ -143,21 +143,21 @@ def test_g10_a_row_that_a_transaction_has_locked_is_not_waited_for(stage: Stage)
     assert stage.relay().turn() == {"sent": 1}
 
 
-def test_g10_a_row_that_another_relay_locks_for_a_moment_is_settled_after_it(
-    stage: Stage, offered: list[tuple[str, bytes, str]], monkeypatch: pytest.MonkeyPatch
+def test_g10_a_row_that_a_transaction_locks_while_it_is_sent_is_settled_when_the_claim_is_over(
+    stage: Stage, offered: list[tuple[str, bytes, str]]
 ) -> None:
     if connection.vendor == "sqlite":
         pytest.skip("SQLite has one lock for all")
     row = stage.write("order-5")
-    relay = stage.relay()
-    hand = relay._outbox.claim(10, stage.broker)
-    results = dict(relay._sender.send(hand))
-    with locked(stage, row.pk) as release:
-        monkeypatch.setattr(module.time, "sleep", lambda seconds: release() if seconds else None)
-        relay._settle(hand, results)
-        monkeypatch.undo()
-    assert stage.rows() == {"order-5": State.SENT}
-    assert [outcome for _, _, outcome in offered] == ["created"]
+    hand = stage.push()
+    hand.take()
+    hand.send()
+    with locked(stage, row.pk):
+        hand.settle()
+    assert stage.rows() == {"order-5": State.UNSENT}
+    stage.age(push.PATIENT + 1, "claimed_until")
+    assert stage.relay().turn() == {"sent": 1}
+    assert [outcome for _, _, outcome in offered] == ["created", "known"]
 
 
 @pytest.mark.parametrize("step", ["claimed", "told", "marked", "committed"])
@@ -170,7 +170,7 @@ def test_g7_g8_a_relay_is_killed_behind_a_step_and_each_job_is_there_once(
     stage.write("7", payload={"n": 1}, queue="crm")
     process = spawn(sys.executable, "-m", "tests.app.relay_program", step, env=database_env)
     assert process.wait(30) == -9
-    stage.age(claims.CLAIM + 1, "claimed_until")
+    stage.age(push.PATIENT + 1, "claimed_until")
     relay = stage.relay()
     while relay.turn():
         pass
@@ -187,13 +187,12 @@ def test_a_relay_that_slept_past_its_claim_sends_nothing(stage: Stage, monkeypat
     row = stage.sent("moved", due_ms=int(stage.broker.now_ms()) + 60_000)
     stage.move(row.due_ms + 60_000)
     stage.write("order-5")
-    monkeypatch.setattr(claims, "CLAIM", 0.3)
-    sleeper = stage.relay()
-    hand = sleeper._outbox.claim(10, stage.broker)
-    assert len(hand.rows) == 2
+    monkeypatch.setattr(push, "PATIENT", 0.3)
+    hand = stage.push()
+    assert len(hand.take()) == 2
     while stage.broker.now_ms() < hand.deadline_ms or not hand.is_over:
         time.sleep(0.01)  # it sleeps: the length of its claim
-    while not stage.outbox().waiting.exists():
+    while not waiting(stage.alias).exists():
         time.sleep(0.01)
     monkeypatch.undo()
     assert stage.relay().turn() == {"sent": 2}
@@ -201,9 +200,9 @@ def test_a_relay_that_slept_past_its_claim_sends_nothing(stage: Stage, monkeypat
     stage.broker.queue(QUEUE).reschedule("moved", delay_ms=5_000)
     before = stage.broker.inspector.get(QUEUE, "moved")
     assert before is not None
-    results = dict(sleeper._sender.send(hand))
-    sleeper._settle(hand, results)
-    assert {result.outcome for result in results.values()} == {"free"}
+    hand.send()
+    hand.settle()
+    assert {result.outcome for result in hand.results.values()} == {"free"}
     after = stage.broker.inspector.get(QUEUE, "moved")
     assert after is not None
     assert after.due_ms == before.due_ms
@@ -223,12 +222,12 @@ def test_a_database_that_goes_away_behind_the_telling_costs_nothing(
     def gone(*_: Any) -> None:
         raise OperationalError("the server closed the connection")
 
-    monkeypatch.setattr(claims.ClaimedBatch, "settle", gone)
+    monkeypatch.setattr(push.Push, "settle", gone)
     with pytest.raises(OperationalError):
         relay.turn()
     monkeypatch.undo()
     assert set(stage.rows().values()) == {State.UNSENT}
     assert stage.count() == 5
-    stage.age(claims.CLAIM + 1, "claimed_until")
+    stage.age(push.PATIENT + 1, "claimed_until")
     assert stage.relay().turn() == {"sent": 5}
     assert stage.count() == 5

@@ -16,7 +16,7 @@ from django_delayq import exactly_once, task
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.retry import default_backoff, ladder
 from django_delayq.core.task import Registry, Task, TaskOptions, registry
-from django_delayq.scheduling.decorators import MergedTask, task_name
+from django_delayq.scheduling.tasks import MergedTask, task_name
 
 
 @pytest.fixture(autouse=True)

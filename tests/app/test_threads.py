@@ -16,12 +16,11 @@ from django_delayq import connections
 from django_delayq.api import waiting
 from django_delayq.client.transport import AsyncTransport
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob
-from django_delayq.outbox import durability, producer
-from django_delayq.outbox.breaker import Breaker
-from django_delayq.outbox.producer import Clock, producer_state
+from django_delayq.outbox import producer
+from django_delayq.outbox.producer import Breaker, producer_state
+from django_delayq.outbox.push import Clock
 from django_delayq.pull.coordinator import PullCoordinator
-from django_delayq.scheduling import middleware
+from django_delayq.scheduling import build
 from django_delayq.settings import conf
 
 from ..support.forks import holds_in_a_child
@@ -86,17 +85,17 @@ def test_a_call_gets_the_middleware_of_its_own_settings(monkeypatch: pytest.Monk
         conf.Conf(schedule_middleware=(f"{__name__}.{name}",), context={}) for name in ("with_tenant", "with_user")
     )
     current = [for_user]
-    monkeypatch.setattr(middleware, "conf", lambda: current[0])
+    monkeypatch.setattr(build, "conf", lambda: current[0])
 
     def change() -> None:
         current[0] = for_tenant
-        middleware.chain()
+        build.chain()
 
-    for line in each_line(middleware.chain):
-        monkeypatch.setattr(middleware, "_known", None)
+    for line in each_line(build.chain):
+        monkeypatch.setattr(build, "_known", None)
         current[0] = for_user
         with line.preempted(change):
-            chain = middleware.chain()
+            chain = build.chain()
         assert chain is not None
         ended: Any = SimpleNamespace(end=lambda scheduling: "tenant")
         assert chain(ended) == ("tenant" if line.number == 1 else "user")
@@ -130,31 +129,6 @@ def test_redis_clock_is_read_as_a_whole() -> None:
         with line.preempted(partial(look, clock, seen)):
             look(clock, seen)
         assert min(seen) > NOW_MS / 2
-
-
-def test_queues_with_durable_jobs_are_noted_by_all_threads(settings: Any) -> None:
-    """A queue that is missing would let a cancellation forget the row, and the relay send the job."""
-    settings.DELAYQ = {name: value for name, value in settings.DELAYQ.items() if name != "OUTBOX"}
-    before = durability.set_queues_seen({})
-    try:
-        for line in each_line(durability.make_durable):
-            durability.set_queues_seen({})
-            note_durable("first")
-            with line.preempted(lambda: note_durable("second")):
-                note_durable("third")
-            note_durable("fourth")
-            noted = {name for name in ("first", "second", "third", "fourth") if is_noted(name)}
-            assert noted == {"first", "third", "fourth"} | ({"second"} if line.reached else set())
-    finally:
-        durability.set_queues_seen(before)
-
-
-def note_durable(queue: str) -> None:
-    durability.make_durable(NewJob("x", "work"), queue)
-
-
-def is_noted(queue: str) -> bool:
-    return durability.is_expected("default", queue, None)
 
 
 # -- loops of other threads --------------------------------------------------------------------------

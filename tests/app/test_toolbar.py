@@ -29,7 +29,6 @@ def without_wrappers_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     for place, name in (
         (toolbar.verbs, "_schedule"),
         (toolbar.verbs, "send_many"),
-        (toolbar.verbs, "send_many_durable"),
         (toolbar.row_verbs, "apply"),
         (toolbar.Scripts, "call"),
     ):

@@ -56,6 +56,7 @@ def test_a_savepoint_drops_only_its_own(delayq: Broker) -> None:
             cancel(note, id="outer")
             raise ZeroDivisionError
     assert (outer.outcome, stored(delayq)) == ("created", 1)
+    assert (outer.state(), get_job(note, id="inner")) == ("ready", None)
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "postgres"])

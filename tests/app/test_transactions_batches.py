@@ -1,4 +1,4 @@
-"""Schedules of one transaction share a round trip, and nobody can tell but by the time it takes."""
+"""Durable schedules of one transaction share a round trip, and nobody can tell but by the time it takes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from django.db import connection, transaction
 
 from django_delayq import IdTaken, cancel, connections, schedule, signals, transactions
 from django_delayq.core.broker import Broker
+from django_delayq.outbox import producer
 
 from ..support.preemption import Line
 from .deeds import keyed, note, rest, sync
@@ -40,95 +41,103 @@ def stored(broker: Broker, queue: str = "default") -> list[str]:
     return [view.id for view in broker.inspector.page(queue, "waiting", limit=1000).jobs]
 
 
-def test_schedules_in_a_row_share_a_round_trip_and_keep_their_order(delayq: Broker, calls: list[str]) -> None:
+def test_durable_schedules_in_a_row_share_a_round_trip_and_keep_their_order(delayq: Broker, calls: list[str]) -> None:
     with transaction.atomic():
-        handles = [schedule(keyed, n, id=f"j{n % 3}") for n in range(5)]
-        plain = [schedule(note, "x") for _ in range(5)]
+        handles = [schedule(keyed, n, id=f"j{n % 3}", durable=True) for n in range(5)]
+        others = [schedule(note, "x", durable=True) for _ in range(5)]
+        assert {handle.outcome for handle in handles} == {"outbox"}
     assert calls == ["schedule"]
     assert [handle.outcome for handle in handles] == ["created"] * 3 + ["ignored"] * 2
-    assert stored(delayq) == ["j0", "j1", "j2", *(handle.id for handle in plain)]
+    assert stored(delayq) == ["j0", "j1", "j2", *(handle.id for handle in others)]
 
 
-def test_one_schedule_alone_takes_the_shorter_way(delayq: Broker, calls: list[str]) -> None:
+def test_each_plain_schedule_is_a_call_of_its_own_and_the_shorter_one(delayq: Broker, calls: list[str]) -> None:
     schedule(note, "x")  # a shard writes down the name of a task that it did not know
     with transaction.atomic():
-        schedule(note, "x")
-    assert calls == ["schedule_fresh"]
+        handles = [schedule(note, "x") for _ in range(3)]
+    assert calls == ["schedule_fresh"] * 3
+    assert {handle.outcome for handle in handles} == {"created"}
 
 
-def test_plain_durable_and_merged_jobs_travel_together(delayq: Broker, calls: list[str]) -> None:
+def test_durable_and_merged_jobs_travel_together(delayq: Broker, calls: list[str]) -> None:
     with transaction.atomic():
-        for durable in (True, False):
-            schedule(note, "x", durable=durable)
-            schedule(sync, id=1, payload=durable, queue="default", durable=durable)
+        for payload in range(2):
+            schedule(note, "x", durable=True)
+            schedule(sync, id=1, payload=payload, queue="default", durable=True)
     assert calls == ["schedule"]
 
 
 def test_another_queue_or_another_verb_begins_a_new_call(delayq: Broker, calls: list[str]) -> None:
     with transaction.atomic():
         schedule(note, "1", id="a")
-        schedule(rest, id="b")
-        schedule(rest, id="c")
-        schedule(note, "2", id="d")
+        schedule(rest, id="b", durable=True)
+        schedule(rest, id="c", durable=True)
+        schedule(note, "2", id="d", durable=True)
         cancel(note, id="a")
-        schedule(note, "3", id="e")
+        schedule(note, "3", id="e", durable=True)
     assert calls == ["schedule", "schedule", "schedule", "change", "schedule"]
     assert (stored(delayq), stored(delayq, "naps")) == (["d", "e"], ["b", "c"])
 
 
 def test_a_long_transaction_is_sent_in_calls_of_bearable_size(delayq: Broker, calls: list[str]) -> None:
-    schedule(note, "x")
     with transaction.atomic():
-        handles = [schedule(note, "x") for _ in range(transactions.TOGETHER + 1)]
-    assert calls == ["schedule", "schedule_fresh"]
+        handles = [schedule(note, "x", durable=True) for _ in range(producer.TOGETHER + 1)]
+    assert calls == ["schedule"] * 2
     assert {handle.outcome for handle in handles} == {"created"}
 
 
-def test_savepoints_that_were_closed_do_not_part_what_travels_together(delayq: Broker, calls: list[str]) -> None:
+def test_savepoints_do_not_part_what_travels_together(delayq: Broker, calls: list[str]) -> None:
     with transaction.atomic():
-        for n in range(5):
-            with transaction.atomic():
-                schedule(note, "x", id=f"j{n}")
-        schedule(note, "x", id="last")
-    assert calls == ["schedule"]
-    assert stored(delayq) == ["j0", "j1", "j2", "j3", "j4", "last"]
-
-
-def test_several_schedules_of_a_savepoint_travel_with_those_around_it(delayq: Broker, calls: list[str]) -> None:
-    with transaction.atomic():
-        schedule(note, "x", id="before")
-        with transaction.atomic():
-            for n in range(3):
-                schedule(note, "x", id=f"j{n}")
-        schedule(note, "x", id="last")
+        schedule(note, "x", id="before", durable=True)
+        for n in range(3):
+            with transaction.atomic(), transaction.atomic(savepoint=False):
+                schedule(note, "x", id=f"j{n}", durable=True)
+        schedule(note, "x", id="last", durable=True)
     assert calls == ["schedule"]
     assert stored(delayq) == ["before", "j0", "j1", "j2", "last"]
 
 
-def test_savepoints_inside_each_other_are_followed(delayq: Broker, calls: list[str]) -> None:
-    with transaction.atomic():
-        schedule(note, "x", id="outer")
-        with suppress(Undo), transaction.atomic():
-            schedule(note, "x", id="dropped with the outer savepoint")
+def test_a_savepoint_that_is_rolled_back_takes_only_its_own_calls_with_it(delayq: Broker, calls: list[str]) -> None:
+    heard: list[str] = []
+
+    def sent(**said: Any) -> None:
+        heard.append(said["id"])
+
+    signals.job_scheduled.connect(sent)
+    try:
+        for durable in (True, False):
+            heard.clear()
+            calls.clear()
             with transaction.atomic():
-                schedule(note, "x", id="closed, but inside of it")
-            schedule(note, "x", id="seen to be closed")
-            raise Undo
-        with transaction.atomic(), transaction.atomic(savepoint=False):
-            schedule(note, "x", id="kept")
-        schedule(note, "x", id="end")
-    assert stored(delayq) == ["outer", "kept", "end"]
-    assert len(calls) == 2, "what was rolled back parts those around it"
+                schedule(note, "x", id="outer", durable=durable)
+                with suppress(Undo), transaction.atomic():
+                    dropped = [schedule(note, "x", id="dropped", durable=durable)]
+                    with transaction.atomic():
+                        dropped.append(schedule(note, "x", id="closed, but inside of it", durable=durable))
+                    dropped.append(schedule(note, "x", id="dropped too", durable=durable))
+                    raise Undo
+                with transaction.atomic(), transaction.atomic(savepoint=False):
+                    schedule(note, "x", id="kept", durable=durable)
+                schedule(note, "x", id="end", durable=durable)
+                with suppress(Undo), transaction.atomic():
+                    dropped.append(schedule(note, "x", id="dropped last", durable=durable))
+                    raise Undo
+            assert stored(delayq) == heard == ["outer", "kept", "end"]
+            assert {handle.outcome for handle in dropped} == {"outbox" if durable else "on_commit"}
+            assert len(calls) == (1 if durable else 3)
+            for ident in heard:
+                assert cancel(note, id=ident) == "cancelled"
+    finally:
+        signals.job_scheduled.disconnect(sent)
 
 
-def test_a_savepoint_that_is_rolled_back_last_drops_its_own(delayq: Broker, calls: list[str]) -> None:
-    """No call follows, so its rollback is still unnoticed when the first callback runs."""
+def test_the_first_one_may_be_rolled_back(delayq: Broker, calls: list[str]) -> None:
     with transaction.atomic():
-        schedule(note, "x", id="a")
-        schedule(note, "x", id="b")
         with suppress(Undo), transaction.atomic():
-            schedule(note, "x", id="c")
+            schedule(note, "x", id="dropped", durable=True)
             raise Undo
+        schedule(note, "x", id="a", durable=True)
+        schedule(note, "x", id="b", durable=True)
     assert (stored(delayq), calls) == (["a", "b"], ["schedule"])
 
 
@@ -136,12 +145,12 @@ def test_hooks_of_the_user_run_once_each_in_their_order(delayq: Broker, calls: l
     order: list[object] = []
     with transaction.atomic():
         transaction.on_commit(lambda: order.append(("first", list(calls))))
-        schedule(note, "x", id="a")
+        schedule(note, "x", id="a", durable=True)
         transaction.on_commit(lambda: order.append(("middle", stored(delayq))))
-        schedule(note, "x", id="b")
+        schedule(note, "x", id="b", durable=True)
         transaction.on_commit(lambda: order.append("last"))
-    assert order == [("first", []), ("middle", ["a", "b"]), "last"]
-    assert calls == ["schedule"]
+    assert order == [("first", []), ("middle", ["a"]), "last"]
+    assert calls == ["schedule", "schedule"]
 
 
 def test_a_hook_that_schedules_in_a_transaction_of_its_own_is_another_matter(delayq: Broker, calls: list[str]) -> None:
@@ -171,10 +180,10 @@ def test_one_that_is_refused_does_not_hinder_the_others(delayq: Broker, calls: l
     signals.job_not_sent.connect(not_sent)
     try:
         with transaction.atomic():
-            first = schedule(note, "x", id="b", delay=60)
-            refused = schedule(note, "x", id="a", on_conflict="error")
-            other = schedule(keyed, id="a")
-            last = schedule(note, "x", id="c", delay=60)
+            first = schedule(note, "x", id="b", delay=60, durable=True)
+            refused = schedule(note, "x", id="a", on_conflict="error", durable=True)
+            other = schedule(keyed, id="a", durable=True)
+            last = schedule(note, "x", id="c", delay=60, durable=True)
     finally:
         signals.job_scheduled.disconnect(sent)
         signals.job_not_sent.disconnect(not_sent)
@@ -218,52 +227,25 @@ def test_transactions_of_two_threads_do_not_mix(delayq: Broker, calls: list[str]
 
 
 @pytest.mark.django_db(transaction=False)
+@pytest.mark.parametrize("durable", [False, True])
 def test_each_callback_of_djangos_test_helper_is_one_verb(
-    delayq: Broker, calls: list[str], django_capture_on_commit_callbacks: Any
+    delayq: Broker, calls: list[str], django_capture_on_commit_callbacks: Any, durable: bool
 ) -> None:
-    schedule(note, "x", id="not captured")
+    schedule(note, "x", id="not captured", durable=durable)
     with django_capture_on_commit_callbacks() as callbacks:
         for ident in "abc":
-            schedule(note, "x", id=ident)
+            schedule(note, "x", id=ident, durable=durable)
     assert [callback.what.id for callback in callbacks] == ["a", "b", "c"]
     callbacks[1]()
     assert stored(delayq) == ["b"]
     with django_capture_on_commit_callbacks(execute=True):
-        schedule(note, "x", id="d")
+        schedule(note, "x", id="d", durable=durable)
         with transaction.atomic():
-            schedule(note, "x", id="e")
+            schedule(note, "x", id="e", durable=durable)
         with suppress(Undo), transaction.atomic():
-            schedule(note, "x", id="dropped")
+            schedule(note, "x", id="dropped", durable=durable)
             raise Undo
     assert stored(delayq) == ["b", "d", "e"]
-
-
-def test_ten_thousand_savepoints_are_followed_without_looking_at_all_of_them_each_time(delayq: Broker) -> None:
-    """The work of a call does not grow with the number of calls before it."""
-    line = transactions.CommitQueue(connection)
-    looked_at = 0
-
-    class Callbacks(list[Any]):
-        def __reversed__(self) -> Iterator[Any]:
-            nonlocal looked_at
-            for item in super().__reversed__():
-                looked_at += 1
-                yield item
-
-    callbacks = Callbacks()
-
-    class Connection:
-        in_atomic_block = False
-        run_on_commit = callbacks
-        savepoint_ids: tuple[str, ...] = ()
-
-    line._connection = Connection()  # type: ignore[assignment]
-    for n in range(10_000):
-        late = transactions.OnCommitCall(lambda: None, transactions.CallDescription("schedule", "q", str(n)))
-        Connection.savepoint_ids = (f"s{n}",)
-        line.append(late)
-        callbacks.append((set(Connection.savepoint_ids), late, True))
-    assert looked_at < 2 * 10_000
 
 
 def test_nothing_of_a_transaction_is_kept_by_those_that_follow(delayq: Broker) -> None:
@@ -275,7 +257,8 @@ def test_nothing_of_a_transaction_is_kept_by_those_that_follow(delayq: Broker) -
     for _ in range(5):
         with transaction.atomic():
             schedule(note, "x")
-    assert kept() <= before + 1
+            schedule(note, "x", durable=True)
+    assert kept() <= before
 
 
 def test_refusals_that_two_threads_count_at_once_are_all_counted() -> None:

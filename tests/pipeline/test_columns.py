@@ -18,8 +18,7 @@ from django_delayq.core.records.frames import unpack_fields
 from django_delayq.core.task import Task
 from django_delayq.pipeline.columns import Packed, Packer
 from django_delayq.pipeline.write_options import WriteOptions
-from django_delayq.scheduling.entries import EntryReader
-from django_delayq.scheduling.plans import plan_of
+from django_delayq.scheduling.build import EntryReader, plan_of
 
 OPENED = int(time.time() * 1000)
 RUN = BulkLoad("a run", "q", ((0, 4),), OPENED)

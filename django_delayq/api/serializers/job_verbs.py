@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final
 from rest_framework import serializers
 
 from ...core.errors import InvalidJob
-from ...outbox.due import DueTime
-from ...scheduling.plans import job_rules
+from ...outbox.rows import DueTime
+from ...scheduling.build import job_rules
 from .base import ADDED, EntriesField, Entry, Resource, exactly_one, one_of
 from .fields import (
     CursorField,

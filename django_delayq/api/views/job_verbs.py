@@ -19,7 +19,8 @@ from rest_framework.response import Response
 from ...core import bulk
 from ...core.job_filter import EVERY_JOB, JobFilter
 from ...core.queue import Queue
-from ...outbox import batch_verbs, queue_verbs
+from ...outbox import row_verbs
+from ...outbox.rows import NOW, DueTime
 from ...repair.sweeping import Sweep
 from ..base import ApiView
 from ..describe import operation
@@ -70,6 +71,10 @@ class QueueVerb(ApiView):
         """Return the response for jobs that were not named."""
         return Response(BulkSerializer.render({"counts": counts, **progress}))
 
+    def change_ids(self, live: Queue, idents: Sequence[str], verb: str, when: DueTime | None) -> Response:
+        """Cancel jobs named by id, or set their due time, and return the response."""
+        return self.results(idents, row_verbs.change_many(live, idents, verb, when, self.call_ids(idents)))
+
     def results(self, idents: Sequence[str], outcomes: Sequence[str]) -> Response:
         """Return the response for jobs named by id."""
         results = [{"id": ident, "outcome": outcome} for ident, outcome in zip(idents, outcomes, strict=True)]
@@ -93,11 +98,11 @@ class Cancel(QueueVerb):
         """
         body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
         if "all" in body:
-            return self.sweep(partial(queue_verbs.cancel_all, live))
+            return self.sweep(partial(row_verbs.cancel_all, live))
         if "where" in body:
             return self.change(live, bulk.CANCEL, body)
         idents = body["ids"]
-        return self.results(idents, batch_verbs.cancel(live, idents, self.call_ids(idents)))
+        return self.change_ids(live, idents, "cancel", None)
 
 
 class Reschedule(QueueVerb):
@@ -116,7 +121,7 @@ class Reschedule(QueueVerb):
         """
         body, live = self.read(request, RescheduleSerializer), self.queue(queue)
         idents = body["ids"]
-        return self.results(idents, batch_verbs.reschedule(live, idents, body["due"], self.call_ids(idents)))
+        return self.change_ids(live, idents, "reschedule", body["due"])
 
 
 class RunNow(QueueVerb):
@@ -135,11 +140,11 @@ class RunNow(QueueVerb):
         """
         body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
         if "all" in body:
-            return self.sweep(partial(queue_verbs.run_all_now, live))
+            return self.sweep(partial(row_verbs.run_all_now, live))
         if "where" in body:
             return self.change(live, bulk.RUN_NOW, body)
         idents = body["ids"]
-        return self.results(idents, batch_verbs.run_now(live, idents, self.call_ids(idents)))
+        return self.change_ids(live, idents, "run_now", NOW)
 
 
 class _Failed(QueueVerb):

@@ -16,8 +16,9 @@ from ...access.problems import Problem, invalid, job_not_found
 from ...core.errors import InvalidJob
 from ...core.inputs import check_id, short
 from ...core.queue import Queue
-from ...outbox import batch_verbs
-from ...outbox.due import DueTime
+from ...outbox import row_verbs
+from ...outbox.push import NOT_WAITING
+from ...outbox.rows import DueTime
 from ..base import ApiView
 from ..describe import operation
 from ..entries import Reader
@@ -105,8 +106,8 @@ class OneJob(ApiView):
         not retried. 202 `outbox`: Redis is unavailable; the job is cancelled as soon as it answers.
         """
         live, ident = self.queue(queue), ident_of(id)
-        (outcome,) = batch_verbs.cancel(live, [ident], [None])
-        if outcome == batch_verbs.GONE:
+        (outcome,) = row_verbs.change_many(live, [ident], "cancel", None, [None])
+        if outcome == row_verbs.GONE:
             raise job_not_found(live.name, id)
         return Response(OutcomeSerializer.render({"outcome": outcome}), status=_status(outcome))
 
@@ -123,8 +124,8 @@ class OneJob(ApiView):
         """
         when: DueTime = self.read(request, DueSerializer)["due"]
         live, ident = self.queue(queue), ident_of(id)
-        (outcome,) = batch_verbs.reschedule(live, [ident], when, [None])
-        if outcome == batch_verbs.NOT_WAITING:
+        (outcome,) = row_verbs.change_many(live, [ident], "reschedule", when, [None])
+        if outcome == NOT_WAITING:
             raise _not_waiting(live, ident)
         # approximate: Redis's clock decides
         due = when["due_ms"] if when["due_ms"] is not None else time.time() * 1000 + (when["delay_ms"] or 0)

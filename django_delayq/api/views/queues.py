@@ -15,7 +15,7 @@ from ...access.permissions import may_use
 from ...access.problems import Problem, queue_not_found
 from ...core.figures import read_depths
 from ...core.queue import Queue
-from ...outbox.retention import forget_queue
+from ...outbox.row_verbs import forget_queue
 from ...settings.conf import conf
 from .. import policy
 from ..base import ApiView

@@ -13,8 +13,8 @@ from ...core import bulk, layouts
 from ...core.counts import Counts
 from ...core.job_filter import JobFilter
 from ...core.queue import Queue
-from ...outbox import queue_verbs
-from ...outbox.retention import forget_queue
+from ...outbox import row_verbs
+from ...outbox.row_verbs import forget_queue
 from ...settings.conf import conf
 from ...status.drawing import NO_QUEUE
 from ...status.formatting import duration, printable, table
@@ -38,7 +38,7 @@ QUEUE_ACTIONS: Final[dict[str, QueueAction]] = {
         "make every waiting job due now; they keep their order",
         "Make all {delayed} delayed jobs of {queue} due now?",
         bulk.RUN_NOW,
-        queue_verbs.run_all_now,
+        row_verbs.run_all_now,
     ),
     "kill-failed": QueueAction(
         "move every waiting job that has failed to the morgue",
@@ -54,13 +54,13 @@ QUEUE_ACTIONS: Final[dict[str, QueueAction]] = {
         "delete the waiting jobs that meet the conditions",
         "",
         bulk.CANCEL,
-        queue_verbs.cancel_all,
+        row_verbs.cancel_all,
     ),
     "cancel-all": QueueAction(
         "delete every waiting job (the admin's Purge)",
         "Delete all {waiting} waiting jobs of {queue}, for good?",
         bulk.CANCEL,
-        queue_verbs.cancel_all,
+        row_verbs.cancel_all,
     ),
 }
 
@@ -153,7 +153,7 @@ class Command(DelayQCommand):
         """Return a question with the numbers of jobs, so that the operator sees the effect."""
         counts = connections.broker().inspector.counts(queue.name)
         sums_up = "{delayed}" in text or "{waiting}" in text
-        delayed = counts.delayed + (queue_verbs.count_unsent(queue) if sums_up else 0)
+        delayed = counts.delayed + (row_verbs.count_unsent(queue) if sums_up else 0)
         return text.format(
             action=action.capitalize(),
             queue=printable(queue.name),

@@ -13,11 +13,8 @@ from ... import connections
 from ...connections import DjangoBroker
 from ...mirror import rebuild
 from ...models import OutboxJob
-from ...outbox.claims import Outbox
-from ...outbox.completions import Marks, places
-from ...outbox.reconciler import Reconciler, Row, read
-from ...outbox.relay import Relay
-from ...outbox.rows import chunks, free
+from ...outbox.duties import Marks, Reconciler, Relay, database_time, places, unknown
+from ...outbox.rows import Row, chunks, free, overtaken, read, table
 from ...settings.conf import conf
 from ...status.formatting import printable
 from ...worker.changes import Changes
@@ -128,31 +125,31 @@ class Command(DelayQCommand):
         Returns:
             Counts by word: marks (ends stored), kept (ends that wait, because another process has claimed the row),
             lost (sent again), waiting (dry run only), and the words of
-            :class:`~django_delayq.outbox.protocol.RowOutcome`.
+            :class:`~django_delayq.outbox.push.RowOutcome`.
         """
-        outboxes = [Outbox(alias) for alias in conf().outbox.databases]
+        aliases = conf().outbox.databases
         counts: Counter[str] = Counter()
         if options["dry_run"]:
             counts["marks"] = sum(queue.tick(number).marks for queue in broker.queues() for number in queue.numbers)
-            for outbox in outboxes:
-                counts["waiting"] += outbox.rows.filter(state__in=OutboxJob.WAITING).count()
-                counts["lost"] += len(list(self._unknown(outbox, broker, State.SENT, options)))
+            for alias in aliases:
+                counts["waiting"] += table(alias).filter(state__in=OutboxJob.WAITING).count()
+                counts["lost"] += len(list(self._unknown(alias, broker, State.SENT, options)))
             return dict(counts)
-        marks = Marks(outboxes, broker, Changes())
+        marks = Marks(aliases, broker, Changes())
         with self.progress("ends", unit="shards") as progress:
             shards = list(places(broker.queues()))
             for number, place in enumerate(shards, 1):
                 done, kept = marks.take_down(*place)
                 counts.update(marks=done, kept=kept)
                 progress.update(number, len(shards))
-        for outbox in outboxes:
-            counts["lost"] += self._resend_lost(Reconciler(outbox, broker, Changes()), outbox)
-            counts.update(self._relay(outbox, broker))
+        for alias in aliases:
+            counts["lost"] += self._resend_lost(Reconciler(alias, broker, Changes()), alias)
+            counts.update(self._relay(alias, broker))
         return dict(counts)
 
-    def _resend_lost(self, reconciler: Reconciler, outbox: Outbox) -> int:
-        since, lost = outbox.now(), 0
-        total = outbox.rows.filter(state=State.SENT).count()
+    def _resend_lost(self, reconciler: Reconciler, alias: str) -> int:
+        since, lost = database_time(alias), 0
+        total = table(alias).filter(state=State.SENT).count()
         with self.progress("check", unit="rows") as progress:
             while since is not None:
                 checked, missing = reconciler.look(since, at_once=True)
@@ -162,10 +159,10 @@ class Command(DelayQCommand):
                 progress.update(progress.done + checked, total)
         return lost
 
-    def _relay(self, outbox: Outbox, broker: DjangoBroker) -> Counter[str]:
-        relay = Relay(conf(), outbox, broker)
+    def _relay(self, alias: str, broker: DjangoBroker) -> Counter[str]:
+        relay = Relay(conf(), alias, broker)
         counts: Counter[str] = Counter()
-        total = outbox.rows.filter(state__in=OutboxJob.WAITING).count()
+        total = table(alias).filter(state__in=OutboxJob.WAITING).count()
         with self.progress("send", unit="rows") as progress:
             while sent := relay.turn():
                 counts.update(sent)
@@ -193,8 +190,8 @@ class Command(DelayQCommand):
 
     def buried(self, broker: DjangoBroker, options: dict[str, Any]) -> dict[str, int]:
         """Restore durable jobs whose morgue records were lost. Return the numbers of lost and restored jobs."""
-        outboxes = [Outbox(alias) for alias in conf().outbox.databases]
-        lost = [list(self._unknown(outbox, broker, State.BURIED, options)) for outbox in outboxes]
+        aliases = conf().outbox.databases
+        lost = [list(self._unknown(alias, broker, State.BURIED, options)) for alias in aliases]
         count = sum(map(len, lost))
         if options["dry_run"] or not count:
             return {"lost": count}
@@ -205,11 +202,11 @@ class Command(DelayQCommand):
             yes=options["yes"],
         )
         restored: Counter[str] = Counter(lost=count)
-        for outbox, rows in zip(outboxes, lost, strict=True):
+        for alias, rows in zip(aliases, lost, strict=True):
             for pks in chunks([row.pk for row in rows], PAGE):
-                page = outbox.rows.filter(free(), pk__in=pks, state=State.BURIED)
+                page = table(alias).filter(free(), pk__in=pks, state=State.BURIED)
                 restored["unburied"] += page.update(state=State.UNSENT)
-            restored.update(self._relay(outbox, broker))
+            restored.update(self._relay(alias, broker))
         return dict(restored)
 
     # --- rows that Redis did not accept
@@ -221,9 +218,9 @@ class Command(DelayQCommand):
             Counts: refused rows (found), those left unchanged because a newer job of their id exists (overtaken), those
             sent again (again), and the outcomes of these.
         """
-        outboxes = [Outbox(alias) for alias in conf().outbox.databases]
-        refused = [[row for page in self._pages(outbox, State.REFUSED, options) for row in page] for outbox in outboxes]
-        overtaken_of = [self._overtaken(outbox, rows) for outbox, rows in zip(outboxes, refused, strict=True)]
+        aliases = conf().outbox.databases
+        refused = [[row for page in self._pages(alias, State.REFUSED, options) for row in page] for alias in aliases]
+        overtaken_of = [self._overtaken(alias, rows) for alias, rows in zip(aliases, refused, strict=True)]
         counts: Counter[str] = Counter(found=sum(map(len, refused)), overtaken=sum(map(len, overtaken_of)))
         count = counts["found"] - counts["overtaken"]
         if options["dry_run"] or not count:
@@ -232,31 +229,28 @@ class Command(DelayQCommand):
             f"Send {count} refused durable jobs again? (The outbox in the admin shows why they were refused.)",
             yes=options["yes"],
         )
-        for outbox, rows, overtaken in zip(outboxes, refused, overtaken_of, strict=True):
-            for pks in chunks([row.pk for row in rows if row.pk not in overtaken], PAGE):
-                page = outbox.rows.filter(pk__in=pks, state=State.REFUSED)
+        for alias, rows, newer in zip(aliases, refused, overtaken_of, strict=True):
+            for pks in chunks([row.pk for row in rows if row.pk not in newer], PAGE):
+                page = table(alias).filter(pk__in=pks, state=State.REFUSED)
                 counts["again"] += page.update(state=State.UNSENT, tries=0, error="", claim=None, claimed_until=None)
-            counts.update(self._relay(outbox, broker))
+            counts.update(self._relay(alias, broker))
         return dict(counts)
 
-    def _overtaken(self, outbox: Outbox, rows: list[Row]) -> set[int]:
+    def _overtaken(self, alias: str, rows: list[Row]) -> set[int]:
         """Return the rows of plain jobs that would replace a newer job of their id."""
-        overtaken: set[int] = set()
-        for plain in chunks([row.pk for row in rows if not row.digest], PAGE):
-            overtaken |= outbox.overtaken(plain, (*OutboxJob.WAITING, State.SENT))
-        return overtaken
+        pages = chunks([row.pk for row in rows if not row.digest], PAGE)
+        return {pk for plain in pages for pk in overtaken(alias, plain)}
 
     # --- selection of rows
 
-    def _unknown(self, outbox: Outbox, broker: DjangoBroker, state: str, options: dict[str, Any]) -> Iterator[Row]:
+    def _unknown(self, alias: str, broker: DjangoBroker, state: str, options: dict[str, Any]) -> Iterator[Row]:
         """Yield rows in a state whose jobs are unknown to Redis."""
-        reconciler = Reconciler(outbox, broker, Changes())
-        for page in self._pages(outbox, state, options):
-            yield from reconciler.unknown(page)
+        for page in self._pages(alias, state, options):
+            yield from unknown(broker, page)
 
-    def _pages(self, outbox: Outbox, state: str, options: dict[str, Any]) -> Iterator[list[Row]]:
+    def _pages(self, alias: str, state: str, options: dict[str, Any]) -> Iterator[list[Row]]:
         """Yield pages of rows in a state, limited to the given queue and ids."""
-        rows = outbox.rows.filter(state=state)
+        rows = table(alias).filter(state=state)
         if options["queue"]:
             rows = rows.filter(queue=options["queue"])
         if options["ids"]:

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 
 from django_delayq import current_job, schedule, signals, task
 from django_delayq.core.retry import fixed
-from django_delayq.outbox.reconciler import Reconciler
+from django_delayq.outbox.duties import Reconciler
 
 from . import merged, recurring
 from .models import Sack

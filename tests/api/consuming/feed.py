@@ -9,7 +9,7 @@ from typing import Any
 from django.test import TestCase
 
 from django_delayq import Queue, connections, schedule
-from django_delayq.scheduling.handle import JobHandle
+from django_delayq.scheduling.verbs import JobHandle
 from tests.support.api_caller import Caller
 
 LOST = "0.1234567890123456"

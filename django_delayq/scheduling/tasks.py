@@ -14,9 +14,7 @@ from ..core import task as core
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name, short
 from ..settings.conf import conf_or_defaults
-
-if TYPE_CHECKING:
-    from .handle import JobHandle
+from .verbs import JobHandle, awaitable, schedule_call
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,24 +22,58 @@ R = TypeVar("R")
 Payloads = dict[str, list[Any]]
 
 
-class Task(core.Task, Generic[P, R]):
+class Using(Generic[P]):
+    """Task with schedule options, ready to be scheduled with its arguments."""
+
+    def __init__(self, task: core.Task, options: dict[str, Any]) -> None:
+        self._task = task
+        self._options = options
+
+    def schedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        """Schedule a job with these arguments, due now unless an option says otherwise.
+
+        All arguments are passed to the function.
+        """
+        return schedule_call(self._task, args, kwargs, self._options)
+
+    aschedule = awaitable(schedule)
+
+
+class MergedUsing:
+    """Merged task with schedule options, ready to be scheduled with an id and a payload."""
+
+    def __init__(self, task: core.Task, options: dict[str, Any]) -> None:
+        self._task = task
+        self._options = options
+
+    def schedule(
+        self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
+    ) -> JobHandle:
+        """Add a payload to the job waiting under ``id``, due now unless an option says otherwise.
+
+        See :func:`django_delayq.schedule`.
+        """
+        options = {**self._options, "id": id, "payload": payload}
+        return schedule_call(self._task, (), {}, options if score is None else {**options, "score": score})
+
+    aschedule = awaitable(schedule)
+
+
+class _Registered(core.Task):
+    """Task that can be scheduled as it is, without options."""
+
+    def __init__(self, func: Callable[..., Any], *, name: str, options: core.TaskOptions | None = None) -> None:
+        super().__init__(func, name=name, options=options)
+        self._task: core.Task = self
+        self._options: dict[str, Any] = {}
+
+
+class Task(_Registered, Using[P], Generic[P, R]):
     """Task of this Django project. Calling it runs the function at once; :meth:`schedule` stores a job."""
 
     if TYPE_CHECKING:
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
-
-    def schedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Schedule a job with these arguments, due now. All arguments are passed to the function."""
-        from .verbs import schedule_call
-
-        return schedule_call(self, args, kwargs, {})
-
-    async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Call :meth:`schedule` from a coroutine."""
-        from .aio import aschedule_call
-
-        return await aschedule_call(self, args, kwargs, {})
 
     def using(self, **options: Any) -> Using[P]:
         """Return the task with schedule options: ``task.using(delay=60, id="x").schedule(…)``.
@@ -52,30 +84,16 @@ class Task(core.Task, Generic[P, R]):
             TypeError: unknown option.
             InvalidJob: an option that plain tasks do not have.
         """
-        from ..core.task import check_option_names
-
-        check_option_names(options, self)
+        core.check_option_names(options, self)
         return Using(self, options)
 
 
-class MergedTask(core.Task, Generic[R]):
+class MergedTask(_Registered, MergedUsing, Generic[R]):
     """Task whose jobs are merged by their ids until they run: ``@task(merge=True)``."""
 
     if TYPE_CHECKING:
 
         def __call__(self, payloads_by_id: Payloads, /) -> R: ...
-
-    def schedule(
-        self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
-    ) -> JobHandle:
-        """Add a payload to the job waiting under ``id``, due now. See :func:`django_delayq.schedule`."""
-        return MergedUsing(self, {}).schedule(id, payload, score=score)
-
-    async def aschedule(
-        self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
-    ) -> JobHandle:
-        """Call :meth:`schedule` from a coroutine."""
-        return await MergedUsing(self, {}).aschedule(id, payload, score=score)
 
     def using(self, **options: Any) -> MergedUsing:
         """Return the task with schedule options: ``task.using(delay=60).schedule(5, {…})``.
@@ -86,62 +104,8 @@ class MergedTask(core.Task, Generic[R]):
             TypeError: unknown option.
             InvalidJob: an option that merged tasks do not have.
         """
-        from ..core.task import check_option_names
-
-        check_option_names(options, self)
+        core.check_option_names(options, self)
         return MergedUsing(self, options)
-
-
-class Using(Generic[P]):
-    """Task with schedule options, ready to be scheduled with its arguments."""
-
-    __slots__ = ("_options", "_task")
-
-    def __init__(self, task: Task[P, Any], options: dict[str, Any]) -> None:
-        self._task = task
-        self._options = options
-
-    def schedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Schedule a job with these arguments. All arguments are passed to the function."""
-        from .verbs import schedule_call
-
-        return schedule_call(self._task, args, kwargs, self._options)
-
-    async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Call :meth:`schedule` from a coroutine."""
-        from .aio import aschedule_call
-
-        return await aschedule_call(self._task, args, kwargs, self._options)
-
-
-class MergedUsing:
-    """Merged task with schedule options, ready to be scheduled with an id and a payload."""
-
-    __slots__ = ("_options", "_task")
-
-    def __init__(self, task: MergedTask[Any], options: dict[str, Any]) -> None:
-        self._task = task
-        self._options = options
-
-    def schedule(
-        self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
-    ) -> JobHandle:
-        """Add a payload to the job waiting under ``id``."""
-        from .verbs import schedule_call
-
-        return schedule_call(self._task, (), {}, self._options_of(id, payload, score))
-
-    async def aschedule(
-        self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
-    ) -> JobHandle:
-        """Call :meth:`schedule` from a coroutine."""
-        from .aio import aschedule_call
-
-        return await aschedule_call(self._task, (), {}, self._options_of(id, payload, score))
-
-    def _options_of(self, id: str | int, payload: object, score: float | Decimal | str | None) -> dict[str, Any]:
-        options = {**self._options, "id": id, "payload": payload}
-        return options if score is None else {**options, "score": score}
 
 
 @overload

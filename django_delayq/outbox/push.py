@@ -1,0 +1,528 @@
+"""Protocol by which rows reach Redis: claim them, send their jobs or changes, write the results to the rows.
+
+The process that wrote rows pushes them after its commit, with a short timeout; the relay of a dispatcher pushes what is
+left. A claim is a token and an end time in the row, set by one guarded UPDATE, so it is safe on every database, and no
+lock is held while Redis is called. New jobs and cancellations carry a deadline on Redis's clock before that time, so a
+process that slept is answered ``late`` and has changed nothing. A process may die after each step: the next claim finds
+the row as it was, and Redis answers ``known`` to a job that it has received before.
+
+A verb that changes a row takes it from the claim (:func:`.rows.change`), so the result of the push is not written to
+it: the row is pushed again, because Redis may have received it as it was before.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+
+from ..core.errors import DelayQError, IdTaken, InvalidJob, NotConfirmed, QueueFull
+from ..core.job import Generation
+from ..core.outcomes import ScheduleOutcome
+from ..core.records.frames import generation_of
+from ..core.redis.faults import Fault, classify
+from ..core.task import registry
+from ..core.times import datetime_of
+from ..signals import emit, job_cancelled, job_not_sent, job_scheduled
+from ..transactions import not_sent
+from . import rows
+from .rows import DueTime, Row
+
+if TYPE_CHECKING:
+    from ..connections import DjangoBroker
+    from ..core.broker import Broker
+    from ..core.job import NewJob
+    from ..core.queue import Queue
+    from ..models import OutboxJob
+
+logger: Final = logging.getLogger("django_delayq.outbox")
+
+#: seconds that a claim lasts: of a process whose caller waits, and of a relay
+BRIEF: Final = 2.0
+PATIENT: Final = 5.0
+#: seconds between the deadline of commands and the end of the claim: for clocks that run at different speeds
+MARGIN: Final = 0.25
+#: seconds after which Redis's clock is read again
+CLOCK_AGE: Final = 60.0
+#: seconds of back-off for a row that Redis does not accept now
+PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+#: reasons why Redis does not accept a row now, but will later
+LATER: Final = {
+    ScheduleOutcome.FULL: "the queue, or Redis, is full",
+    ScheduleOutcome.PAUSED: "the queue is paused for new jobs",
+}
+#: reason why a row is sent again although Redis has its job
+UNCONFIRMED: Final = "Redis has the job, but replicas or disks did not confirm it in time: see manage.py delayq_check"
+#: reasons that are no fault of the row
+FOR_NOW: Final = frozenset((*LATER.values(), UNCONFIRMED))
+#: reasons why a row is given up
+GONE: Final = {
+    ScheduleOutcome.TAKEN: "the live job of this id belongs to another task",
+    ScheduleOutcome.EXISTS: "a job with this id lives already, and on_conflict is 'error'",
+    ScheduleOutcome.IGNORED: "a job with this id lives already",
+}
+#: replies to a row that has another due time
+MOVED: Final = "moved"
+NOT_WAITING: Final = "not_waiting"
+
+
+class _Reading(NamedTuple):
+    """Reading of Redis's clock: its moment (monotonic), and offsets to it that are never too large, or too small."""
+
+    at: float
+    behind_ms: float
+    ahead_ms: float
+
+
+_NO_READING: Final = _Reading(float("-inf"), 0.0, 0.0)
+
+
+class Clock:
+    """Redis's clock as an offset to ``time.monotonic()``."""
+
+    __slots__ = ("_reading",)
+
+    def __init__(self) -> None:
+        #: replaced as a whole, because all threads share the clock
+        self._reading = _NO_READING
+
+    def at(self, moment: float, broker: Broker) -> float:
+        """Return Redis's time in ms at a moment of ``time.monotonic()``; never ahead of it."""
+        reading = self._reading
+        if time.monotonic() - reading.at > CLOCK_AGE:
+            called_at = time.monotonic()
+            redis_ms = broker.now_ms()
+            read_at = time.monotonic()
+            reading = self._reading = _Reading(read_at, redis_ms - read_at * 1000, redis_ms - called_at * 1000)
+        return moment * 1000 + reading.behind_ms
+
+    def now_at_latest(self) -> float:
+        """Return Redis's time in ms, as it was read by :meth:`at`; never behind it."""
+        return time.monotonic() * 1000 + self._reading.ahead_ms
+
+    def forget(self) -> None:
+        """Read the clock again at the next use because Redis's clock was changed, or it is another Redis."""
+        self._reading = self._reading._replace(at=float("-inf"))
+
+
+class RowOutcome(StrEnum):
+    """State of a row after its push."""
+
+    SENT = "sent"
+    #: to be sent, because Redis certainly does not have the job
+    UNSENT = "unsent"
+    #: no longer needed
+    GONE = "gone"
+    #: kept for a person
+    REFUSED = "refused"
+    #: tried again after a pause
+    LATER = "later"
+    #: tried again at once; Redis may have the job or not
+    FREE = "free"
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """Result of pushing a row; ``reply`` is that of Redis, or its refusal to change a job of another task."""
+
+    outcome: RowOutcome
+    error: str = ""
+    tries: int = 0
+    reply: str | IdTaken = ""
+
+
+FREE: Final = RowResult(RowOutcome.FREE)
+
+
+def write(mine: QuerySet[OutboxJob], result: RowResult) -> int:
+    """Write a result to claimed rows; return their number."""
+    unclaimed: dict[str, Any] = {"claim": None, "claimed_until": None}
+    match result.outcome:
+        case RowOutcome.SENT:
+            sent = {"state": "sent", "sent_at": Now(), "checked_at": Now(), "tries": 0, "error": "", **unclaimed}
+            # A job that was not moved is due at once if Redis loses it: it ran already.
+            due = {"due_ms": None, "delay_ms": 0, "delay_from": Now()} if result.reply == NOT_WAITING else {}
+            return mine.update(**sent, **due)
+        case RowOutcome.UNSENT:
+            return mine.update(state="unsent", **unclaimed)
+        case RowOutcome.GONE:
+            return mine.delete()[0]
+        case RowOutcome.REFUSED:
+            refused = {"state": "refused", "tries": result.tries, "error": result.error}
+            return mine.update(claim=None, claimed_until=Now(), **refused)
+        case RowOutcome.LATER:
+            until = rows.ahead(PAUSES[min(result.tries, len(PAUSES)) - 1])
+            claim = None if result.error in LATER.values() else rows.RESTING
+            return mine.update(claim=claim, claimed_until=until, tries=result.tries, error=result.error)
+        case RowOutcome.FREE:
+            return mine.update(claimed_until=None)
+
+
+class Address(NamedTuple):
+    """Caller's way to name the job of changed rows: one call to Redis concerns all rows of the id.
+
+    Attributes:
+        task: name of the task that the live job must have; "" = any.
+        generation: which job of the id; None = the live one, with the content gated behind it.
+        request: request id of the call; None = a new one.
+    """
+
+    task: str
+    generation: Generation | None
+    request: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class RelayLimits:
+    """Limits of a relay."""
+
+    #: number of rows that are claimed and sent together
+    batch: int = rows.CHUNK
+    #: consecutive errors of one row after which it is refused and waits for an operator
+    max_tries: int = 10
+
+
+@dataclass(slots=True, eq=False)
+class Push:
+    """Push of rows of one database.
+
+    Args:
+        broker: receives the commands.
+        clock: Redis's clock.
+        relay: limits of a relay, which takes the oldest rows; None = a caller waits for rows of its own: the claim is
+            brief, and what Redis does not accept now is left to a relay.
+        jobs: jobs of rows that are in memory; the records of the others are read.
+        addresses: of changed rows, by queue and id; None = each row names its own generation.
+
+    Attributes:
+        taken: rows that were claimed.
+        results: by ``pk``. A row without a result may or may not have been received.
+        changed: keys of rows that were changed meanwhile.
+
+    Raises:
+        QueueUnavailable: Redis is unavailable, so nothing should be claimed.
+    """
+
+    alias: str
+    broker: DjangoBroker
+    clock: Clock
+    relay: RelayLimits | None = None
+    jobs: Mapping[uuid.UUID, NewJob] = field(default_factory=dict)
+    addresses: Mapping[tuple[str, str], Address] = field(default_factory=dict)
+    token: uuid.UUID = field(default_factory=uuid.uuid4)
+    taken: list[Row] = field(default_factory=list)
+    results: dict[int, RowResult] = field(default_factory=dict)
+    changed: list[uuid.UUID] = field(default_factory=list)
+    _until: float = field(init=False)
+    _read_at: float = 0.0
+    #: lost jobs that a newer job of their id must not be replaced by
+    _overtaken: set[int] = field(default_factory=set)
+    _answers: dict[tuple[str, str], RowResult] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clock.at(0, self.broker)
+        self._until = time.monotonic() + self._seconds - MARGIN
+
+    @property
+    def _seconds(self) -> float:
+        return BRIEF if self.relay is None else PATIENT
+
+    @property
+    def is_over(self) -> bool:
+        """True if it is too late to send commands to Redis."""
+        return time.monotonic() >= self._until
+
+    @property
+    def deadline_ms(self) -> float:
+        """Deadline of the commands: ms, on Redis's clock."""
+        return self.clock.at(self._until, self.broker)
+
+    @property
+    def replies(self) -> dict[uuid.UUID, RowResult]:
+        """Results by the keys of the rows."""
+        return {row.key: self.results[row.pk] for row in self.taken if row.pk in self.results}
+
+    def held(self, **fields: Any) -> QuerySet[OutboxJob]:
+        """Return those rows that the claim still holds."""
+        return rows.table(self.alias).filter(claim=self.token, **fields)
+
+    def run(self, keys: Sequence[uuid.UUID] = ()) -> None:
+        """Push the rows of these keys, or the oldest ones.
+
+        Raises:
+            QueueUnavailable: Redis became unavailable. Rows that it had not received were released by a relay, and stay
+                claimed otherwise.
+        """
+        if self.take(keys):
+            try:
+                self.send()
+            finally:
+                self.settle()
+
+    # -- claim ---------------------------------------------------------------------------------------------------------
+
+    def take(self, keys: Sequence[uuid.UUID] = ()) -> list[Row]:
+        """Claim and return the rows of these keys, or the oldest ones, that no process has claimed.
+
+        Left out is a row behind another row of its job that waits and is not of this push: jobs keep the order of their
+        rows.
+        """
+        waiting, free = rows.table(self.alias).model.WAITING, rows.waiting(self.alias)
+        claimed = {"claim": self.token, "claimed_until": rows.ahead(self._seconds)}
+        if self.relay is None:
+            mine_free = free.exclude(state="unsent") if self.addresses else free
+            count = mine_free.filter(key__in=keys).update(**claimed)
+        else:
+            with rows.locking(self.alias):
+                pks = rows.candidates(self.alias, self.relay.batch)
+                count = free.filter(pk__in=pks).update(**claimed) if pks else 0
+        if not count:
+            return []
+        mine = rows.read(self.held().order_by("id"), record=not self.jobs)
+        self._read_at = time.monotonic()
+        # No other row can have the id of a fresh job.
+        unsent = [row.pk for row in mine if row.state == "unsent" and not (self.jobs and self.jobs[row.key].fresh)]
+        blocked = rows.behind(self.alias, unsent, waiting, ~Q(claim=self.token)) if unsent else ()
+        if blocked:
+            write(self.held(pk__in=blocked), FREE)
+            mine = [row for row in mine if row.pk not in blocked]
+        lost = [row.pk for row in mine if row.was_sent and row.state == "unsent"]
+        self._overtaken = rows.overtaken(self.alias, lost) if lost else set()
+        self.taken = mine
+        return mine
+
+    # -- Redis ---------------------------------------------------------------------------------------------------------
+
+    def send(self) -> None:
+        """Send the rows, with one round trip for new jobs of a queue.
+
+        A row that is held up delays only the later rows of its job. A relay knows the reply to a row before it sends
+        the next one of the job; otherwise one round trip has to do.
+        """
+        held_up: set[tuple[str, str]] = set()
+        in_order = [sorted(self.taken, key=lambda row: row.queue)]
+        for wave in in_order if self.relay is None else _waves(self.taken):
+            ready = [row for row in wave if row.job not in held_up]
+            for (queue, unsent), some in groupby(ready, key=_call_of):
+                mine = list(some)
+                for row, result in self._schedule(queue, mine) if unsent else self._change(queue, mine):
+                    self.results[row.pk] = result
+                    if result.outcome in (RowOutcome.LATER, RowOutcome.FREE, RowOutcome.UNSENT):
+                        held_up.add(row.job)
+
+    def _due(self, row: Row) -> DueTime:
+        """Return the due time to send now.
+
+        That of an overdue job is in the past, so that its lateness and its expiry are counted from there.
+        """
+        if row.due_ms is not None:
+            return DueTime(due_ms=row.due_ms, delay_ms=None)
+        left_ms = row.left_ms - int((time.monotonic() - self._read_at) * 1000)
+        if left_ms > 0:
+            return DueTime(due_ms=None, delay_ms=left_ms)
+        return DueTime(due_ms=int(self.clock.now_at_latest()) + left_ms, delay_ms=None)
+
+    def _schedule(self, queue: str, mine: Sequence[Row]) -> Iterator[tuple[Row, RowResult]]:
+        """Schedule jobs of one queue."""
+        jobs: list[tuple[Row, NewJob]] = []
+        for row in mine:
+            try:
+                new = self.jobs[row.key] if row.key in self.jobs else rows.unpack_job(row.record)
+            except Exception as error:  # any error of the reader affects only this row
+                text = f"the record cannot be read: {type(error).__name__}: {error}"
+                yield row, RowResult(RowOutcome.REFUSED, text, row.tries)
+                continue
+            due = self._due(row)
+            new.due_ms, new.delay_ms = due["due_ms"], due["delay_ms"]
+            new.room_ms = 0  # nobody waits for room: the row is sent again
+            if row.was_sent and new.payload is None:  # Redis has lost it; what is older, or came back, gives way
+                new.on_conflict = "ignore" if row.pk in self._overtaken else "replace"
+                new.due_policy, new.reset_retries = "replace", True
+            jobs.append((row, new))
+        yield from self._offer(self.broker.queue(queue), jobs) if jobs else ()
+
+    def _offer(
+        self, queue: Queue, jobs: list[tuple[Row, NewJob]], *, again: bool = True
+    ) -> Iterator[tuple[Row, RowResult]]:
+        unconfirmed: Iterable[int] = ()
+        outcomes: Sequence[ScheduleOutcome]
+        try:
+            outcomes = queue.schedule_many([new for _, new in jobs], not_after_ms=self.deadline_ms)
+        except NotConfirmed as error:
+            outcomes, unconfirmed = error.outcomes, error.unconfirmed
+        except QueueFull:  # Redis is out of memory
+            outcomes = [ScheduleOutcome.FULL] * len(jobs)
+        except Exception as error:
+            if classify(error) is not Fault.BUG:
+                raise
+            if len(jobs) == 1:
+                yield jobs[0][0], self._result_of_error(jobs[0][0], error)
+            for job in jobs if len(jobs) > 1 else ():  # one of them is the cause and must not affect the others
+                yield from self._offer(queue, [job])
+            return
+        late: list[tuple[Row, NewJob]] = []
+        for place, ((row, new), outcome) in enumerate(zip(jobs, outcomes, strict=True)):
+            if outcome is ScheduleOutcome.LATE and again and not self.is_over:
+                late.append((row, new))
+            elif place in unconfirmed:
+                yield row, self._later(row, UNCONFIRMED)
+            else:
+                yield row, self._result_of_reply(row, outcome)
+        if late:  # Redis's clock is not the one that was read
+            self.clock.forget()
+            yield from self._offer(queue, late, again=False)
+
+    def _result_of_error(self, row: Row, error: Exception) -> RowResult:
+        if self.relay is None:
+            logger.error("%s of queue %s is left to the relay", row.job_id, row.queue, exc_info=error)
+            return FREE
+        text = f"{type(error).__name__}: {error}"
+        tries = row.tries + 1 if row.error not in FOR_NOW else 1
+        if isinstance(error, InvalidJob) or tries >= self.relay.max_tries:
+            return RowResult(RowOutcome.REFUSED, text, tries)
+        return RowResult(RowOutcome.LATER, text, tries)
+
+    def _result_of_reply(self, row: Row, outcome: ScheduleOutcome) -> RowResult:
+        if outcome in LATER:
+            return self._later(row, LATER[outcome])
+        if outcome is ScheduleOutcome.TAKEN and row.was_sent:  # brought back by an older copy of Redis
+            return RowResult(RowOutcome.REFUSED, GONE[outcome], row.tries)
+        if outcome in GONE:
+            return RowResult(RowOutcome.GONE, reply=outcome)
+        return RowResult(RowOutcome.SENT, reply=outcome) if outcome.is_stored else FREE
+
+    def _later(self, row: Row, why: str) -> RowResult:
+        """Return the result for a row that is retried without limit, at growing intervals: the row is not at fault."""
+        if self.relay is None:  # a relay counts
+            return FREE if why == UNCONFIRMED else RowResult(RowOutcome.UNSENT)
+        return RowResult(RowOutcome.LATER, why, row.tries + 1 if row.error == why else 1)
+
+    def _change(self, queue: str, mine: Sequence[Row]) -> Iterator[tuple[Row, RowResult]]:
+        """Cancel and move jobs of one queue."""
+        opened = self.broker.existing(queue)
+        for row in mine:
+            if row.job in self.addresses:
+                if row.job not in self._answers:
+                    self._answers[row.job] = self._correct(opened, row, self.addresses[row.job])
+                yield row, self._answers[row.job]
+            else:
+                yield row, self._correct(opened, row, Address(row.task, self._generation(row), None))
+
+    def _is_alone(self, row: Row) -> bool:
+        same_job = rows.table(self.alias).filter(queue=row.queue, job_id=row.job_id)
+        return not same_job.exclude(pk=row.pk).exists()
+
+    def _generation(self, row: Row) -> Generation:
+        return generation_of(self.jobs[row.key]) if self.jobs else row.generation
+
+    def _correct(self, queue: Queue | None, row: Row, address: Address) -> RowResult:
+        """Cancel or move a job in Redis as its row says."""
+        if self.is_over:
+            return FREE
+        cancelled, which = row.state == "cancelled", address._asdict()
+        try:
+            if cancelled:
+                reply = "" if queue is None else queue.cancel(row.job_id, **which, not_after_ms=self.deadline_ms)
+                if queue is not None and reply == "" and not row.was_sent and self._is_alone(row):
+                    # What it was to replace has no row any more.
+                    reply = queue.cancel(row.job_id, task=row.task, not_after_ms=self.deadline_ms)
+                if reply == ScheduleOutcome.LATE:
+                    self.clock.forget()
+                    return FREE
+                return RowResult(RowOutcome.GONE, reply=reply)
+            due = self._due(row)
+            if queue is None:
+                return RowResult(RowOutcome.UNSENT)
+            # An overdue job keeps its place if it is wanted now.
+            wanted_now = row.is_now and row.left_ms > -1000
+            if queue.run_now(row.job_id, **which) if wanted_now else queue.reschedule(row.job_id, **which, **due):
+                return RowResult(RowOutcome.SENT, reply=MOVED)
+        except IdTaken as error:  # the id belongs to a job of another task by now
+            return RowResult(RowOutcome.GONE if cancelled else RowOutcome.SENT, reply=error)
+        # It runs, or has ended; or Redis never had it, or has lost it.
+        (is_known,) = queue.knows([(row.job_id, row.key.bytes, self._generation(row).digest)])
+        return RowResult(RowOutcome.SENT, reply=NOT_WAITING) if is_known else RowResult(RowOutcome.UNSENT)
+
+    # -- settling in the database --------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Write the results to the rows that were not changed meanwhile.
+
+        A relay releases rows without a result, and leaves those claimed that a transaction has locked. Rows that were
+        changed may be pushed again at once.
+        """
+        sent = self.taken if self.relay is not None else [row for row in self.taken if row.pk in self.results]
+        groups: dict[RowResult, list[int]] = {}
+        with nullcontext() if self.relay is None else rows.locking(self.alias):
+            held = {row.pk for row in sent}
+            if self.relay is not None:
+                held = set(rows.unlocked(self.held(pk__in=held)).order_by("id").values_list("id", flat=True))
+            for row in sent:
+                result = self.results.get(row.pk, FREE)
+                reply = NOT_WAITING if result.reply == NOT_WAITING else ""
+                groups.setdefault(replace(result, reply=reply), []).append(row.pk)
+            count = sum(write(self.held(pk__in=held.intersection(pks)), result) for result, pks in groups.items())
+        if count < len(sent) and not self.is_over:  # later another process may have claimed them
+            self.changed = rows.release_changed(self.alias, [row.pk for row in sent])
+
+    # -- reports -------------------------------------------------------------------------------------------------------
+
+    def report(self) -> Counter[str]:
+        """Report the results to the log, the counters and the signals: no caller waits for them. Return counts."""
+        for row in self.taken:
+            if row.pk in self.results and row.key not in self.changed:
+                _report(row, self.results[row.pk])
+        return Counter(str(result.outcome) for result in self.results.values() if result is not FREE)
+
+
+def _report(row: Row, result: RowResult) -> None:
+    task, job = registry.get(row.task), {"id": row.job_id, "queue": row.queue}
+    reply = result.reply
+    if result.outcome is RowOutcome.REFUSED:
+        not_sent["refused"] += 1
+        logger.error("%s of queue %s is refused and stays in the outbox: %s", row.job_id, row.queue, result.error)
+        emit(job_not_sent, task, verb="schedule", **job, error=DelayQError(result.error))
+    elif row.state == "cancelled":
+        if reply in ("cancelled", "stopping"):
+            emit(job_cancelled, task, **job, outcome=reply)
+    elif isinstance(reply, ScheduleOutcome) and reply in GONE:
+        not_sent[reply] += 1
+        extra = {"verb": "schedule", "job_id": row.job_id, "queue": row.queue}
+        logger.error("%s of queue %s was not scheduled: %s", row.job_id, row.queue, GONE[reply], extra=extra)
+        if reply != ScheduleOutcome.IGNORED:
+            error = IdTaken(f"id {row.job_id!r}: {GONE[reply]}")
+            emit(job_not_sent, task, verb="schedule", **job, error=error)
+    elif isinstance(reply, ScheduleOutcome) and reply != ScheduleOutcome.KNOWN and not row.was_sent:
+        due_ms = time.time() * 1000 + row.left_ms if row.due_ms is None else row.due_ms
+        emit(job_scheduled, task, **job, outcome=reply, due=datetime_of(int(due_ms)))
+
+
+def _call_of(row: Row) -> tuple[str, bool]:
+    return row.queue, row.state == "unsent"
+
+
+def _waves(mine: Sequence[Row]) -> Iterator[list[Row]]:
+    """Yield the first row of each job, then the second of each, and so on.
+
+    Each list is sorted, so that rows sent in one call are adjacent.
+    """
+    waves: list[list[Row]] = []
+    seen: Counter[tuple[str, str]] = Counter()
+    for row in mine:
+        place = seen[row.job]
+        seen[row.job] += 1
+        if place == len(waves):
+            waves.append([])
+        waves[place].append(row)
+    for wave in waves:
+        yield sorted(wave, key=_call_of)
