@@ -12,7 +12,7 @@ from typing import Final
 from ..core.outcomes import Settlement
 from . import unbegun
 from .attempt import Attempt
-from .orphans import crashed_early
+from .crash import crashed_early
 from .policy import Policy
 
 logger: Final = logging.getLogger(__name__)

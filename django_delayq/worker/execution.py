@@ -22,6 +22,7 @@ from ..core.outcomes import Settlement
 from ..core.task import Registry, Task
 from . import decision, unbegun
 from .attempt import Attempt
+from .child import Scoreboard
 from .current import running, view_of
 from .early import ack_early
 from .eventloop import EventLoop
@@ -31,7 +32,6 @@ from .notifier import Notifier, arguments_of
 from .policy import Policy, policy_of
 from .readiness import ReadinessGate
 from .record import class_of, error_record
-from .scoreboard import Scoreboard
 from .task_frames import task_part
 from .timeout_monitor import TimeoutMonitor
 from .unknown import UnknownTasks
