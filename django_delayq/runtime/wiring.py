@@ -22,7 +22,7 @@ from ..core.redis.connection import RedisConfig
 from ..core.task import registry
 from ..settings import codec_types, context_links
 from ..settings.conf import SETTING, Conf, conf, mask
-from ..settings.loading import load_function
+from ..settings.loading import load_function, load_plain_function
 from ..worker.attempt_log import AttemptLog
 from ..worker.changes import Changes
 from ..worker.child import ChildSpec, adopt, leave
@@ -31,7 +31,7 @@ from ..worker.hooks import Hooks
 from ..worker.middleware import Middleware
 from ..worker.supervisor import Supervisor
 from ..worker.worker import Worker
-from . import bookkeeping, shard_order, tasks_setting
+from . import bookkeeping, tasks_setting
 
 logger: Final = logging.getLogger("django_delayq.runtime")
 
@@ -124,21 +124,12 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
         "heartbeat": defaults.heartbeat,
         "max_jobs": defaults.max_jobs,
         "max_rss": defaults.max_rss,
-        "scheduler": shard_order.scheduler(defaults.scheduler),
-        "splitter": shard_order.splitter(defaults.splitter),
-        "nodes": defaults.nodes,
-        "node": defaults.node,
+        "scheduler": defaults.scheduler
+        and load_plain_function(f"{SETTING}['WORKER']['scheduler']", defaults.scheduler),
         "timezone": django_settings.TIME_ZONE or "UTC",
     }
     fields |= {name: value for name, value in chosen.items() if value is not None}
     fields["awaited"] = frozenset(fields["queues"]) - declared_queues(settings)
-    if chosen.get("nodes") is not None and defaults.splitter == "default":
-        fields["splitter"] = "by_node"
-    if fields["node"] >= fields["nodes"]:
-        raise Misconfigured(
-            f"node {fields['node']} of {fields['nodes']} nodes: they are counted from 0. Set --node and --nodes, or "
-            f"{SETTING}['WORKER']['node'] and ['nodes']"
-        )
     return WorkerConfig(**fields)
 
 
@@ -260,7 +251,7 @@ def child_command(name: str, options: Mapping[str, Any], config: WorkerConfig) -
         command = list(get_child_arguments())
     else:  # started from code; the child finds its settings through the environment
         command = [sys.executable, "-m", "django", name]
-        for option in ("threads", "grace", "max_jobs", "max_rss", "nodes", "node", "log_format", "verbosity"):
+        for option in ("threads", "grace", "max_jobs", "max_rss", "log_format", "verbosity"):
             if options.get(option) is not None:
                 command += [f"--{option.replace('_', '-')}", str(options[option])]
         if options.get("dispatcher") is False:

@@ -21,8 +21,6 @@ from ..core.records.keys import MAX_SHARDS
 from ..masking import SENSITIVE
 from .section import Section, check_dotted_path, check_dotted_paths, check_mapping, check_text, check_texts, key
 
-SPLITTERS: Final = ("default", "rendezvous", "by_node")
-SCHEDULERS: Final = ("weighted", "seq", "lag")
 #: actions of HTTP API routes that can be throttled: the permission that a route requires
 THROTTLES: Final = ("view", "produce", "consume", "operate", "admin")
 _RATE: Final = re.compile(r"[1-9]\d*/(s|sec|second|m|min|minute|h|hour|d|day)")
@@ -30,12 +28,6 @@ _RATE: Final = re.compile(r"[1-9]\d*/(s|sec|second|m|min|minute|h|hour|d|day)")
 
 def _queue_names(name: str, value: object) -> tuple[str, ...]:
     return tuple(check_queue_name(queue) for queue in check_texts(name, value))
-
-
-def _name_or_path(name: str, value: object, names: tuple[str, ...]) -> str:
-    if isinstance(value, str) and (value in names or "." in value):
-        return value
-    raise InvalidJob(f"{name} must be {', '.join(names)} or the dotted path of a function, got {short(value)}")
 
 
 def _databases(name: str, value: object) -> tuple[str, ...]:
@@ -124,15 +116,8 @@ class WorkerConf(Section):
     prefetch_ms: float = key(50.0, check_number, 0, unit="milliseconds")
     #: seconds between two renewals of the leases; at least three of them must fit into LEASE
     heartbeat: float = key(5.0, check_number, 0.01)
-    #: order of several queues with due work: "weighted", "seq" (in turn), "lag" (longest overdue) or the dotted path of
-    #: a function, a callable object or its class
-    scheduler: str = key("weighted", _name_or_path, SCHEDULERS)
-    #: order in which a process visits shards: "default", "rendezvous", "by_node" or the dotted path of a function
-    splitter: str = key("default", _name_or_path, SPLITTERS)
-    #: splitter "by_node": number of machines that share the work
-    nodes: int = key(1, check_int, 1)
-    #: splitter "by_node": number of this machine, counted from 0
-    node: int = key(0, check_int, 0)
+    #: dotted path of the function that chooses between shards with due work; None = by the weights of their queues
+    scheduler: str | None = key(None, check_dotted_path)
     #: seconds that a database connection is kept between jobs; None = leave Django's CONN_MAX_AGE alone
     conn_max_age: float | None = key(60.0, check_number, 0, optional=True)
     #: check a kept database connection before its first use by a job

@@ -23,9 +23,8 @@ from ..worker import crash, unbegun
 from ..worker.attempt import Attempt, trusted
 from ..worker.batch import Batcher
 from ..worker.hooks import Hooks
-from ..worker.pace import Pace
 from ..worker.policy import policy_of
-from ..worker.shard_selector import Source
+from ..worker.shards import Pace, Source
 from . import dispatching
 from .agenda import Entry
 from .execution import RecordingExecution

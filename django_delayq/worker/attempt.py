@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..core.queue import Queue
     from ..core.task import Task
     from .policy import Policy
-    from .shard_selector import Source
+    from .shards import Source
 
 NEVER: Final = float("inf")
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING
 
 from ..core.errors import Misconfigured
 from ..core.options import Concurrency
-from .scheduler import Scheduler
 
-#: function that orders a process's (queue, shard) pairs, called with the pairs, the worker's name and its index. Pairs
-#: that it omits are appended
-Splitter: TypeAlias = Callable[[Sequence[tuple[str, int]], str, int], Sequence[tuple[str, int]]]
-
-SCHEDULERS: Final = ("weighted", "seq", "lag")
-SPLITTERS: Final = ("default", "rendezvous", "by_node")
+if TYPE_CHECKING:
+    from .shards import Scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +26,7 @@ class WorkerConfig:
     awaited: frozenset[str] = frozenset()
     #: queues that are never reserved from, because other programs pull from them
     pulled: frozenset[str] = frozenset()
-    #: queue name → how often it is visited compared with a queue of weight 1 (scheduler "weighted")
+    #: queue name → how often it is visited compared with a queue of weight 1
     weights: Mapping[str, float] = field(default_factory=dict)
     #: queue name → limit of the jobs that run at the same time
     concurrency: Mapping[str, Concurrency] = field(default_factory=dict)
@@ -69,16 +64,8 @@ class WorkerConfig:
     burst: bool = False
     #: end when Redis has been unavailable for so long; None = wait for it
     redis_patience: float | None = None
-    #: order of the shards: "default" (each process starts at a different shard), "rendezvous" (by hash of worker and
-    #: shard, stable when processes come and go), "by_node" (every ``nodes``-th shard first) or a function
-    splitter: str | Splitter = "default"
-    #: splitter "by_node": how many nodes (machines) share the work, and the number of this one, counted from 0. Wrong
-    #: values cost speed only: every process visits every shard in the end
-    nodes: int = 1
-    node: int = 0
-    #: which of several shards with due work is next: "weighted", "seq" (all weights 1), "lag" (longest overdue)
-    #: or a function
-    scheduler: str | Scheduler = "weighted"
+    #: function that chooses between shards with due work; None = by the weights
+    scheduler: Scheduler | None = None
     #: time zone of cron expressions that name none
     timezone: str = "UTC"
 
@@ -87,8 +74,7 @@ class WorkerConfig:
             raise Misconfigured("the worker needs at least one queue name: queues=('default',)")
         for name in ("threads", "processes", "quarantine"):
             _int(name, getattr(self, name), 1, 1024)
-        for name, low in (("index", 0), ("nodes", 1), ("node", 0)):
-            _int(name, getattr(self, name), low, 1 << 30)
+        _int("index", self.index, 0, 1 << 30)
         if self.max_jobs is not None:
             _int("max_jobs", self.max_jobs, 1, 1 << 60)
         least_of = {
@@ -107,12 +93,6 @@ class WorkerConfig:
                 _number(name, value, least)
         for queue, weight in self.weights.items():
             _number(f"weight of queue {queue!r}", weight, 0.001)
-        if not callable(self.scheduler) and self.scheduler not in SCHEDULERS:
-            raise Misconfigured(
-                f"scheduler must be one of {', '.join(SCHEDULERS)} or a function; got {self.scheduler!r}"
-            )
-        if not callable(self.splitter) and self.splitter not in SPLITTERS:
-            raise Misconfigured(f"splitter must be one of {', '.join(SPLITTERS)} or a function; got {self.splitter!r}")
         if not (self.consumer or self.dispatcher):
             raise Misconfigured("a worker without consumer and without dispatcher has nothing to do; keep one of them")
 

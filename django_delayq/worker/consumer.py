@@ -21,7 +21,7 @@ from .process import Process
 from .readiness import ReadinessGate
 from .rest import WakeUps
 from .settler import Settler, settlements_of
-from .shard_selector import ShardSelector, Source
+from .shards import ShardSelector, Source
 from .slots import Slots
 from .wake_listener import WakeListener
 from .workload import Workload
@@ -67,7 +67,6 @@ class Consumer:
         self.limits = ConcurrencyLimits(process, selector)
         self._orphaned = OrphanedLeases(process.name, self._settler, selector, process.registry)
         self._workload = Workload(process, slots, self._settler, self.limits, readiness)
-        selector.on_new_source(self._workload.set_batch_size)
         self._wake_ups = WakeUps(selector, waker, self.limits, process.config.safety_check)
         self._stopping = False
         self._giving_back = False

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from ..core.queue import Queue
     from .loop import Duty
     from .process import Process
-    from .scope import Scope
-    from .shard_selector import ShardSelector
+    from .shards import Scope, ShardSelector
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .ending import Ending
     from .middleware import Middleware
     from .process import Process
-    from .shard_selector import ShardSelector
+    from .shards import ShardSelector
 
 
 class JobParts:

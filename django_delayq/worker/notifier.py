@@ -24,9 +24,8 @@ from .attempt import Attempt, trusted
 from .current import running, view_of
 from .eventloop import EventLoop
 from .hooks import Hooks
-from .pace import Pace
 from .policy import policy_of
-from .shard_selector import Source
+from .shards import Pace, Source
 
 if TYPE_CHECKING:
     from ..core.queue import Queue

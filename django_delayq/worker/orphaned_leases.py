@@ -17,7 +17,7 @@ from .policy import policy_of
 if TYPE_CHECKING:
     from ..core.task import Registry
     from .settler import Settler
-    from .shard_selector import ShardSelector, Source
+    from .shards import ShardSelector, Source
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .ending import Ending
     from .job_parts import JobParts
     from .process import Process
-    from .scope import Scope
+    from .shards import Scope
 
 logger: Final = logging.getLogger("django_delayq.worker.worker")
 

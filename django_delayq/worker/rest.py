@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Final
 
 from .attempt import NEVER
-from .shard_selector import ShardSelector
-from .shard_state import stalest
+from .shards import SafetyCheck, ShardSelector
 from .wake_listener import REPEAT, WakeListener
 
 if TYPE_CHECKING:
@@ -16,37 +14,6 @@ if TYPE_CHECKING:
 
 #: seconds for which a busy process may leave tokens unread, and for which any process may keep due work to itself
 PATIENCE: Final = 0.05
-
-
-class SafetyCheck:
-    """Rotation over the shards of a process, in case a token was lost.
-
-    Args:
-        seconds: time between two checks; see :class:`~.config.WorkerConfig`.
-    """
-
-    def __init__(self, selector: ShardSelector, seconds: float) -> None:
-        self._selector = selector
-        self._seconds = seconds
-        self._checked_at = time.monotonic()
-
-    def next(self, now: float) -> float:
-        """Return when the next check without a reason is due, and make the least recently checked shard due for it.
-
-        A shard that was chosen here, or checked by a dispatcher of this process, within a rotation needs none: it may
-        wait for a limit, and would be the least recently reserved one each time.
-        """
-        sources = self._selector.sources
-        rotation = self._seconds * len(sources)
-        oldest = stalest([source for source in sources if source.checked_at + rotation <= now])
-        if oldest is None:
-            return min((source.checked_at + rotation for source in sources), default=NEVER)
-        at = max(self._checked_at, oldest.sent_at) + self._seconds
-        if at <= now:
-            self._checked_at = oldest.checked_at = now
-            self._selector.expect(oldest, now)
-            return now
-        return at
 
 
 class WakeUps:

@@ -13,7 +13,7 @@ from ..core.redis.faults import Backoff
 from ..core.workers import choices_of
 from .loop import join_threads
 from .salvage import SHARD_SECONDS, Death, Salvage
-from .scope import Scope
+from .shards import Scope
 
 if TYPE_CHECKING:
     from ..core.broker import Broker

@@ -14,8 +14,7 @@ from ..core.redis.faults import Backoff, Fault
 from .attempt import NEVER, Attempt
 from .changes import Changes
 from .redis_health import RedisHealth
-from .shard_selector import ShardSelector, Source
-from .unreachable import CALL_SECONDS, UnreachableShards
+from .shards import CALL_SECONDS, ShardSelector, Source, UnreachableShards
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

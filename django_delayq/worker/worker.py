@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..core.redis.faults import Backoff
 from ..core.task import Registry
 from ..core.workers import choices_of
+from .batch import Batcher
 from .changes import Changes
 from .child import ChildSpec, new_name, served_by
 from .commands import WorkerCommands
@@ -30,9 +31,8 @@ from .middleware import Middleware
 from .process import Process
 from .redis_health import RedisHealth
 from .registration import Registration
-from .scope import Scope
 from .scoreboard import Scoreboard
-from .shard_selector import ShardSelector, build_sources
+from .shards import Scope, ShardSelector
 from .shutdown import Signals
 from .timeout_monitor import REACTION_SECONDS, TimeoutMonitor
 
@@ -175,7 +175,14 @@ class Worker:
 
         None if the worker was stopped before, or lost its supervisor, so that nothing may begin.
         """
-        selector = self._selector = ShardSelector([], scheduler=self.config.scheduler, on_unknown=self._scope.refresh)
+        config = self.config
+        selector = self._selector = ShardSelector(
+            weights=config.weights,
+            index=config.index,
+            scheduler=config.scheduler,
+            batch_size=Batcher(self._process.registry).expected,
+            on_unknown=self._scope.refresh,
+        )
         pause = Backoff()
         while True:
             try:
@@ -193,24 +200,7 @@ class Worker:
         """Replace the queues and shards that this process reserves from."""
         selector = self._selector
         if selector is not None:
-            selector.adopt(build_sources(queues, self.config, self.name, selector.by_place))
-
-    def watch(self, queue: str) -> None:
-        """Reserve from this queue too, from now on; one that does not exist yet is created. Thread-safe.
-
-        Raises:
-            InvalidJob: it cannot be the name of a queue, or it is of kind "pull".
-            QueueUnavailable: Redis is unreachable; nothing has changed.
-        """
-        self._scope.watch(queue, now=self._selector is not None)
-
-    def ignore(self, queue: str) -> None:
-        """Stop reserving from this queue; held jobs are finished. Thread-safe.
-
-        Raises:
-            InvalidJob, QueueUnavailable: see :meth:`watch`.
-        """
-        self._scope.ignore(queue, now=self._selector is not None)
+            selector.serve(queues)
 
     @property
     def queues(self) -> Sequence[Queue]:

@@ -15,7 +15,7 @@ from .policy import policy_of
 from .process import Process
 from .readiness import ReadinessGate
 from .settler import Settler
-from .shard_selector import Source
+from .shards import Source
 from .slots import Slots
 
 if TYPE_CHECKING:
@@ -81,10 +81,6 @@ class Workload:
     def left_to_take(self) -> int | None:
         """Number of jobs that this process may still take; None = any number."""
         return None if self._max_jobs is None else max(0, self._max_jobs - self._accepted)
-
-    def set_batch_size(self, source: Source) -> None:
-        """Set the size of batches that is expected of a shard that is new here."""
-        source.pace.size = self._batcher.expected(source.queue.name)
 
     def room(self, source: Source) -> int:
         """Return how many jobs of this shard can be reserved now."""

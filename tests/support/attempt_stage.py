@@ -24,10 +24,9 @@ from django_delayq.worker.early import ack_early
 from django_delayq.worker.execution import Execution
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.notifier import logger as attempt_logger
-from django_delayq.worker.pace import Pace
 from django_delayq.worker.policy import Policy, policy_of
 from django_delayq.worker.record import error_record
-from django_delayq.worker.shard_selector import Source
+from django_delayq.worker.shards import Pace, Source
 from django_delayq.worker.slots import Slots
 from django_delayq.worker.timeout_monitor import TimeoutMonitor
 from django_delayq.worker.unbegun import give_back as end_unbegun

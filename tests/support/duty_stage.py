@@ -21,14 +21,13 @@ from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.limited_calls import HangingCall, LimitedCalls
 from django_delayq.worker.loop import Loop
 from django_delayq.worker.orphans import Orphans
-from django_delayq.worker.pace import Pace
 from django_delayq.worker.parts import Parts
 from django_delayq.worker.process import Process
 from django_delayq.worker.reaper import LeaseReaper
 from django_delayq.worker.recurring import RecurringTicker
 from django_delayq.worker.redis_health import RedisHealth
 from django_delayq.worker.settler import Settler
-from django_delayq.worker.shard_selector import ShardSelector, Source
+from django_delayq.worker.shards import Pace, ShardSelector, Source
 from tests.core.stage import T0, Stage
 
 from .worker_stage import WorkerConfig, config

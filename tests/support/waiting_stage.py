@@ -29,10 +29,7 @@ from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.loop import Duty
 from django_delayq.worker.readiness import ReadinessGate
 from django_delayq.worker.redis_health import RedisHealth
-from django_delayq.worker.rest import SafetyCheck
-from django_delayq.worker.scope import Scope
-from django_delayq.worker.shard_selector import ShardSelector, Source, build_sources
-from django_delayq.worker.shard_state import ShardState, stalest
+from django_delayq.worker.shards import DueShard, SafetyCheck, Scope, ShardSelector, ShardState, Source
 from django_delayq.worker.slots import Slots
 from django_delayq.worker.wake_listener import BLOCK, WakeListener
 from django_delayq.worker.workload import Workload
@@ -45,6 +42,7 @@ from .worker_stage import config, registry_of
 __all__ = [
     "BLOCKING_READS",
     "Clock",
+    "DueShard",
     "FetchRoom",
     "IdleProcess",
     "Member",
@@ -57,7 +55,6 @@ __all__ = [
     "listener_threads",
     "park_one",
     "play",
-    "stalest",
 ]
 
 TASKS = ("plain", "limited")
@@ -161,12 +158,8 @@ class Member:
         broker, self.world = world.broker, world
         settings = config(queues=tuple(queues), threads=threads, concurrency=world.queue_limits, safety_check=1e6)
         process = make_process(broker, world.registry, settings, name=name)
-        self.selector = ShardSelector([], on_unknown=self.refresh)
-        self.scope = Scope(
-            broker,
-            settings,
-            lambda found: self.selector.adopt(build_sources(found, settings, name, self.selector.by_place)),
-        )
+        self.selector = ShardSelector(on_unknown=self.refresh)
+        self.scope = Scope(broker, settings, self.selector.serve)
         self.refresh()
         self.selector.rest = self._rest  # type: ignore[method-assign]
         self.slots = Slots(threads, lambda attempt: None, Hooks(), self.selector.attempt_ended)
@@ -424,7 +417,8 @@ class IdleProcess:
         scope.refresh()
         self._shards = [queue.shard(number) for queue in scope.queues for number in queue.numbers]
         self._set_clock()
-        selector = ShardSelector(build_sources(scope.queues, settings, NAME))
+        selector = ShardSelector()
+        selector.serve(scope.queues)
         self._duties: dict[str, Duty] = {
             "fetching": Fetching(selector, lambda: self.now, self.found_at, settings.safety_check),
             "heartbeat": heartbeat_of(process),

@@ -13,7 +13,7 @@ from django_delayq.worker.wake_listener import WakeListener
 from tests.support.attempt_stage import NEVER
 from tests.support.duty_stage import RedisHealth
 from tests.support.processes import wait_until
-from tests.support.waiting_stage import ShardSelector, ShardState, Source, listener_threads, stalest
+from tests.support.waiting_stage import ShardSelector, ShardState, Source, listener_threads
 
 NOTHING: Any = SimpleNamespace(name="q")
 
@@ -49,14 +49,6 @@ def test_expected_work_only_brings_the_due_time_forward() -> None:
     state.expect(9.0)
     state.expect(12.0)
     assert state.due_at == 9.0
-
-
-def test_the_shard_that_was_not_asked_for_longest_is_checked_next() -> None:
-    states = [ShardState(NOTHING, number) for number in range(3)]
-    for state, at in zip(states, (3.0, 1.0, 2.0), strict=True):
-        state.begin_reserve(at)
-    assert stalest(states) is states[1]
-    assert stalest([]) is None
 
 
 # --- the wake listener
@@ -168,7 +160,7 @@ def test_who_becomes_hungry_again_is_heard_at_once_by_the_same_reader(station: S
 
 def test_a_token_of_a_queue_that_is_not_served_any_more_goes_to_others(station: Station) -> None:
     reader = station.listen()
-    station.selector.adopt([station.selector.by_place["a", 0]])
+    station.selector.serve([SimpleNamespace(name="a", numbers=(0,))])  # type: ignore[list-item]
     reader.tokens.put([("b", 0)])
     wait_until(lambda: station.returned == [(station.wake_key("b"), 0)], 10, "the token to be put back")
     station.selector.waiting = station.selector.names
