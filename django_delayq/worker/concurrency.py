@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..core.deployment import Deployment
     from ..core.job import Job
     from ..core.outcomes import Batch
-    from .process import Process
+    from .worker import Process
 
 logger = logging.getLogger(__name__)
 _MANY: Final = 1 << 30

@@ -23,15 +23,14 @@ from .orphans import Orphans
 from .parts import Part, Parts
 from .reaper import SILENT_MS, LeaseReaper
 from .recurring import RecurringTicker
-from .redis_health import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.outcomes import Tick
     from ..core.queue import Queue
-    from .loop import Duty
-    from .process import Process
+    from .loop import Duty, RedisHealth
     from .shards import Scope, ShardSelector
+    from .worker import Process
 
 logger = logging.getLogger(__name__)
 

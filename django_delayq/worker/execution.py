@@ -25,11 +25,11 @@ from .attempt import Attempt
 from .current import running, view_of
 from .early import ack_early
 from .eventloop import EventLoop
+from .fetch import ReadinessGate
 from .hooks import Hooks
 from .middleware import Middleware, compose
 from .notifier import Notifier, arguments_of
 from .policy import Policy, policy_of
-from .readiness import ReadinessGate
 from .record import class_of, error_record
 from .scoreboard import Scoreboard
 from .task_frames import task_part

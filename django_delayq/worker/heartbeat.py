@@ -13,10 +13,9 @@ from .parts import Part, Parts
 
 if TYPE_CHECKING:
     from ..core.workers import AnnouncementReply
-    from .commands import WorkerCommands
-    from .consumer import Consumer
-    from .process import Process
+    from .fetch import Consumer
     from .slots import Slots
+    from .worker import Process, WorkerCommands
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 def _do_nothing() -> None: ...
 
 
+def _ignore_error(error: BaseException) -> None: ...
+
+
 def _wants_none(event: str, task: Task | None) -> bool:
     return False
 
@@ -65,6 +68,6 @@ class Hooks:
     #: back-off.
     #: Not called for errors that the task's own ``retry_for`` names
     retry_delay: Callable[[BaseException, int], float | None] | None = None
-    #: called once, before the process ends although jobs still run, or by a fatal error (flush logs), with the error or
-    #: without an argument; there is little time left
-    last_words: Callable[..., object] = _do_nothing
+    #: called with the error, once, before the process ends although jobs still run, or by a fatal error (flush logs);
+    #: there is little time left
+    last_words: Callable[[BaseException], object] = _ignore_error

@@ -10,10 +10,9 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.task import registry
 from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.loop import Loop
+from django_delayq.worker.loop import Loop, RedisHealth
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.reaper import LeaseReaper
-from django_delayq.worker.redis_health import RedisHealth
 
 
 @contextmanager

@@ -14,12 +14,12 @@ import redis
 from django_delayq.core import Broker, Job, Registry, Settlement
 from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.child import ChildSpec
-from django_delayq.worker.ending import Ending
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.salvage import Death, Salvage, decide
 from django_delayq.worker.scoreboard import Scoreboard, SlotRecord, digest_of
 from django_delayq.worker.supervisor import Supervisor
+from django_delayq.worker.worker import Worker
 
 from .duty_stage import make_process
 from .worker_stage import WorkerConfig, config, eventually, registry_of
@@ -34,16 +34,20 @@ __all__ = [
     "SlotRecord",
     "Supervisor",
     "alive",
+    "cancel_warning",
     "decided",
-    "end_of_program",
+    "end_main_thread",
     "end_signals",
     "expect_suspect",
+    "idle_program",
+    "let_overrun",
     "new_board",
     "orphaned_child",
     "record_of",
     "salvage_of",
     "supervisor_of",
     "waiting_supervisor",
+    "worker_with",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -144,16 +148,39 @@ def orphaned_child(parent: int) -> ChildSpec:
 
 
 #: end of a worker that is a program, from the command on
-ENDING = (Ending.end_by_command, Ending._end_soon, Ending._poke)
+ENDING = (Worker.end_by_command, Worker._end_soon, Worker._poke)
 
 
-def end_of_program() -> Ending:
-    """Return the end of a worker whose main thread waits for signals, and which holds no jobs."""
-    ending = Ending(make_process(), None, lambda: None)
-    consumer: Any = SimpleNamespace(stop=lambda **_: None, held=set())
+def idle_program() -> Worker:
+    """Return a worker whose main thread waits for signals, and which holds no jobs."""
+    worker = worker_with(SimpleNamespace(advance=lambda stage: None, held=set()))
     signals: Any = SimpleNamespace(poke=lambda: None)
-    ending.consumer, ending.signals = consumer, signals
-    return ending
+    worker._signals = signals
+    worker.stop = lambda grace=None: True  # type: ignore[method-assign]
+    return worker
+
+
+def end_main_thread(worker: Worker) -> None:
+    """Take the signals from a worker, as its main thread does at its end."""
+    worker._signals = None
+
+
+def cancel_warning(worker: Worker) -> None:
+    """Cancel the warning of the handlers before the end of the grace period."""
+    if worker._warning is not None:
+        worker._warning.cancel()
+
+
+def worker_with(consumer: Any) -> Worker:
+    """Return a worker that was never started, with this fetch loop."""
+    worker = Worker(make_process().broker, Registry(), config())
+    worker.consumer = consumer
+    return worker
+
+
+def let_overrun(worker: Worker, attempt: Any) -> None:
+    """Let the timeout monitor find an attempt that cannot be ended."""
+    worker._overran(attempt)
 
 
 # --- the jobs of a dead child

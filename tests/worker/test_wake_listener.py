@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.worker.wake_listener import WakeListener
+from django_delayq.worker.wake import WakeListener
 from tests.support.attempt_stage import NEVER
 from tests.support.duty_stage import RedisHealth
 from tests.support.processes import wait_until
