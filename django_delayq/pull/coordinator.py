@@ -16,7 +16,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from .. import connections
@@ -26,7 +25,7 @@ from ..core.thread_lock import ThreadLock
 from ..core.wake import Hints
 from ..worker.attempt import NEVER
 from ..worker.loop import RedisHealth
-from ..worker.shards import ShardState
+from ..worker.shards import ShardState, stalest
 from ..worker.wake import REPEAT, WakeListener
 from .waiter import Waiter
 
@@ -194,7 +193,7 @@ class PullCoordinator:
         names = self.awaited_queues()
         awaited = [place for place in self._places.values() if place.queue.name in names and _is_current(place)]
         self._check_at = now + min(SAFETY_CHECK, self.broker.lease_ms / 1000 / max(1, len(awaited)))
-        oldest = min(awaited, key=attrgetter("sent_at"), default=None)
+        oldest = stalest(awaited)
         if oldest is not None:
             oldest.expect(now)
             self._wake_one(oldest.queue.name)

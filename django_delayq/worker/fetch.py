@@ -245,7 +245,7 @@ class Consumer:
         if self._quarantined and self._can_settle:
             self._settle_all()  # settled first, so that a crash of the next job does not affect it
         now = time.monotonic()
-        room, source = 0, self._selector.due(now, self._has_room)
+        room, source = 0, self._selector.due(now, self._room)
         if source is not None and self._unreachable.rest(source):
             return
         if source is not None and self.stage == Stage.WORK and self._readiness.until <= now:
@@ -267,9 +267,6 @@ class Consumer:
 
     # --- room
 
-    def _has_room(self, source: Source) -> bool:
-        return self._room(source) > 0
-
     def _room(self, source: Source) -> int:
         """Return how many jobs of this shard can be reserved now."""
         waiting, pace, max_jobs = len(self._slots.inbox), source.pace, self._process.config.max_jobs
@@ -283,7 +280,7 @@ class Consumer:
             room = min(room, max_jobs - self._accepted)
         if self._readiness.in_doubt:
             room = min(room, self._slots.free - waiting)
-        return min(room, 1 if self._quarantined else BATCH)
+        return max(0, min(room, 1 if self._quarantined else BATCH))
 
     # --- reserve
 
@@ -435,22 +432,17 @@ class Consumer:
         """Store all ends but those of shards that cannot be reached; they are kept, unless the loop halts."""
         ends, self._ends = self._ends, {}
         self._ends_since = NEVER
-        together: dict[object, list[Attempt]] = {}
         for source, attempts in ends.items():
             if source not in self._unreachable:
-                # The shards of a queue share a round trip, but not those of a cluster, which fail one by one.
-                key = source if source.queue.deployment.connection.cluster else source.queue.name
-                together.setdefault(key, []).extend(attempts)
+                for start in range(0, len(attempts), BATCH):
+                    self._settle(attempts[start : start + BATCH])
             elif self.stage == Stage.HALT:
                 self._give_up(attempts, one_by_one=False)
             else:
                 self._ends.setdefault(source, []).extend(attempts)
-        for attempts in together.values():
-            for start in range(0, len(attempts), BATCH):
-                self._settle(attempts[start : start + BATCH])
 
     def _settle(self, attempts: list[Attempt]) -> None:
-        """Settle these attempts, which belong to one queue; on a cluster, to one shard."""
+        """Settle these attempts, which belong to one shard."""
         queue, (settlements, also) = attempts[0].source.queue, _settlements_of(attempts)
         counted = self._call_with_retries(
             lambda: queue.settle(settlements + also), attempts, attempts[0].source, alone=len(attempts) == 1

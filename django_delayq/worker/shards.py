@@ -11,10 +11,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from ..core.redis.faults import REDIS_ERRORS, Backoff, classify
 from ..core.workers import IGNORE, WATCH
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+State = TypeVar("State", bound="ShardState")
 #: number of queue names that a process with ``all_queues`` announces
 _MOST_NAMES: Final = 50
 #: seconds until a shard is asked again that has due jobs but returned none; doubled each time
@@ -216,6 +217,11 @@ class ShardState:
         self.due_at, self._oldest = 0.0, self._reserves + 1
 
 
+def stalest(states: Iterable[State]) -> State | None:
+    """Return the shard whose last reserve is the longest ago: the next one to check for work without a token."""
+    return min(states, key=attrgetter("sent_at"), default=None)
+
+
 class Source(ShardState):
     """Shard that the fetch loop reserves from."""
 
@@ -311,19 +317,19 @@ class ShardSelector:
                     sources.append(source)
             start = self._index % len(sources) if sources else 0
             self._set([*sources[start:], *sources[:start]])
-            self._end_rest()
+            self.nudge()
 
-    def due(self, now: float, has_room: Callable[[Source], bool] = lambda _: True) -> Source | None:
+    def due(self, now: float, room: Callable[[Source], int] = lambda _: 1) -> Source | None:
         """Return the shard to reserve from next, or None if no shard has due work.
 
         By the weights it stays the same until something is reserved: only a reserve pays. Else a worker whose slots are
         full would pass a shard over, and could do that with the same one each time.
 
         Args:
-            has_room: whether jobs of a shard can be reserved now; without any the project's scheduler is not called.
+            room: returns how many jobs of a shard can be reserved now. Without any the scheduler is not called.
         """
         due = [source for source in self.sources if source.due_at <= now]
-        if self._scheduler is not None and len(due) > 1 and any(map(has_room, due)):
+        if self._scheduler is not None and len(due) > 1 and any(map(room, due)):
             chosen = self._ask(self._scheduler, due, now)
             if chosen is not None:
                 return chosen
@@ -438,14 +444,15 @@ class ShardSelector:
                 source = self.by_place.get(place)
                 if source is not None:
                     source.wake()
-            self._end_rest()
+            self.nudge()
 
     # --- the rest of the fetch loop
 
     def nudge(self) -> None:
-        """End the rest for another reason: an attempt ended, or the worker should stop."""
+        """End the rest: there may be work, an attempt ended, or the worker should stop."""
         with self.condition:
-            self._end_rest()
+            self.resting = False
+            self.condition.notify_all()
 
     def attempt_ended(self) -> None:
         """End the rest because a slot is free."""
@@ -459,10 +466,6 @@ class ShardSelector:
             if self.resting and timeout > 0:
                 self.condition.wait(min(timeout, 3600.0))
             self.resting = False
-
-    def _end_rest(self) -> None:
-        self.resting = False
-        self.condition.notify_all()
 
     # --- called by a dispatcher of this process
 
@@ -516,8 +519,7 @@ class SafetyCheck:
         """
         sources = self._selector.sources
         rotation = self._seconds * len(sources)
-        unchecked = [source for source in sources if source.checked_at + rotation <= now]
-        oldest = min(unchecked, key=attrgetter("sent_at"), default=None)
+        oldest = stalest([source for source in sources if source.checked_at + rotation <= now])
         if oldest is None:
             return min((source.checked_at + rotation for source in sources), default=NEVER)
         at = max(self._checked_at, oldest.sent_at) + self._seconds

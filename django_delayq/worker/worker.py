@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: seconds before the grace period ends at which ``should_stop`` turns true
-SHUTDOWN_WARNING_SECONDS: Final = 5.0
+#: seconds before the grace period ends at which ``should_stop`` turns true, found out once a second: at least five
+SHUTDOWN_WARNING_SECONDS: Final = 6.0
 #: beginning of the names of the threads without which a worker cannot work
 _OWN_THREADS: Final = "delayq-"
 
@@ -198,8 +198,6 @@ class Worker:
         #: signals of the main thread, if the worker is a program
         self._signals: Signals | None = None
         self._signalled = False
-        self._warning: threading.Timer | None = None
-        self._deadline_lock = threading.Lock()
         self._stopping = threading.Lock()
         self._clean = False
         self._fatal: BaseException | None = None
@@ -403,16 +401,9 @@ class Worker:
             self.finish()
 
     def _set_deadline(self, grace: float) -> None:
-        """Set the end of the grace period and the warning before it, unless there is one already."""
-        with self._deadline_lock:  # signals, commands and the timeout monitor come from different threads
-            if self.stop_by is not None:
-                return
+        """Set the end of the grace period, unless there is one already."""
+        if self.stop_by is None:
             self.stop_by = time.monotonic() + grace
-            if self.consumer is not None:
-                delay = max(0.0, grace - SHUTDOWN_WARNING_SECONDS)
-                self._warning = threading.Timer(delay, _warn_handlers, [self.consumer])
-                self._warning.daemon = True
-                self._warning.start()
 
     def finish(self) -> None:
         """Record that the worker has nothing more to do."""
@@ -458,9 +449,12 @@ class Worker:
         self._poke()
 
     def _check(self) -> None:
-        """Check memory use, supervisor and patience with Redis every second, without network I/O."""
+        """Check memory use, supervisor, patience with Redis and the deadline every second, without network I/O."""
         most, patience = self.config.max_rss, self.config.redis_patience
         if self.stop_by is not None:
+            if self.consumer is not None and self.seconds_left <= SHUTDOWN_WARNING_SECONDS:
+                for attempt in list(self.consumer.held):
+                    attempt.should_stop = True
             return
         if most is not None and self.exit_code == EXIT_OK and resident_mib() > most:
             logger.info("worker %s uses more than %s MiB and is replaced", self.name, most)
@@ -502,8 +496,6 @@ class Worker:
             self._waker.close()
         close_loops(self._loops)
         clean = self._end_jobs()
-        if self._warning is not None:
-            self._warning.cancel()
         if self._heartbeat is not None:
             self._heartbeat.close()
         if self._timeout_monitor is not None:
@@ -561,8 +553,3 @@ class Worker:
             self._process.hooks.last_words(error)
         except Exception:
             logger.exception("the hook last_words failed")
-
-
-def _warn_handlers(consumer: Consumer) -> None:
-    for attempt in list(consumer.held):
-        attempt.should_stop = True

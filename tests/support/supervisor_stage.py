@@ -34,7 +34,6 @@ __all__ = [
     "SlotRecord",
     "Supervisor",
     "alive",
-    "cancel_warning",
     "decided",
     "end_main_thread",
     "end_signals",
@@ -163,12 +162,6 @@ def idle_program() -> Worker:
 def end_main_thread(worker: Worker) -> None:
     """Take the signals from a worker, as its main thread does at its end."""
     worker._signals = None
-
-
-def cancel_warning(worker: Worker) -> None:
-    """Cancel the warning of the handlers before the end of the grace period."""
-    if worker._warning is not None:
-        worker._warning.cancel()
 
 
 def worker_with(consumer: Any) -> Worker:

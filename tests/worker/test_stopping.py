@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from django_delayq import current_job
 from django_delayq.core import Broker, Registry, Release, Task
 from tests.support.attempt_stage import make_attempt
-from tests.support.supervisor_stage import cancel_warning, let_overrun, worker_with
+from tests.support.supervisor_stage import let_overrun, worker_with
 from tests.support.worker_stage import (
     DEADLINE,
     EXIT_RECYCLE,
@@ -159,24 +158,8 @@ def test_a_stop_after_a_run_that_ignores_its_limit_gives_back_what_has_not_begun
     stop_by = worker.stop_by
     assert stop_by and consumer.calls == ["overran"]
     worker.begin_stop(100.0)
-    cancel_warning(worker)
     assert consumer.calls == ["overran", "GIVE_BACK"]
     assert worker.stop_by == stop_by
-
-
-def test_ends_that_begin_at_once_in_several_threads_set_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = worker_with(RecordingConsumer())
-    slow = SimpleNamespace(monotonic=lambda: float(threading.Event().wait(0.05)))
-    monkeypatch.setattr("django_delayq.worker.worker.time", slow)
-    threads = [threading.Thread(target=worker.begin_stop, args=(1000.0 + number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    timers = [one for one in threading.enumerate() if isinstance(one, threading.Timer) and one.interval >= 990]
-    for timer in timers:
-        timer.cancel()
-    assert len(timers) == 1
 
 
 def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(broker: Broker) -> None:

@@ -18,7 +18,6 @@ from tests.support.duty_stage import RENEWAL, beat, hold
 from tests.support.supervisor_stage import (
     ENDING,
     EXPECTATION,
-    cancel_warning,
     end_main_thread,
     end_signals,
     expect_suspect,
@@ -74,7 +73,6 @@ def test_the_end_of_a_worker_survives_that_its_main_thread_is_gone(verb: str) ->
         with line.preempted(partial(end_main_thread, worker)):
             worker.finish() if verb == "finish" else worker.end_by_command(verb)
         worker.finish()
-        cancel_warning(worker)
 
 
 def test_a_job_that_is_settled_at_the_end_of_the_supervisor_wakes_nobody() -> None:
