@@ -27,7 +27,7 @@ from django_delayq.worker.dispatcher import dispatcher_duties
 from django_delayq.worker.fetch import Consumer, ReadinessGate, Stage
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.loop import Duty, RedisHealth
-from django_delayq.worker.shards import DueShard, SafetyCheck, Scope, ShardSelector, ShardState, Source
+from django_delayq.worker.shards import DueShard, SafetyCheck, Scope, ShardSelector, ShardState, Source, stalest
 from django_delayq.worker.slots import Slots
 from django_delayq.worker.wake import BLOCK, WakeListener
 from tests.core.stage import T0
@@ -52,6 +52,7 @@ __all__ = [
     "listener_threads",
     "park_one",
     "play",
+    "stalest",
 ]
 
 TASKS = ("plain", "limited")

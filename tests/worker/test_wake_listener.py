@@ -13,7 +13,7 @@ from django_delayq.worker.wake import WakeListener
 from tests.support.attempt_stage import NEVER
 from tests.support.duty_stage import RedisHealth
 from tests.support.processes import wait_until
-from tests.support.waiting_stage import ShardSelector, ShardState, Source, listener_threads
+from tests.support.waiting_stage import ShardSelector, ShardState, Source, listener_threads, stalest
 
 NOTHING: Any = SimpleNamespace(name="q")
 
@@ -49,6 +49,14 @@ def test_expected_work_only_brings_the_due_time_forward() -> None:
     state.expect(9.0)
     state.expect(12.0)
     assert state.due_at == 9.0
+
+
+def test_the_shard_that_was_not_asked_for_longest_is_checked_next() -> None:
+    states = [ShardState(NOTHING, number) for number in range(3)]
+    for state, at in zip(states, (3.0, 1.0, 2.0), strict=True):
+        state.begin_reserve(at)
+    assert stalest(states) is states[1]
+    assert stalest([]) is None
 
 
 # --- the wake listener
