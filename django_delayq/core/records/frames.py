@@ -361,7 +361,7 @@ def _add_state(job: Job, state: State) -> None:
     job.counts = JobCounts(*[get(name, 0) for name in _COUNTS])
 
 
-def unpack_held(frame: bytes, queue: str, shard: int) -> list[Job]:
+def unpack_begun(frame: bytes, queue: str, shard: int) -> list[Job]:
     """Return the jobs of ``begun.lua``; ``deadline_ms`` is the moment at which the attempt began."""
     names, entries = unpack(frame)
     tasks, jobs = names_of(names), []
