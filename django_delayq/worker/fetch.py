@@ -59,7 +59,7 @@ _LONGEST_PAUSE: Final = 5.0
 
 
 class ReadinessGate:
-    """While a handler's requirement (a database, say) is unavailable, the process reserves nothing.
+    """Gate before each reserve, closed while a requirement of the handlers (a database, say) is unavailable.
 
     Set by the slots and read by the fetch loop. A race between slots costs at most one pause.
 

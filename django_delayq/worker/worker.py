@@ -384,10 +384,7 @@ class Worker:
 
     def drain(self) -> None:
         """Stop reserving, finish the held jobs, then be done."""
-        if self.consumer is not None:
-            self.consumer.advance(Stage.DRAIN)
-        else:
-            self.finish()
+        self._advance(Stage.DRAIN)
 
     def begin_stop(self, grace: float) -> None:
         """Stop reserving, give back what has not begun, and give running jobs so many seconds.
@@ -395,8 +392,11 @@ class Worker:
         A deadline that was set before remains.
         """
         self._set_deadline(grace)
+        self._advance(Stage.GIVE_BACK)
+
+    def _advance(self, stage: Stage) -> None:
         if self.consumer is not None:
-            self.consumer.advance(Stage.GIVE_BACK)
+            self.consumer.advance(stage)
         else:
             self.finish()
 
@@ -404,6 +404,7 @@ class Worker:
         """Set the end of the grace period, unless there is one already."""
         if self.stop_by is None:
             self.stop_by = time.monotonic() + grace
+            self._poke()
 
     def finish(self) -> None:
         """Record that the worker has nothing more to do."""
@@ -428,10 +429,8 @@ class Worker:
         self._end_soon()
 
     def _end_soon(self) -> None:
-        if self._signals is None:
+        if self._signals is None:  # else the main thread does the rest
             threading.Thread(target=self._end_alone, name="delayq-end", daemon=True).start()
-        else:
-            self._poke()  # the main thread does the rest
 
     def _end_alone(self) -> None:
         """End the worker inside another program, which may not wait for ``done``."""
@@ -446,7 +445,6 @@ class Worker:
         if self.consumer is not None:
             self.consumer.overran(attempt)
         self._set_deadline(self.config.grace)
-        self._poke()
 
     def _check(self) -> None:
         """Check memory use, supervisor, patience with Redis and the deadline every second, without network I/O."""
@@ -463,7 +461,6 @@ class Worker:
         if self._child_spec is not None and not self._is_supervised:
             logger.warning("worker %s lost its supervisor", self.name)
             self.begin_stop(self.config.grace)
-            self._poke()
         part = self.consumer.unreachable_for() if self.consumer is not None else 0.0
         whole = self.health.lasting()
         if patience is not None and (away := max(whole, part)) > patience:
