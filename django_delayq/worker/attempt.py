@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ..core.job import Job
+    from ..core.options import TaskOptions
     from ..core.outcomes import Settlement
     from ..core.queue import Queue
     from ..core.task import Task
-    from .policy import Policy
     from .shard_selector import Source
 
 NEVER: Final = float("inf")
@@ -79,7 +79,7 @@ class Attempt:
         #: Redis's clock in ms = monotonic() * 1000 + offset_ms
         self.offset_ms = offset_ms
         self.task: Task | None = None
-        self.policy: Policy | None = None
+        self.policy: TaskOptions | None = None
         self.args: list[Any] = _NO_ARGS
         self.kwargs: dict[str, Any] = _NO_KWARGS
         self.started = 0.0

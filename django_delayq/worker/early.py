@@ -9,16 +9,16 @@ import logging
 from dataclasses import replace
 from typing import Final
 
+from ..core.options import TaskOptions
 from ..core.outcomes import Settlement
-from . import unbegun
 from .attempt import Attempt
+from .ends import give_back
 from .orphans import crashed_early
-from .policy import Policy
 
 logger: Final = logging.getLogger(__name__)
 
 
-def ack_early(attempt: Attempt, policy: Policy) -> bool:
+def ack_early(attempt: Attempt, policy: TaskOptions) -> bool:
     """Ack the jobs of ``attempt``. Of those that may not begin, the settlement is left behind.
 
     Returns:
@@ -45,7 +45,7 @@ def ack_early(attempt: Attempt, policy: Policy) -> bool:
     for part, good in zip(parts, counted, strict=True):
         if not good:
             part.acked = False
-            part.settlement = unbegun.give_back(part.job, policy, reason=reason)
+            part.settlement = give_back(part.job, policy, reason=reason)
             if is_unsure:
                 job = replace(part.job, deadline_ms=int(part.now_ms))
                 part.settlement.also = crashed_early(job, reason, part.now_ms)

@@ -18,23 +18,23 @@ from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
 from ..core.errors import JobTimeout, PartialFailure, Retry, Verdict
+from ..core.options import TaskOptions
 from ..core.outcomes import Settlement
-from ..core.task import Registry, Task
-from . import decision, unbegun
+from ..core.task import Registry
+from . import ends
 from .attempt import Attempt
 from .current import running, view_of
 from .early import ack_early
+from .ends import UnknownTasks, policy_of
 from .eventloop import EventLoop
 from .hooks import Hooks
 from .middleware import Middleware, compose
 from .notifier import Notifier, arguments_of
-from .policy import Policy, policy_of
 from .readiness import ReadinessGate
 from .record import class_of, error_record
 from .scoreboard import Scoreboard
 from .task_frames import task_part
 from .timeout_monitor import TimeoutMonitor
-from .unknown import UnknownTasks
 
 logger: Final = logging.getLogger(__name__)
 
@@ -67,7 +67,6 @@ class Execution:
         self._record = partial(error_record, formatter=hooks.format_error)
         self._board = board
         self._call = compose(middlewares, self._call_handler)
-        self._policies: dict[Task, Policy] = {}
         self._pid = os.getpid()
 
     def __call__(self, attempt: Attempt) -> None:
@@ -99,7 +98,7 @@ class Execution:
         if not part.lost and now < part.deadline:
             return True
         reason = "the lease ended before the attempt could begin"
-        part.settlement = unbegun.give_back(part.job, self._policy_of(part), reason=reason)
+        part.settlement = ends.give_back(part.job, self._policy_of(part), reason=reason)
         return False
 
     def _resolve(self, part: Attempt) -> bool:
@@ -109,13 +108,7 @@ class Execution:
             part.settlement = self.unknown.settle(part, self._policy_of(part))
             self.notifier.ended(part, part.settlement, None)
             return False
-        if part.job.options_json:
-            part.policy = policy_of(task, part.job)
-        else:
-            policy = self._policies.get(task)
-            if policy is None:
-                policy = self._policies[task] = policy_of(task)
-            part.policy = policy
+        part.policy = policy_of(task, part.job) if part.job.options_json else task.options
         return True
 
     def _decode(self, part: Attempt) -> bool:
@@ -124,7 +117,7 @@ class Execution:
             if job.merged or job.args:
                 part.args, part.kwargs = arguments_of(job)
         except Exception as error:
-            part.settlement = unbegun.undecodable(job, error)
+            part.settlement = ends.undecodable(job, error)
             logger.error("%s: arguments of task %s cannot be decoded", job.id, job.task)
             self.notifier.ended(part, part.settlement, error)
             return False
@@ -160,14 +153,14 @@ class Execution:
             logger.warning("%s: given back, before_job raised %s", attempt.job.id, class_of(error), exc_info=hung)
             self.readiness.unfit()
             for part in attempt.live:
-                part.settlement = unbegun.not_prepared(part.job, self._policy_of(part), error, part.now_ms)
+                part.settlement = ends.not_prepared(part.job, self._policy_of(part), error, part.now_ms)
             return False
         self.readiness.fit()
         return True
 
     def _ack_early(self, attempt: Attempt) -> bool:
         policy = attempt.policy
-        return policy is None or not policy.early or (ack_early(attempt, policy) and self._combine(attempt))
+        return policy is None or policy.ack != "early" or (ack_early(attempt, policy) and self._combine(attempt))
 
     def _perform(self, attempt: Attempt) -> None:
         """Call the handler through the middlewares, and the hooks around it. The error is kept in the attempt."""
@@ -194,7 +187,7 @@ class Execution:
         """Set the settlement of each job by the error of the attempt."""
         failures: Mapping[str, BaseException] = {}
         if attempt.error is not None:
-            failures = decision.failures_of(attempt.error, [part.job.id for part in attempt.live])
+            failures = ends.failures_of(attempt.error, [part.job.id for part in attempt.live])
         record = _remembering(self._record) if failures else self._record
         limited_by = attempt.limited_by  # of the handler; the listeners of each job have a limit, too
         for part in attempt.live:
@@ -241,10 +234,10 @@ class Execution:
 
     def _settle_failed(self, part: Attempt, error: BaseException, record: Recorder) -> None:
         job, times = part.job, (part.started_ms, part.run_ms)
-        decide = partial(decision.recorded, job, error, *times)
+        decide = partial(ends.recorded, job, error, *times)
         if not part.acked:
             policy = self._policy_of(part)
-            decide = partial(decision.raised, job, policy, error, *times, retry_delay=self._hooks.retry_delay)
+            decide = partial(ends.raised, job, policy, error, *times, retry_delay=self._hooks.retry_delay)
         decide = partial(decide, timed_out=bool(part.limited_by) and not isinstance(error, Verdict), record=record)
         part.settlement = self._limited(part, decide)  # it calls the project's back-off and form of errors
         self.notifier.failed(part, part.settlement, error)
@@ -260,11 +253,11 @@ class Execution:
             if part.settlement is None:
                 error = part.error or attempt.error or RuntimeError("the execution itself failed")
                 part.started = part.started or attempt.started
-                policy, times = part.policy or Policy(), (part.started_ms, part.run_ms)
-                part.settlement = decision.broken(part.job, policy, error, *times, acked=part.acked)
+                policy, times = part.policy or TaskOptions(), (part.started_ms, part.run_ms)
+                part.settlement = ends.broken(part.job, policy, error, *times, acked=part.acked)
                 self.notifier.failed(part, part.settlement, error)
 
-    def _policy_of(self, part: Attempt) -> Policy:
+    def _policy_of(self, part: Attempt) -> TaskOptions:
         """Return the policy of an attempt, also of one that was never resolved.
 
         A settlement always needs it: payloads that arrived meanwhile are merged with the job by its task's rules.

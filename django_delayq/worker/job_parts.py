@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from .child import EXIT_OK
 from .consumer import Consumer
+from .ends import UnknownTasks
 from .eventloop import EventLoop
 from .execution import Execution
 from .slots import Slots
 from .timeout_monitor import TimeoutMonitor
-from .unknown import UnknownTasks
 from .wake_listener import WakeListener
 
 if TYPE_CHECKING:

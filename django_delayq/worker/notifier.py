@@ -22,10 +22,10 @@ from ..core.job import Job
 from ..core.outcomes import AttemptOutcome, Settlement
 from .attempt import Attempt, trusted
 from .current import running, view_of
+from .ends import policy_of
 from .eventloop import EventLoop
 from .hooks import Hooks
 from .pace import Pace
-from .policy import policy_of
 from .shard_selector import Source
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from . import unbegun
-from .policy import policy_of
+from .ends import give_back, policy_of
 
 if TYPE_CHECKING:
     from ..core.task import Registry
@@ -79,9 +78,6 @@ class OrphanedLeases:
         reason = "reserved, but the reply was lost"
         return sum(
             source.queue.settle(
-                [
-                    unbegun.give_back(job, policy_of(self._registry.get(job.task), job), reason=reason)
-                    for job in orphaned
-                ]
+                [give_back(job, policy_of(self._registry.get(job.task), job), reason=reason) for job in orphaned]
             )
         )

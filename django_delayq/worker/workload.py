@@ -7,11 +7,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from ..core.job import UNCLEAR
-from . import unbegun
 from .attempt import Attempt, trusted
 from .batch import Batcher
 from .concurrency import ConcurrencyLimits
-from .policy import policy_of
+from .ends import give_back, policy_of
 from .process import Process
 from .readiness import ReadinessGate
 from .settler import Settler
@@ -187,7 +186,7 @@ class Workload:
         parts = list(attempt.parts)
         for part in parts:
             policy = policy_of(self._registry.get(part.job.task), part.job)
-            part.settlement = unbegun.give_back(part.job, policy, reason=reason)
+            part.settlement = give_back(part.job, policy, reason=reason)
         self._batches -= bool(attempt.members)
         self._held -= len(parts)
         self._limits.ended(attempt.source.queue.name, parts)

@@ -19,20 +19,20 @@ from django_delayq.worker.crash import lost as end_by_lost_lease
 from django_delayq.worker.crash import overran as end_by_overrun
 from django_delayq.worker.current import CurrentJob
 from django_delayq.worker.current import view_of as handler_view
-from django_delayq.worker.decision import raised as end_by_error
 from django_delayq.worker.early import ack_early
+from django_delayq.worker.ends import give_back as end_unbegun
+from django_delayq.worker.ends import not_prepared as end_unprepared
+from django_delayq.worker.ends import policy_of, safe_delay
+from django_delayq.worker.ends import raised as end_by_error
+from django_delayq.worker.ends import unknown_task as end_unknown
 from django_delayq.worker.execution import Execution
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.notifier import logger as attempt_logger
 from django_delayq.worker.pace import Pace
-from django_delayq.worker.policy import Policy, policy_of
 from django_delayq.worker.record import error_record
 from django_delayq.worker.shard_selector import Source
 from django_delayq.worker.slots import Slots
 from django_delayq.worker.timeout_monitor import TimeoutMonitor
-from django_delayq.worker.unbegun import give_back as end_unbegun
-from django_delayq.worker.unbegun import not_prepared as end_unprepared
-from django_delayq.worker.unbegun import unknown_task as end_unknown
 
 from .worker_stage import registry_of
 
@@ -48,7 +48,6 @@ __all__ = [
     "BatchAttempt",
     "CurrentJob",
     "Pace",
-    "Policy",
     "Slots",
     "Source",
     "TimeoutMonitor",
@@ -73,6 +72,7 @@ __all__ = [
     "payloads_of",
     "perform",
     "policy_of",
+    "safe_delay",
     "strike",
 ]
 

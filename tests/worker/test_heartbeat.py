@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from redis.exceptions import ResponseError
 
-from django_delayq.core import Broker
-from tests.support.attempt_stage import Attempt, Policy
+from django_delayq.core import Broker, TaskOptions
+from tests.support.attempt_stage import Attempt
 from tests.support.core_calls import watch_calls
 from tests.support.duty_stage import beat, hold, trusted, unwritable_workers
 from tests.support.worker_stage import takes_longer
@@ -58,7 +58,7 @@ def test_max_lease_counts_from_the_start_of_the_run_to_its_end(
 ) -> None:
     (attempt,) = hold(broker, 1)
     now = time.monotonic()
-    attempt.policy, attempt.received = Policy(max_lease=10.0), now - received
+    attempt.policy, attempt.received = TaskOptions(max_lease=10.0), now - received
     attempt.started, attempt.ended = (now - started if started else 0.0), (now - ended if ended else 0.0)
     beat(broker, [attempt])
     (left,) = seconds_left(broker)
