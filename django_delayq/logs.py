@@ -23,7 +23,7 @@ from .core.errors import Misconfigured
 from .core.inputs import CONTROL
 from .core.times import iso_of
 from .settings.conf import conf, mask
-from .worker.current import current_job
+from .worker.attempt import current_job
 
 PACKAGE: Final = "django_delayq"
 PLAIN: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"

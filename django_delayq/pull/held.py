@@ -21,7 +21,7 @@ from ..core.task import registry
 from ..core.times import USUAL_TTR_MS, datetime_of, delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
 from ..worker import ends as decision
-from ..worker.reserved_job import ReservedJob
+from ..worker.attempt import ReservedJob
 from . import ends, permits
 
 logger: Final = logging.getLogger("django_delayq.pull")

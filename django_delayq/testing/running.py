@@ -20,8 +20,7 @@ from ..runtime import wiring
 from ..settings import context_links
 from ..settings.conf import Conf, conf
 from ..worker import crash
-from ..worker.attempt import Attempt, trusted
-from ..worker.batch import Batcher
+from ..worker.attempt import Attempt, Batcher, trusted
 from ..worker.ends import give_back, policy_of
 from ..worker.hooks import Hooks
 from ..worker.pace import Pace

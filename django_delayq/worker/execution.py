@@ -22,8 +22,7 @@ from ..core.options import TaskOptions
 from ..core.outcomes import Settlement
 from ..core.task import Registry
 from . import ends
-from .attempt import Attempt
-from .current import running, view_of
+from .attempt import Attempt, running, view_of
 from .early import ack_early
 from .ends import UnknownTasks, policy_of
 from .eventloop import EventLoop
@@ -115,7 +114,7 @@ class Execution:
         job = part.job
         try:
             if job.merged or job.args:
-                part.args, part.kwargs = arguments_of(job)
+                part.arguments = arguments_of(job)
         except Exception as error:
             part.settlement = ends.undecodable(job, error)
             logger.error("%s: arguments of task %s cannot be decoded", job.id, job.task)
@@ -133,7 +132,7 @@ class Execution:
         if not parts:
             return False
         attempt.job, attempt.task = parts[0].job, parts[0].task
-        attempt.args = [{part.job.id: part.args[0][part.job.id] for part in parts}]
+        attempt.arguments = [{part.job.id: part.arguments[0][0][part.job.id] for part in parts}], {}
         policies = [self._policy_of(part) for part in parts]
         limits = [policy.timeout for policy in policies if policy.timeout is not None]
         attempt.policy = replace(policies[0], timeout=min(limits, default=None))
@@ -225,7 +224,8 @@ class Execution:
         """Call the task's function, on the event loop if it returns a coroutine. The innermost call of the chain."""
         if attempt.task is None:
             raise LookupError(f"no task named {attempt.job.task} in this process")
-        result = attempt.task.func(*attempt.args, **attempt.kwargs)
+        args, kwargs = attempt.arguments
+        result = attempt.task.func(*args, **kwargs)
         if type(result) is CoroutineType:
             result = self._loop.run(result, attempt)
         if result is False and attempt.task.options.retry_on_false:

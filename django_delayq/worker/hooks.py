@@ -12,7 +12,7 @@ from .attempt_log import AttemptLog
 from .record import Formatter
 
 if TYPE_CHECKING:
-    from .current import CurrentJob
+    from .attempt import CurrentJob
 
 
 def _do_nothing() -> None: ...

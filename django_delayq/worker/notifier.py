@@ -20,8 +20,7 @@ from ..core.codec import decode, decode_args
 from ..core.errors import Crashed, JobTimeout
 from ..core.job import Job
 from ..core.outcomes import AttemptOutcome, Settlement
-from .attempt import Attempt, trusted
-from .current import running, view_of
+from .attempt import Attempt, running, trusted, view_of
 from .ends import policy_of
 from .eventloop import EventLoop
 from .hooks import Hooks
@@ -172,7 +171,7 @@ def _attempt_elsewhere(queue: Queue, task: Task | None, job: Job) -> Attempt:
     attempt = Attempt(job, Source(queue, job.shard, Pace()), now, deadline, time.time() * 1000 - now * 1000)
     attempt.task, attempt.policy = task, policy_of(task, job)
     try:
-        attempt.args, attempt.kwargs = arguments_of(job)
+        attempt.arguments = arguments_of(job)
     except Exception:
         logger.info("%s: the listeners of its end get no arguments, because they cannot be decoded", job.id)
     return attempt

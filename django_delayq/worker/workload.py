@@ -7,8 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from ..core.job import UNCLEAR
-from .attempt import Attempt, trusted
-from .batch import Batcher
+from .attempt import Attempt, Batcher, trusted
 from .concurrency import ConcurrencyLimits
 from .ends import give_back, policy_of
 from .process import Process

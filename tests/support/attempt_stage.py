@@ -12,13 +12,12 @@ from django_delayq.core import Job, Payload, Registry, Settlement, Task, TaskOpt
 from django_delayq.core.codec import decode_args, encode, encode_args
 from django_delayq.core.job import STARTED, UNCLEAR, UNRENEWED, new_key
 from django_delayq.core.retry import MAX_DELAY
-from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt
+from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt, CurrentJob
+from django_delayq.worker.attempt import view_of as handler_view
 from django_delayq.worker.attempt_log import AttemptLog
 from django_delayq.worker.crash import crashed as end_by_crash
 from django_delayq.worker.crash import lost as end_by_lost_lease
 from django_delayq.worker.crash import overran as end_by_overrun
-from django_delayq.worker.current import CurrentJob
-from django_delayq.worker.current import view_of as handler_view
 from django_delayq.worker.early import ack_early
 from django_delayq.worker.ends import give_back as end_unbegun
 from django_delayq.worker.ends import not_prepared as end_unprepared
