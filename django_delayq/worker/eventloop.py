@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from .attempt import Attempt
-from .task_frames import frames_of_thread
+from .record import frames_of_thread
 
 
 class EventLoop:

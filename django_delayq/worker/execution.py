@@ -30,9 +30,8 @@ from .hooks import Hooks
 from .middleware import Middleware, compose
 from .notifier import Notifier, arguments_of
 from .readiness import ReadinessGate
-from .record import class_of, error_record
+from .record import class_of, error_record, project_part
 from .scoreboard import Scoreboard
-from .task_frames import task_part
 from .timeout_monitor import TimeoutMonitor
 
 logger: Final = logging.getLogger(__name__)
@@ -168,7 +167,7 @@ class Execution:
             self._limited(attempt, partial(self._call, attempt))
         except BaseException as error:
             # Not error.with_traceback: a class of exceptions may define anything.
-            attempt.error = BaseException.with_traceback(error, task_part(error.__traceback__, "_call_handler"))
+            attempt.error = BaseException.with_traceback(error, project_part(error.__traceback__))
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and the child process returned: only one of the two may settle
         if self._hooks.after_job is not None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.job import Job
 from ..core.task import Task
-from .attempt_log import AttemptLog
-from .record import Formatter
+from .record import AttemptLog, Formatter
 
 if TYPE_CHECKING:
     from .attempt import CurrentJob

@@ -14,7 +14,6 @@ from django_delayq.core.job import STARTED, UNCLEAR, UNRENEWED, new_key
 from django_delayq.core.retry import MAX_DELAY
 from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt, CurrentJob
 from django_delayq.worker.attempt import view_of as handler_view
-from django_delayq.worker.attempt_log import AttemptLog
 from django_delayq.worker.crash import crashed as end_by_crash
 from django_delayq.worker.crash import lost as end_by_lost_lease
 from django_delayq.worker.crash import overran as end_by_overrun
@@ -28,7 +27,7 @@ from django_delayq.worker.execution import Execution
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.notifier import logger as attempt_logger
 from django_delayq.worker.pace import Pace
-from django_delayq.worker.record import error_record
+from django_delayq.worker.record import AttemptLog, error_record
 from django_delayq.worker.shard_selector import Source
 from django_delayq.worker.slots import Slots
 from django_delayq.worker.timeout_monitor import TimeoutMonitor
