@@ -26,8 +26,7 @@ from ..settings.loading import load_function
 from ..worker.changes import Changes
 from ..worker.child import ChildSpec, adopt, leave
 from ..worker.config import WorkerConfig
-from ..worker.hooks import Hooks
-from ..worker.middleware import Middleware
+from ..worker.hooks import Hooks, Middleware
 from ..worker.record import AttemptLog
 from ..worker.supervisor import Supervisor
 from ..worker.worker import Worker

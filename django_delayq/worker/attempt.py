@@ -14,18 +14,20 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..core.job import Job, created_ms
+from ..core.options import TaskOptions
 from ..core.times import datetime_of
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from ..core.options import TaskOptions
     from ..core.outcomes import Settlement
     from ..core.queue import Queue
     from ..core.task import Registry, Task
     from .shard_selector import Source
 
 NEVER: Final = float("inf")
+#: options of a job whose task is not registered here
+NO_TASK: Final = TaskOptions()
 
 
 def trusted(lease: float) -> float:
@@ -53,7 +55,8 @@ class Attempt:
     #: the job was acked before its handler began (``ack="early"``), so it has no lease any more
     acked: bool = False
     task: Task | None = None
-    policy: TaskOptions | None = None
+    #: options that decide about its end; the defaults until its task is looked up
+    policy: TaskOptions = NO_TASK
     #: arguments of the handler, positional ones and those by name; shared as long as there are none
     arguments: tuple[list[Any], dict[str, Any]] = ([], {})
     started: float = 0.0
@@ -287,7 +290,7 @@ class CurrentJob(ReservedJob):
 
     @property
     def _max_attempts(self) -> int:
-        return self._attempt.policy.max_attempts if self._attempt.policy else 1
+        return (self._parts or (self._attempt,))[0].policy.max_attempts
 
     @property
     def retry_count(self) -> int:

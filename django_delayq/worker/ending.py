@@ -12,7 +12,7 @@ from .attempt import Attempt
 from .child import EXIT_NO_REDIS, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan
 from .process import Process
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
-from .timeout_monitor import resident_mib
+from .timeouts import resident_mib
 
 if TYPE_CHECKING:
     from .consumer import Consumer

@@ -24,6 +24,7 @@ from ..core.options import TASK_OPTIONS, TaskOptions
 from ..core.outcomes import AttemptOutcome, Settlement, bury, release
 from ..core.retry import MAX_DELAY, default_backoff, ms_of
 from ..core.retry import Policy as Backoff
+from .attempt import NO_TASK
 from .record import class_of, error_record, name_of, record_of, text_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ _LOG_SECONDS: Final = 60.0
 #: maximum number of cached tasks; any caller that can schedule may add names
 _MOST_TASKS: Final = 1_000
 
-_DEFAULTS: Final = TaskOptions()
 #: options that are stored with a job if its schedule call gave them
 _OWN: Final = tuple(name for name, row in TASK_OPTIONS.items() if row.member)
 
@@ -63,12 +63,12 @@ def policy_of(task: Task | None, job: Job | None = None) -> TaskOptions:
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, Misconfigured) as error:
             # The schedule call has checked them, so another program stored these.
             logger.warning("%s: its own options cannot be used, so those of task %s apply: %s", job.id, job.task, error)
-    return _DEFAULTS if task is None else task.options
+    return NO_TASK if task is None else task.options
 
 
 @lru_cache(maxsize=256)
 def _overridden(task: Task | None, own: bytes) -> TaskOptions:
-    options = _DEFAULTS if task is None else task.options
+    options = NO_TASK if task is None else task.options
     stored = json.loads(own)
     values = {name: stored.get(name) for name in _OWN if name in stored}
     return replace(options, **values) if values else options

@@ -114,7 +114,7 @@ class Heartbeat:
 
         Its lease is then not renewed any more, although its process lives.
         """
-        limit = attempt.policy.max_lease if attempt.policy is not None else None
+        limit = attempt.policy.max_lease
         if limit is None or attempt.ended or not attempt.started or now - attempt.started < limit:
             return False
         if not attempt.should_stop:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 from .child import EXIT_OK
 from .consumer import Consumer
 from .ends import UnknownTasks
-from .eventloop import EventLoop
 from .execution import Execution
-from .slots import Slots
-from .timeout_monitor import TimeoutMonitor
+from .slots import EventLoop, Slots
+from .timeouts import TimeoutMonitor
 from .wake_listener import WakeListener
 
 if TYPE_CHECKING:
     from .ending import Ending
-    from .middleware import Middleware
+    from .hooks import Middleware
     from .process import Process
     from .shard_selector import ShardSelector
 

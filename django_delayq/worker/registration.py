@@ -8,7 +8,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from .timeout_monitor import resident_mib
+from .timeouts import resident_mib
 
 if TYPE_CHECKING:
     from .ending import Ending

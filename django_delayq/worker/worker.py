@@ -23,10 +23,9 @@ from .dispatcher import dispatcher_duties
 from .end_hooks import EndHooks
 from .ending import Ending
 from .heartbeat import Heartbeat
-from .hooks import Hooks
+from .hooks import Hooks, Middleware
 from .job_parts import JobParts
 from .loop import Duty, Loop, close_loops
-from .middleware import Middleware
 from .process import Process
 from .redis_health import RedisHealth
 from .registration import Registration
@@ -34,7 +33,7 @@ from .scope import Scope
 from .scoreboard import Scoreboard
 from .shard_selector import ShardSelector, build_sources
 from .shutdown import Signals
-from .timeout_monitor import REACTION_SECONDS, TimeoutMonitor
+from .timeouts import REACTION_SECONDS, TimeoutMonitor
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
