@@ -2,8 +2,8 @@
 
 The worker itself depends on no framework. A task may have ``on_exhausted`` and its own listener, and signals have
 receivers. All listeners of an end are called *before* the settlement is stored, by the process that settles the job. If
-it dies in between, the job stays held, or its attempt stays open, and the process that settles it next calls them again:
-so each end is notified at least once.
+it dies in between, the job stays held, or its attempt stays open, and the process that settles it next calls them
+again: so each end is notified at least once.
 """
 
 from __future__ import annotations

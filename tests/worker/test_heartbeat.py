@@ -50,8 +50,14 @@ def test_a_slow_turn_does_not_put_the_next_one_off(broker: Broker) -> None:
 
 @pytest.mark.parametrize(
     ("received", "started", "ended", "is_renewed"),
-    [(100, 0, 0, True), (100, 5, 0, True), (100, 20, 0, False), (100, 20, 1, True)],
-    ids=["waits for a slot", "runs for 5 s", "runs for 20 s", "ran for 19 s and waits to be settled"],
+    [(100, 0, 0, True), (100, 5, 0, True), (100, 20, 0, False), (100, 20, 1, True), (100, 40, 20, False)],
+    ids=[
+        "waits for a slot",
+        "runs for 5 s",
+        "runs for 20 s",
+        "ran for 19 s and waits to be settled",
+        "a listener of its end hangs for 20 s",
+    ],
 )
 def test_max_lease_counts_from_the_start_of_the_run_to_its_end(
     broker: Broker, received: float, started: float, ended: float, is_renewed: bool
