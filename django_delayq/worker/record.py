@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from traceback import walk_tb
+from itertools import dropwhile
+from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -175,13 +176,9 @@ def project_part(trace: TracebackType | None) -> TracebackType | None:
 
 def frames_of_thread(ident: int) -> list[FrameType]:
     """Return what a thread runs now, the innermost frame last, from the first frame of the project's code on."""
-    frames: list[FrameType] = []
-    frame = sys._current_frames().get(ident)
-    while frame is not None:
-        frames.insert(0, frame)
-        frame = frame.f_back
-    begins_at = next((place for place, frame in enumerate(frames) if not _is_above(frame)), 0)
-    return frames[begins_at:]
+    innermost = sys._current_frames().get(ident)
+    frames = [] if innermost is None else [frame for frame, _ in walk_stack(innermost)][::-1]
+    return list(dropwhile(_is_above, frames)) or frames
 
 
 def _is_above(frame: FrameType) -> bool:
