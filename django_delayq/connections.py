@@ -129,7 +129,7 @@ class DjangoBroker(Broker):
         """
         if is_configured(name):
             entry = conf().queue(name)
-            self.limit(name, **layouts.limit_arguments({word: getattr(entry, word) for word in layouts.LIMITS}))
+            self.limit(name, **{word: getattr(entry, word) for word in layouts.LIMITS})
         self._limited.add(name)
 
     def existing(self, name: str) -> Queue | None:

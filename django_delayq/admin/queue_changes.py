@@ -79,7 +79,7 @@ class QueueChanges(RedisPages):
         if request.method != "POST" or configured or not form.is_valid():
             more = {"form": form, "configured": configured, "yes": _("Change the limits")}
             return self.confirm(request, "queue_limit", _("Change limits"), queue, **more)
-        connections.broker().limit(queue.name, **layouts.limit_arguments(form.limits))
+        connections.broker().limit(queue.name, **form.limits)
         self.note(request, queue.name, f"limits: {form.limits}")
         messages.success(request, _("The limits were changed."))
         return self.back(self.url("change", queue.name))

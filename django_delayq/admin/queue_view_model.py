@@ -36,9 +36,9 @@ PAUSED_NAMES: Final = {
 LIMIT_NAMES: Final = {
     "max_length": gettext_lazy("maximum of live jobs"),
     "morgue_max": gettext_lazy("maximum of jobs in the morgue"),
-    "morgue_ttl_ms": gettext_lazy("kept in the morgue for"),
-    "weighted": gettext_lazy("priorities"),
-    "starve_after_ms": gettext_lazy("due jobs starve after"),
+    "morgue_ttl": gettext_lazy("kept in the morgue for"),
+    "priorities": gettext_lazy("priorities"),
+    "starve_after": gettext_lazy("due jobs starve after"),
 }
 
 
@@ -117,9 +117,9 @@ class WorkerViewModel:
 
 def limit_text(name: str, value: Any) -> str:
     """Return the display text of one of a queue's limits, as :class:`QueueStatus` names them."""
-    if name == "weighted":
+    if name == "priorities":
         return _("weighted")
-    return duration(value / 1000) if name.endswith("_ms") else grouped(value)
+    return duration(value) if name in ("morgue_ttl", "starve_after") else grouped(value)
 
 
 def _serves(info: Mapping[str, Any], queue: str) -> bool:

@@ -299,7 +299,7 @@ class Kick(Action):
         """
         name = encode_id(ident), pack_generation(generation)[0]
         if len(queue.epochs) == 1:
-            (outcome,) = self.call(queue, queue.homes(ident)[0], [(*name, b"")], request)
+            (outcome,) = self.call(queue, queue.shards_of(ident)[0], [(*name, b"")], request)
             if outcome in ("kicked", "live"):
                 return outcome
         return self.elsewhere(queue, *name)
@@ -334,7 +334,7 @@ class Discard(Action):
         encoded, key = encode_id(ident), pack_generation(generation)[0]
         while True:
             if key or len(queue.epochs) == 1:
-                names = [(number, key) for number in queue.homes(ident)]
+                names = [(number, key) for number in queue.shards_of(ident)]
             else:
                 names = [(number, split_name(name)[1]) for number, name in _records(queue, ident, b"")]
             for number, its_key in names:
@@ -361,5 +361,5 @@ def _find(queue: ShardSet, ident: str, key: bytes) -> _Grave | None:
 def _records(queue: ShardSet, ident: str, key: bytes) -> list[tuple[int, bytes]]:
     """Return shard and name of the record of a generation in each shard, or of those of an id, the latest first."""
     if key:
-        return [(number, record_name(ident.encode(), key)) for number in queue.homes(ident)]
+        return [(number, record_name(ident.encode(), key)) for number in queue.shards_of(ident)]
     return [(entry.shard, entry.member) for entry in burials(queue, ident)]

@@ -83,13 +83,13 @@ class Broker(Deployment):
         return gone
 
     def limit(self, name: str, **limits: Unpack[QueueLimits]) -> None:
-        """Set limits of a queue. None leaves a limit unchanged.
+        """Set limits of a queue; those that are not given stay.
 
         Args:
             limits: members of :class:`~.layouts.QueueLimits`.
 
         Raises:
-            InvalidJob: there is no such queue or limit, or a limit is negative.
+            InvalidJob: there is no such queue or limit, or its value is not valid.
         """
         if self.registry.limit(name, limits) and limits.get("max_length"):
             quotas.divide(self.registry.queue(name))

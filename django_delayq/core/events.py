@@ -321,7 +321,8 @@ def newest(broker: Broker, conditions: EventFilter, limit: int = 200) -> list[Ev
     else:
         queues = broker.queues()
     ident = conditions.id
-    places = [(queue.name, number) for queue in queues for number in (queue.homes(ident) if ident else queue.numbers)]
+    numbers = [(queue.name, queue.shards_of(ident) if ident else queue.numbers) for queue in queues]
+    places = [(name, number) for name, some in numbers for number in some]
     count = max(FEWEST_ENTRIES, MOST_ENTRIES // max(1, len(places)))
     events = [event for event in _read(broker, places, count) if conditions.matches(event)]
     return sorted(events, key=lambda event: parts(event.position)[::-1], reverse=True)[:limit]

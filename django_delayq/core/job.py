@@ -1,7 +1,7 @@
 """Value types of jobs: as requested, as stored, as held by a worker, and as settled; ids of requests.
 
 One *body* (:mod:`.records.frames`) is stored per generation of an id. The *state*, which changes while the job lives,
-is kept apart. Both are flat binary records, because ten million of them have to fit into memory.
+is kept apart, and a fresh job has none: ten million jobs have to fit into memory.
 """
 
 from __future__ import annotations

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, TypedDict, cast
+from typing import Any, Final, TypeAlias, TypedDict
 
 from .errors import InvalidJob
-from .inputs import check_known
+from .inputs import check_choice, check_known, check_number
 from .records.keys import number_of
 
 Layout: TypeAlias = dict[str, Any]
@@ -33,11 +32,11 @@ Epochs: TypeAlias = tuple[tuple[int, int], ...]
 _LONGEST_PAST: Final = 64
 
 
-def new_layout(shards: int, kind: str, stone: Layout | None = None) -> Layout:
+def new_layout(shards: int, kind: str, former: Layout | None = None) -> Layout:
     """Return the layout of a new queue; it continues behind the tombstone of a deleted one of its name."""
-    if stone is None:
+    if former is None:
         return {"shards": shards, "epoch": 0, "kind": kind}
-    return {"shards": shards, "epoch": stone["epoch"] + 1, "kind": kind, "past": stone.get("past", [])}
+    return {"shards": shards, "epoch": former["epoch"] + 1, "kind": kind, "past": former.get("past", [])}
 
 
 def encode(layout: Layout) -> bytes:
@@ -192,81 +191,60 @@ def ended_pauses(layout: Layout, now_ms: float) -> tuple[str, ...]:
 # -- limits ----------------------------------------------------------------------------------------------------------
 
 
+#: order in which a queue serves its priorities: a more urgent class always first, or more often first
+PRIORITY_MODES: Final = ("strict", "weighted")
+
+
 class QueueLimits(TypedDict, total=False):
-    """Limits of a queue."""
+    """Limits of a queue, as settings and requests have them. None or 0 = no limit."""
 
-    #: most live jobs of all shards together; further ones are refused with QueueFull. 0 = no limit
+    #: most live jobs of all shards together; further ones are refused with QueueFull
     max_length: int | None
-    #: most jobs in its morgue, divided among the shards; the oldest are removed first. 0 = no limit
+    #: most jobs in its morgue, divided among the shards; the oldest are removed first
     morgue_max: int | None
-    #: how long its morgue keeps a job. 0 = for ever
-    morgue_ttl_ms: int | None
-    #: serve more urgent classes more often instead of always first
-    weighted: bool | None
-    #: due jobs that have waited longer for more urgent ones get a quarter of what is reserved. 0 = they wait for as
-    #: long as more urgent jobs are due
-    starve_after_ms: int | None
+    #: how long its morgue keeps a job, seconds
+    morgue_ttl: float | None
+    #: one of :data:`PRIORITY_MODES`
+    priorities: str
+    #: due jobs that have waited longer for more urgent ones, seconds, get a quarter of what is reserved
+    starve_after: float | None
 
 
-class _Limit(NamedTuple):
-    """Limit as settings and requests have it."""
-
-    #: its name in :class:`QueueLimits`, in the layout and in the rules of the shards
-    stored: str
-    #: its value from the stored one, which is 0 if it is not set
-    shown: Callable[[Any], Any] = lambda stored: stored or None
-    #: the stored value from it
-    to_store: Callable[[Any], Any] = lambda given: given or 0
-
-
-def _in_seconds(name: str) -> _Limit:
-    return _Limit(name, lambda ms: ms / 1000 if ms else None, lambda seconds: round((seconds or 0) * 1000))
-
-
-_TABLE: Final = {
-    "max_length": _Limit("max_length"),
-    "morgue_max": _Limit("morgue_max"),
-    "morgue_ttl": _in_seconds("morgue_ttl_ms"),
-    "priorities": _Limit(
-        "weighted", lambda weighted: "weighted" if weighted else "strict", lambda given: given == "weighted"
-    ),
-    "starve_after": _in_seconds("starve_after_ms"),
+#: limits of a queue that has none
+NO_LIMITS: Final[QueueLimits] = {
+    "max_length": None,
+    "morgue_max": None,
+    "morgue_ttl": None,
+    "priorities": "strict",
+    "starve_after": None,
 }
-#: names of the limits of a queue in settings and requests
-LIMITS: Final = tuple(_TABLE)
-#: names of the limits in the layout of a queue
-_STORED: Final = tuple(limit.stored for limit in _TABLE.values())
+#: names of the limits of a queue
+LIMITS: Final = tuple(NO_LIMITS)
 
 
 def check_limits(limits: QueueLimits) -> None:
     """Check limits that were requested.
 
     Raises:
-        InvalidJob: there is no such limit, or one is negative.
+        InvalidJob: there is no such limit, or its value is not valid.
     """
-    check_known(limits, _STORED, "limit")
-    for word, value in limits.items():
-        if value is not None and cast(int, value) < 0:
-            raise InvalidJob(f"{word} is 0 (no limit) or more, not {value}")
+    check_known(limits, LIMITS, "limit")
+    for name, value in limits.items():
+        if name == "priorities":
+            check_choice(name, value, PRIORITY_MODES)
+        elif value is not None:
+            check_number(name, value, 0, unit="")
 
 
 def limited(layout: Layout, limits: QueueLimits) -> Layout:
-    """Return the layout with other limits; None leaves a limit unchanged."""
-    given = {word: value for word, value in limits.items() if value is not None}
-    merged = {**layout.get("limits", {}), **given}
-    return _with(layout, "limits", {word: value for word, value in merged.items() if value})
+    """Return the layout with other limits; those that are not given stay."""
+    merged = {**limits_in_force(layout), **limits}
+    return _with(layout, "limits", {name: value for name, value in merged.items() if value not in (None, 0, "strict")})
 
 
 def limits_in_force(layout: Layout) -> dict[str, Any]:
-    """Return the limits of a layout: None is no limit, times are in seconds."""
-    limits = layout.get("limits") or {}
-    return {name: limit.shown(limits.get(limit.stored, 0)) for name, limit in _TABLE.items()}
-
-
-def limit_arguments(given: Mapping[str, Any]) -> QueueLimits:
-    """Return the limits in that form as :meth:`Broker.limit` takes them; missing members are left out."""
-    limits = {limit.stored: limit.to_store(given[name]) for name, limit in _TABLE.items() if name in given}
-    return cast(QueueLimits, limits)
+    """Return all members of :class:`QueueLimits` for a layout."""
+    return {**NO_LIMITS, **layout.get("limits", {})}
 
 
 # -- policy ----------------------------------------------------------------------------------------------------------
@@ -282,11 +260,10 @@ def queue_policy(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
         now_ms: time on Redis's clock; None = that of this machine.
     """
     pauses = pauses_of(resumed(layout, ended_pauses(layout, time.time() * 1000 if now_ms is None else now_ms)))
-    limits = layout.get("limits") or {}
     return {
         "paused": next((word for word, directions in DIRECTIONS.items() if directions == tuple(pauses)), ""),
         "until": {word: end for word, end in pauses.items() if end},
-        "limits": {word: limits[word] for word in _STORED if limits.get(word)},
+        "limits": layout.get("limits", {}),
     }
 
 
@@ -294,10 +271,15 @@ def rules_of(layout: Layout, shards: int, *, producers_paused: bool = False) -> 
     """Return the rules of each of ``shards`` shards, without those that have no effect.
 
     They are the limits, ``paused_in`` and ``paused_out`` (when that pause ends, Unix ms; 0 = not by itself) and
-    ``producers_paused``. Every shard knows the whole ``max_length``, its part of it is its quota
+    ``producers_paused``. The limits have the form of the scripts: ``morgue_ttl_ms``, ``starve_after_ms``, and
+    ``weighted`` for these ``priorities``. Every shard knows the whole ``max_length``, its part of it is its quota
     (:mod:`.quotas`). ``morgue_max`` is divided among the shards, rounded up.
     """
-    rules = {name: limit for name, limit in (layout.get("limits") or {}).items() if limit}
+    rules = dict(layout.get("limits", {}))
+    for name in rules.keys() & {"morgue_ttl", "starve_after"}:
+        rules[f"{name}_ms"] = max(1, round(rules.pop(name) * 1000))
+    if rules.pop("priorities", None):
+        rules["weighted"] = True
     if "morgue_max" in rules:
         rules["morgue_max"] = -(-rules["morgue_max"] // shards)
     rules |= {f"paused_{word}": end for word, end in pauses_of(layout).items()}

@@ -18,7 +18,7 @@ from .errors import InvalidJob, NotConfirmed
 from .job import NewJob, request_for
 from .outcomes import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER, UNCHANGED_LETTERS, ScheduleOutcome
 from .quotas import RoomSearch
-from .records.frames import CHUNK, pack_deadline, pack_new
+from .records.frames import CHUNK, fields_of, pack_deadline, packer
 from .records.keys import MAX_SHARDS, number_of
 from .redis.scripts import Call, SentCalls
 from .registry import ShardSet
@@ -99,7 +99,8 @@ class JobSender:
 
         A missing confirmation stops nothing; ask ``unconfirmed`` for it when all jobs were sent.
         """
-        batches = self._batches((place, new, pack_new(new)) for place, new in enumerate(news))
+        pack = packer()
+        batches = self._batches((place, new, pack(fields_of(new))) for place, new in enumerate(news))
         chunks = next(batches, None)
         while chunks:
             sent = self._send(chunks)
@@ -124,7 +125,8 @@ class JobSender:
         ids, jobs, size, epochs = set[str](), 0, 0, self._queue.epochs
         for entry in entries:
             new = entry[1]
-            if ids and new.id in ids:
+            is_enough = len(full) == self._most or jobs == MOST_JOBS or size >= MOST_BYTES
+            if new.id in ids or (is_enough and not self._together):
                 yield [*full, *chunks.values()]
                 full, chunks, ids, jobs, size, epochs = [], {}, set(), 0, 0, self._queue.epochs
             if epoch or epochs:
@@ -132,16 +134,11 @@ class JobSender:
                 number = number_of(number, crc32(new.id.encode()) % shards)
             else:  # the queue is deleted: this shard refuses the job, and the queue is created again
                 number = self._queue.shard_of(new.id)
-            chunk = chunks.get(number)
-            if chunk is None:
-                chunk = chunks[number] = _Chunk(number)
+            chunk = chunks.get(number) or chunks.setdefault(number, _Chunk(number))
             jobs, size = jobs + 1, size + len(entry[2])
             if chunk.add(entry) and not self._together:
                 full.append(chunks.pop(number))
                 ids |= chunk.ids
-            if (len(full) == self._most or jobs == MOST_JOBS or size >= MOST_BYTES) and not self._together:
-                yield [*full, *chunks.values()]
-                full, chunks, ids, jobs, size, epochs = [], {}, set(), 0, 0, self._queue.epochs
         if full or chunks:
             yield [*full, *chunks.values()]
 

@@ -287,7 +287,7 @@ class CompletionMark:
 
     A durable key belongs to a job, or to a payload of a merged one, whose end is awaited outside Redis
     (:func:`~.job.new_key`). The script that ends the generation leaves a mark (``lua/lib/marks.lua``), which stays
-    until :meth:`Shards.marks` is called to forget it.
+    until :meth:`.Queue.marks` is called to forget it.
 
     A shard has at most one mark per key, the latest. Two shards have marks for one key only after its job was kicked
     from the morgue of an old epoch into the present one. The old shard's mark then becomes ``live`` (whatever it was

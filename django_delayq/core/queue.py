@@ -52,13 +52,12 @@ from .records.frames import (
     pack_new,
     pack_settlements,
     unpack_batch,
-    unpack_held,
+    unpack_begun,
     unpack_marks,
     unpack_tick,
 )
 from .records.keys import SHARD_KEYS, number_of
 from .redis.pool import last_sent
-from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
 from .resharding import visit
 
@@ -109,7 +108,7 @@ class Queue(ShardSet):
             request: the request id of an earlier call whose reply was lost: the same jobs are returned again.
             ttr_ms: duration of the lease; None = that of the broker's leases.
             started: the holder has no heartbeat to report later starts: the attempts count as begun now.
-            prefer_own_ttr: a job with a ``ttr`` of its own is held for that time.
+            prefer_own_ttr: a job with a ``ttr`` of its own is held for that time; includes ``started``.
             which: also the jobs that wait for quarantine (all), only the others, or only those.
             allowances: how many jobs of limited tasks may be returned; the others that are due are parked.
         """
@@ -152,14 +151,14 @@ class Queue(ShardSet):
                 and nothing was changed. A record is always applied, unless it has that guard and an end is stored
                 already.
         """
-        counted = [False] * len(settlements)
+        applied = [False] * len(settlements)
         for (number, worker), places in _chunks((one.job.shard, one.job.worker) for one in settlements):
             chunk = [settlements[place] for place in places]
             request = None if seed is None else _request_of(seed, [one.job for one in chunk])
             answers, _ = self.call("settle", number, worker.encode(), pack_settlements(chunk), b"", request=request)
             for place, is_applied in zip(places, _applied(answers), strict=True):
-                counted[place] = is_applied
-        return counted
+                applied[place] = is_applied
+        return applied
 
     def touch(
         self, jobs: Sequence[Job], started: Container[tuple[str, int]] = (), *, ttr_ms: int | None = None
@@ -239,7 +238,7 @@ class Queue(ShardSet):
         """
         before = b"" if before_ms is None else b"%d" % before_ms
         left_out = [name.encode() for name in except_workers]
-        return unpack_held(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
+        return unpack_begun(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
 
     def leases(self, number: int) -> list[Job]:
         """Return all reserved jobs of a shard, by the end of their lease; read in chunks, so not an atomic snapshot."""
@@ -445,15 +444,6 @@ class Queue(ShardSet):
 
     # -- ticks of recurring tasks --------------------------------------------------------------------------------------
 
-    def last_tick(self, ident: str) -> int | None:
-        """Return the last tick of an id that :meth:`schedule_tick` fired, Unix ms."""
-        with clear_errors():
-            ticks = [
-                self.deployment.client.hget(self.shard(number).names["meta"], f"tick:{ident}")
-                for number in self.homes(ident)
-            ]
-        return max((int(tick) for tick in ticks if tick is not None), default=None)
-
     def first_sight(self, ident: str, schedule: str) -> int:
         """Return the moment (Unix ms) after which ticks of this id are to be fired.
 
@@ -461,7 +451,10 @@ class Queue(ShardSet):
         changed one is a new schedule, whatever was fired earlier.
         """
         since = int(self.call("sight", self.shard_of(ident), ident.encode(), schedule.encode(), b""))
-        return max(since, self.last_tick(ident) or 0) if len(self.epochs) > 1 else since
+        if len(self.epochs) == 1:
+            return since
+        (fired,) = reading.Inspector(self.registry).last_ticks([(self, ident)])
+        return max(since, fired or 0)
 
     def skip_tick(self, ident: str, schedule: str, tick_ms: int) -> bool:
         """Count a tick, and all before it, as fired without scheduling a job; True for the first process that does."""

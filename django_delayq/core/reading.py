@@ -204,7 +204,7 @@ def _walk_index(queue: ShardSet, number: int, request: Mapping[str, Any], frame:
 def burials(queue: ShardSet, ident: str) -> list[IndexEntry]:
     """Return the entries of an id's records in the morgue, up to 250 of a shard, the last burial first."""
     wanted = {"index": SHARD_KEYS.index("morgue_id") + 1, "limit": CHUNK, "names": True, "buried_at": True}
-    requests = [(queue.name, number, wanted | bounds_of("id", (ident, ident))) for number in queue.homes(ident)]
+    requests = [(queue.name, number, wanted | bounds_of("id", (ident, ident))) for number in queue.shards_of(ident)]
     frames = zip(requests, _read_many(queue.deployment, requests), strict=True)
     return sorted(
         (entry for (_, number, _), frame in frames for entry in unpack_entries(frame, number)[1]), reverse=True
@@ -241,7 +241,7 @@ def jobs_of(
 
 def payloads_of(queue: ShardSet, ident: str) -> Iterator[Payload]:
     """Yield the payloads of a live merged job; see :meth:`Inspector.payloads`."""
-    for number in queue.homes(ident):
+    for number in queue.shards_of(ident):
         after, some = b"", False
         while True:
             after, records = queue.call("payloads", number, ident.encode(), after, CHUNK, request=b"")
@@ -418,13 +418,16 @@ class Inspector:
         return infos
 
     def last_ticks(self, ids: Sequence[tuple[ShardSet, str]]) -> list[int | None]:
-        """Return :meth:`Queue.last_tick` of many ids, in one round trip (on a cluster: of each node)."""
+        """Return the last tick, Unix ms, that :meth:`.Queue.schedule_tick` fired for each id.
+
+        It takes one round trip (on a cluster: of each node).
+        """
         if not ids:
             return []
         pipeline = self._deployment.client.pipeline(transaction=False)
         owners = []
         for place, (queue, ident) in enumerate(ids):
-            for number in queue.homes(ident):
+            for number in queue.shards_of(ident):
                 pipeline.hget(queue.shard(number).names["meta"], f"tick:{ident}")
                 owners.append(place)
         latest: list[int | None] = [None] * len(ids)
@@ -441,7 +444,7 @@ class Inspector:
         existing = self._registry.known_queue(queue)
         if existing is None:
             return None
-        members = {(queue, number): [ident.encode()] for number in existing.homes(ident)}
+        members = {(queue, number): [ident.encode()] for number in existing.shards_of(ident)}
         for _, view in jobs_of(self._deployment, members, most=most_bytes):
             return view
         return next(iter(self.graves_page(queue, ident, limit=1, most_bytes=most_bytes).jobs), None)
@@ -504,7 +507,7 @@ class Inspector:
         """
         members: dict[tuple[str, int], list[bytes]] = {}
         for queue, ident in jobs:
-            for number in queue.homes(ident):
+            for number in queue.shards_of(ident):
                 members.setdefault((queue.name, number), []).append(ident.encode())
         leases = {
             (view.job.queue, view.id): Lease(view.job.worker, view.deadline_ms)

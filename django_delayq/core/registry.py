@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, Unpack
 from zlib import crc32
 
 from . import layouts
@@ -27,7 +27,7 @@ from .redis.scripts import clear_errors
 from .thread_lock import ThreadLock
 from .times import span_ms_of
 
-log = logging.getLogger("django_delayq.core.broker")
+log = logging.getLogger(__name__)
 
 #: longest time for which a call waits for the registry of a cluster, in seconds, if the layout is known
 REGISTRY_SECONDS: Final = 1.0
@@ -114,7 +114,7 @@ class ShardSet:
         """Return the number of the shard for new jobs of this id."""
         return self.home(ident).number
 
-    def homes(self, ident: str) -> tuple[int, ...]:
+    def shards_of(self, ident: str) -> tuple[int, ...]:
         """Return the numbers of the shards in which jobs of this id may lie, those of older epochs first."""
         crc = crc32(ident.encode())
         return tuple(number_of(epoch, crc % shards) for epoch, shards in self.epochs) or (self.shard_of(ident),)
@@ -212,7 +212,7 @@ class QueueRegistry(Generic[Q_co]):
         new_shards, new_kind = self.new_queue(name)
         shards, kind = shards or new_shards, kind or new_kind
         try:
-            queue, _ = self.create(name, lambda stone: layouts.new_layout(shards or 1, kind, stone))
+            queue, _ = self.create(name, lambda former: layouts.new_layout(shards or 1, kind, former))
         except QueueUnavailable as error:
             raise QueueUnavailable(
                 f"queue {name!r} cannot be used: this process has not read its layout yet, and the registry "
@@ -427,14 +427,13 @@ class QueueRegistry(Generic[Q_co]):
             if self.publish(name, stored, make(layout)):
                 return self._queues[name], True
 
-    def create_with(self, name: str, *, kind: str, shards: int, **limits: Any) -> tuple[Q_co, bool]:
+    def create_with(self, name: str, *, kind: str, shards: int, **limits: Unpack[QueueLimits]) -> tuple[Q_co, bool]:
         """Return a queue, and True if this call created it.
 
         Args:
-            limits: as :func:`.layouts.limits_in_force` returns them. An existing queue keeps its own.
+            limits: members of :class:`.layouts.QueueLimits`. An existing queue keeps its own.
         """
-        given = layouts.limit_arguments(limits)
-        return self.create(name, lambda stone: layouts.limited(layouts.new_layout(shards, kind, stone), given))
+        return self.create(name, lambda former: layouts.limited(layouts.new_layout(shards, kind, former), limits))
 
     # -- pauses and limits -------------------------------------------------------------------------------------------
 

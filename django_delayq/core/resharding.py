@@ -29,7 +29,7 @@ from .records.keys import MAX_SHARDS, number_of
 from .redis.scripts import clear_errors
 from .registry import QueueRegistry, ShardSet
 
-log = logging.getLogger("django_delayq.core.epochs")
+log = logging.getLogger(__name__)
 
 #: µs by which the tokens of an epoch begin above those of the epoch before, which is still in use
 HEAD_START: Final = 1 << 15
@@ -337,9 +337,9 @@ class EpochWalk:
             if self._create:
                 registry.create(
                     name,
-                    lambda stone: (
-                        layouts.new_layout(stone["shards"], stone["kind"], stone)
-                        if stone
+                    lambda former: (
+                        layouts.new_layout(former["shards"], former["kind"], former)
+                        if former
                         else layouts.recovered(known, is_closed=True)
                     ),
                 )

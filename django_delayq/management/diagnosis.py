@@ -197,7 +197,7 @@ def morgue(broker: Broker) -> Iterator[Finding]:
     is_unlimited = False
     for counts in broker.inspector.all_counts(partial=True):
         queue = broker.known_queue(counts.queue) if counts.morgue > LARGE_MORGUE else None
-        if queue is not None and not queue_policy(queue.layout)["limits"].keys() & {"morgue_max", "morgue_ttl_ms"}:
+        if queue is not None and not queue_policy(queue.layout)["limits"].keys() & {"morgue_max", "morgue_ttl"}:
             is_unlimited = True
             text = f"queue {counts.queue}: {counts.morgue:,} jobs in a morgue without a limit: set morgue_max or "
             yield Finding("WARN", "morgue", f"{text}morgue_ttl in QUEUES, and repair or discard what is there")

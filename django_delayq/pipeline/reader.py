@@ -141,6 +141,6 @@ def _pieces(queue: Queue, options: ReadOptions) -> Iterator[Piece]:
         return
     homes: dict[int, list[str]] = {}
     for ident in options.ids:
-        for number in queue.homes(ident):
+        for number in queue.shards_of(ident):
             homes.setdefault(number, []).append(ident)
     yield from (Piece(queue.name, number, tuple(homes[number])) for number in numbers if number in homes)

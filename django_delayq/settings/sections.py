@@ -16,6 +16,7 @@ from ..core.inputs import (
     check_queue_name,
     short,
 )
+from ..core.layouts import PRIORITY_MODES
 from ..core.options import Concurrency, check_concurrency
 from ..core.records.keys import MAX_SHARDS
 from ..masking import SENSITIVE
@@ -85,7 +86,7 @@ class QueueConf(Section):
     #: seconds that a job stays in its morgue; None = forever
     morgue_ttl: float | None = key(None, check_number, 1)
     #: "strict" = a more urgent class always goes first; "weighted" = it goes first more often
-    priorities: str = key("strict", check_choice, ("strict", "weighted"))
+    priorities: str = key("strict", check_choice, PRIORITY_MODES)
     #: seconds after which a due job goes before more urgent ones, which keep three quarters of what is reserved; None =
     #: it waits for as long as they are due
     starve_after: float | None = key(None, check_number, 1)

@@ -87,7 +87,7 @@ def rules_of(queue: QueueStatus, now_ms: float) -> str:
     words = {"both": "paused", "in": "paused in", "out": "paused out"}.get(queue.paused, "")
     left = [f"{word} {duration((end - now_ms) / 1000)}" for word, end in queue.paused_until.items()]
     words += f" (ends: {', '.join(left)})" if left else ""
-    limits = [name if value is True else f"{name} {value}" for name, value in queue.limits.items()]
+    limits = [f"{name} {value}" for name, value in queue.limits.items()]
     return ", ".join(filter(None, (words, *limits, *_concurrency_of(queue.name))))
 
 

@@ -37,7 +37,7 @@ class QueueStatus:
     paused: str = ""
     #: direction → when its pause ends by itself, Unix ms
     paused_until: Mapping[str, int] = field(default_factory=dict)
-    #: limits in force: max_length, morgue_max, morgue_ttl_ms, weighted, starve_after_ms
+    #: limits in force, by their names in the settings
     limits: Mapping[str, Any] = field(default_factory=dict)
     #: permits of its limit of concurrency that are taken; None: no such limit
     permits: int | None = None
@@ -52,7 +52,7 @@ class QueueStatus:
         """Priority whose jobs have waited too long for more urgent ones; None if there is none."""
         if self.paused in ("out", "both"):
             return None
-        found, allowed = self.counts.starving, self.limits.get("starve_after_ms", 0) / 1000
+        found, allowed = self.counts.starving, self.limits.get("starve_after", 0)
         return found if found is not None and found.seconds > allowed + STARVING_AFTER else None
 
     @property

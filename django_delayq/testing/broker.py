@@ -106,4 +106,4 @@ class MemoryBroker(DjangoBroker):
         self._limited.clear()
         for name in former:
             if name not in settings.queues and self.existing(name) is not None:
-                self.limit(name, **layouts.limit_arguments(dict.fromkeys(layouts.LIMITS)))
+                self.limit(name, **layouts.NO_LIMITS)

@@ -47,7 +47,7 @@ def lively(broker: Broker) -> Yard:
     mail.queue.settle([ack(jobs[3], 1, 2)])
     mail.put("mail-4", "changed@example.com", task="shop.send_newsletter", delay_ms=30_000)
     broker.pause("mail", "in")
-    broker.limit("orders", max_length=10_000, morgue_ttl_ms=30 * 86_400_000)
+    broker.limit("orders", max_length=10_000, morgue_ttl=30 * 86_400)
     for number in range(2):
         broker.announce(
             f"worker-{number}@app-1:21{number}7",

@@ -60,7 +60,7 @@ def test_the_page_of_a_queue_has_the_lag_of_each_priority(delayq: Broker, manage
 def test_pauses_and_limits_are_named(delayq: Broker, manager: Client) -> None:
     Yard(delayq).put("one")
     delayq.pause("orders", "out")
-    delayq.limit("orders", max_length=50, morgue_ttl_ms=86_400_000, weighted=True)
+    delayq.limit("orders", max_length=50, morgue_ttl=86_400, priorities="weighted")
     assert cells(manager.get(LIST).content)[0][0] == (
         "orders paused for workers python, maximum of live jobs: 50, kept in the morgue for: 1 d, priorities: weighted"
     )

@@ -110,7 +110,7 @@ def _missing(queue: Queue) -> list[str]:
     with queue.deployment.client.pipeline(transaction=False) as pipe:
         for place in PLACES:
             ident = f"{queue.name}-{place}".encode()
-            for names in (queue.shard(number).names for number in queue.homes(ident.decode())):
+            for names in (queue.shard(number).names for number in queue.shards_of(ident.decode())):
                 pipe.hexists(names["body"], ident)
                 pipe.zlexcount(names["morgue_id"], b"[" + ident + b"\0", b"(" + ident + b"\1")
         found = pipe.execute()

@@ -67,7 +67,7 @@ def next_id(queue: Queue, number: int) -> str:
     return next(
         ident
         for ident in map(str, range(10**6))
-        if number in queue.homes(ident) and Inspector(queue.registry).get(queue.name, ident) is None
+        if number in queue.shards_of(ident) and Inspector(queue.registry).get(queue.name, ident) is None
     )
 
 

@@ -124,7 +124,7 @@ def test_an_older_shard_that_refused_the_job_need_not_confirm_it(pair: Pair, ope
     queue.schedule(job("first"))
     Broker(queue.deployment.connection).reshard("orders", queue.shards + 1)
     queue.reload()
-    old, refused = queue.homes("second")[0], []
+    old, refused = queue.shards_of("second")[0], []
 
     def leave_unconfirmed(call: ScriptCall) -> None:
         if call.name == "schedule" and call.keys == queue.shard(old).keys:

@@ -71,7 +71,7 @@ def limited(stage: Stage) -> None:
 
 
 def outlived(stage: Stage) -> None:
-    stage.broker.limit("q", morgue_ttl_ms=1000)
+    stage.broker.limit("q", morgue_ttl=1)
     stage.wait(2000)
     stage.queue.tick(0)
 

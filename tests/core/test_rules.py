@@ -129,7 +129,7 @@ def test_t62_a_resumed_queue_wakes_its_consumers_at_once(broker: Broker) -> None
 def test_t62_the_shards_of_a_new_epoch_are_paused_and_limited_as_the_old_ones(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
     broker.pause("q", "in")
-    broker.limit("q", max_length=10, morgue_max=7, morgue_ttl_ms=5000, weighted=True)
+    broker.limit("q", max_length=10, morgue_max=7, morgue_ttl=5, priorities="weighted")
     broker.reshard("q", 5)
     limits = {"max_length": 10, "morgue_max": 2, "morgue_ttl_ms": 5000, "weighted": True}
     assert rules_of(queue)[-5:] == [{**limits, "paused_in": 0}] * 5
@@ -146,7 +146,7 @@ def test_a_pause_needs_a_queue_and_a_direction(stage: Stage) -> None:
             act("q", "sideways")
     with pytest.raises(InvalidJob, match="no queue 'nowhere'"):
         stage.broker.limit("nowhere", max_length=1)
-    with pytest.raises(InvalidJob, match="0 \\(no limit\\) or more"):
+    with pytest.raises(InvalidJob, match="max_length must be 0 or more"):
         stage.broker.limit("q", max_length=-1)
 
 
@@ -155,12 +155,30 @@ def test_a_mistyped_limit_is_refused(stage: Stage) -> None:
         stage.broker.limit("q", max_lenght=5)  # type: ignore[call-arg]
 
 
-def test_limits_in_seconds_come_back_as_they_were_given() -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "5"])
+def test_a_limit_that_is_no_number_is_refused(stage: Stage, value: Any) -> None:
+    with pytest.raises(InvalidJob, match="morgue_ttl must be"):
+        stage.broker.limit("q", morgue_ttl=value)
+    with pytest.raises(InvalidJob, match="priorities must be one of strict, weighted"):
+        stage.broker.limit("q", priorities=value)
+    assert layouts.queue_policy(stage.queue.layout)["limits"] == {}
+
+
+def test_limits_in_seconds_are_rules_in_whole_ms() -> None:
     for ms in range(1000, 20_000):
-        limits = layouts.limit_arguments({"morgue_ttl": ms / 1000, "starve_after": ms / 1000})
-        stored = {**new_layout(1, "python"), "limits": limits}
-        in_force = layouts.limits_in_force(stored)
+        layout = layouts.limited(new_layout(1, "python"), {"morgue_ttl": ms / 1000, "starve_after": ms / 1000})
+        in_force = layouts.limits_in_force(layouts.decode(layouts.encode(layout)))
         assert (in_force["morgue_ttl"], in_force["starve_after"]) == (ms / 1000, ms / 1000)
+        assert rules_of_layout(layout, 1) == {"morgue_ttl_ms": ms, "starve_after_ms": ms}
+    shortest = layouts.limited(new_layout(1, "python"), {"morgue_ttl": 1e-6})
+    assert rules_of_layout(shortest, 1) == {"morgue_ttl_ms": 1}, "0 would delete every record"
+
+
+def test_none_and_zero_remove_a_limit(stage: Stage) -> None:
+    stage.broker.limit("q", max_length=5, morgue_ttl=1.5, priorities="weighted", starve_after=2)
+    stage.broker.limit("q", max_length=None, morgue_ttl=0, priorities="strict")
+    assert layouts.queue_policy(stage.queue.layout)["limits"] == {"starve_after": 2}
+    assert rules_of(stage.queue) == [{"starve_after_ms": 2000}]
 
 
 def test_orders_that_a_shard_lost_come_back_with_the_next_look_of_a_dispatcher(wide: Stage) -> None:
@@ -253,11 +271,11 @@ def test_a_limit_holds_for_all_shards_together_and_refuses_only_what_is_too_much
 
 
 def test_a_limit_that_is_in_force_is_not_written_again(stage: Stage) -> None:
-    stage.broker.limit("q", max_length=5, morgue_max=6, weighted=False)
+    stage.broker.limit("q", max_length=5, morgue_max=6, priorities="strict")
     assert layouts.queue_policy(stage.queue.layout)["limits"] == {"max_length": 5, "morgue_max": 6}
     with watch_calls(stage.broker) as calls:
         stage.broker.limit("q", max_length=5)
-        stage.broker.limit("q", max_length=5, morgue_max=6, morgue_ttl_ms=0, weighted=False)
+        stage.broker.limit("q", max_length=5, morgue_max=6, morgue_ttl=0, priorities="strict")
         stage.broker.limit("q")
     assert calls == []
 
@@ -313,7 +331,7 @@ def test_t48_a_look_of_the_dispatcher_trims_a_morgue_piece_by_piece(stage: Stage
 
 
 def test_t48_what_lies_in_the_morgue_for_too_long_goes(stage: Stage) -> None:
-    stage.broker.limit("q", morgue_ttl_ms=1000)
+    stage.broker.limit("q", morgue_ttl=1)
     for ident in ("a", "b", "c"):
         stage.in_morgue(ident)
         stage.wait(400)
@@ -381,7 +399,7 @@ def test_t52_strict_classes_serve_the_most_urgent_first_whichever_is_busy(stage:
 
 @pytest.mark.parametrize("seed", [0, 12_345, 987_654])
 def test_t52_weighted_classes_starve_nobody_and_keep_their_shares(stage: Stage, seed: int) -> None:
-    stage.broker.limit("q", weighted=True)
+    stage.broker.limit("q", priorities="weighted")
     classes, rounds = (0, 4, 7), 700
     found = served(stage, classes, rounds, seed)
     for place, priority in enumerate(classes):
@@ -392,7 +410,7 @@ def test_t52_weighted_classes_starve_nobody_and_keep_their_shares(stage: Stage, 
 
 
 def test_t52_weights_keep_nobody_waiting_when_only_one_class_has_work(stage: Stage) -> None:
-    stage.broker.limit("q", weighted=True)
+    stage.broker.limit("q", priorities="weighted")
     for priority in (0, 7):
         stage.put(f"first of {priority}", priority=priority)
     stage.done(*stage.take())
@@ -403,7 +421,7 @@ def test_t52_weights_keep_nobody_waiting_when_only_one_class_has_work(stage: Sta
 
 def test_t52_a_queue_may_change_between_strict_and_weighted(stage: Stage) -> None:
     assert set(served(stage, (0, 7), 60, seed=1)) == {0}
-    stage.broker.limit("q", weighted=True)
+    stage.broker.limit("q", priorities="weighted")
     assert set(served(stage, (0, 7), 60, seed=2)) == {0, 7}
-    stage.broker.limit("q", weighted=False)
+    stage.broker.limit("q", priorities="strict")
     assert set(served(stage, (0, 7), 60, seed=3)) == {0}

@@ -15,7 +15,7 @@ from .stage import Stage
 @pytest.fixture
 def bounded(stage: Stage) -> Stage:
     """Return a queue whose due jobs starve after a second."""
-    stage.broker.limit("q", starve_after_ms=1000)
+    stage.broker.limit("q", starve_after=1)
     return stage
 
 
@@ -110,7 +110,7 @@ def test_urgent_work_that_does_not_fill_a_call_leaves_the_rest_to_the_others(bou
 
 
 def test_a_bound_holds_for_weighted_classes_too(bounded: Stage) -> None:
-    bounded.broker.limit("q", weighted=True)
+    bounded.broker.limit("q", priorities="weighted")
     for priority in range(8):
         fill(bounded, priority, 60)
     bounded.wait(60_000)
@@ -139,7 +139,7 @@ def test_a_job_that_starves_keeps_to_the_limit_of_its_task(bounded: Stage) -> No
 
 def test_every_shard_has_the_bound_whole_also_after_a_reshard(broker: Broker) -> None:
     queue = broker.queue("q", shards=3)
-    broker.limit("q", starve_after_ms=90_000, max_length=9)
+    broker.limit("q", starve_after=90, max_length=9)
 
     def bounds() -> set[float]:
         return {stored_rules(queue, number)["starve_after_ms"] for number in queue.numbers}
@@ -151,10 +151,10 @@ def test_every_shard_has_the_bound_whole_also_after_a_reshard(broker: Broker) ->
     broker.resume("q")
     assert bounds() == {90_000}
     assert limits_in_force(broker.queue("q").layout)["starve_after"] == 90
-    broker.limit("q", starve_after_ms=0, max_length=0)
+    broker.limit("q", starve_after=0, max_length=0)
     assert limits_in_force(broker.queue("q").layout)["starve_after"] is None
-    with pytest.raises(InvalidJob, match="starve_after_ms is 0"):
-        broker.limit("q", starve_after_ms=-1)
+    with pytest.raises(InvalidJob, match="starve_after must be 0 or more"):
+        broker.limit("q", starve_after=-1)
 
 
 def test_a_dispatcher_restores_a_lost_bound(bounded: Stage) -> None:
@@ -179,5 +179,5 @@ def test_a_bound_costs_nothing_where_there_is_none(stage: Stage) -> None:
     without = commands()
     stage.broker.limit("q", morgue_max=1000)
     assert commands() == without
-    stage.broker.limit("q", starve_after_ms=60_000)
+    stage.broker.limit("q", starve_after=60)
     assert commands() == without + 3  # one for each class in use

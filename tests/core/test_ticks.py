@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.core import NewJob
+from tests.support.core_stored import last_tick
 
 from .stage import T0, Stage
 
@@ -20,13 +21,13 @@ def test_a_tick_that_somebody_fired_already_changes_nothing_and_is_not_counted(s
     assert stage.queue.schedule_tick(job(), T0 - 60_000) == "fired"
     assert stage.picture() == picture == {"waiting": ["nightly +0"]}
     assert stage.counters() == counters == {"created": 1}
-    assert stage.queue.last_tick("nightly") == T0
+    assert last_tick(stage.queue, "nightly") == T0
 
 
 def test_the_next_tick_is_fired_although_the_job_of_the_last_one_waits(stage: Stage) -> None:
     stage.queue.schedule_tick(job(), T0)
     assert stage.queue.schedule_tick(job(), T0 + 60_000) == "ignored"
-    assert stage.queue.last_tick("nightly") == T0 + 60_000
+    assert last_tick(stage.queue, "nightly") == T0 + 60_000
     assert stage.counters() == {"created": 1, "changed": 1}
 
 
@@ -37,7 +38,7 @@ def test_a_tick_that_was_refused_is_counted_as_such_and_not_remembered(
     stage.put("other")
     stage.queue.rule(0, rule)
     assert stage.queue.schedule_tick(job(), T0) == outcome
-    assert stage.queue.last_tick("nightly") is None
+    assert last_tick(stage.queue, "nightly") is None
     assert stage.counters() == {"created": 1, "refused": 1}
     stage.queue.rule(0, {})
     assert stage.queue.schedule_tick(job(), T0) == "created"
@@ -48,7 +49,7 @@ def test_a_schedule_is_first_seen_once_and_anew_when_it_changed(stage: Stage) ->
     stage.wait(5000)
     assert stage.queue.first_sight("nightly", "* * * * *") == T0
     assert stage.queue.first_sight("nightly", "@daily") == T0 + 5000
-    assert stage.queue.last_tick("nightly") is None
+    assert last_tick(stage.queue, "nightly") is None
 
 
 def test_a_tick_is_skipped_once_and_none_before_it_counts_any_more(stage: Stage) -> None:
@@ -58,7 +59,7 @@ def test_a_tick_is_skipped_once_and_none_before_it_counts_any_more(stage: Stage)
     assert not stage.queue.skip_tick("nightly", "* * * * *", T0 + 30_000)
     assert not stage.queue.skip_tick("nightly", "* * * * *", T0 + 20_000)
     assert stage.queue.first_sight("nightly", "* * * * *") == T0 + 30_000
-    assert stage.queue.last_tick("nightly") is None
+    assert last_tick(stage.queue, "nightly") is None
     assert stage.queue.schedule_tick(job(), T0 + 60_000) == "created"
     assert not stage.queue.skip_tick("nightly", "* * * * *", T0 + 60_000)
 

@@ -174,8 +174,8 @@ def test_every_queue_is_listed_with_what_is_ordered_for_it(delayq: Broker) -> No
     in_morgue(delayq, 2)
     schedule(note, "1")
     delayq.queue("raw", kind="pull", shards=3)
-    delayq.limit("default", max_length=100, morgue_max=10, morgue_ttl_ms=86_400_000, weighted=True)
-    delayq.limit("default", starve_after_ms=90_000)
+    delayq.limit("default", max_length=100, morgue_max=10, morgue_ttl=86_400, priorities="weighted")
+    delayq.limit("default", starve_after=90)
     delayq.pause("raw", "in")
     assert told("delayq_queue", "list") == [
         {
@@ -216,13 +216,13 @@ def test_status_tells_what_is_paused_and_limited(delayq: Broker) -> None:
     (queue,) = told("delayq_status")["queues"]
     assert (queue["paused"], queue["limits"]) == ("", {})
     assert "rules" not in run("delayq_status")
-    delayq.limit("default", max_length=5, weighted=True)
+    delayq.limit("default", max_length=5, priorities="weighted")
     delayq.pause("default", "out")
     (queue,) = told("delayq_status")["queues"]
-    assert (queue["paused"], queue["limits"]) == ("out", {"max_length": 5, "weighted": True})
+    assert (queue["paused"], queue["limits"]) == ("out", {"max_length": 5, "priorities": "weighted"})
     lines = run("delayq_status").splitlines()
     assert lines[2].endswith("rules")
-    assert lines[3].endswith("paused out, max_length 5, weighted")
+    assert lines[3].endswith("paused out, max_length 5, priorities weighted")
 
 
 @pytest.mark.django_db
@@ -253,8 +253,8 @@ def test_the_limits_of_the_settings_are_in_force_and_may_be_changed_there(delayq
     assert layouts.queue_policy(layout)["limits"] == {
         "max_length": 2,
         "morgue_max": 7,
-        "morgue_ttl_ms": 1500,
-        "starve_after_ms": 60_000,
+        "morgue_ttl": 1.5,
+        "starve_after": 60,
     }
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
     connections.close_broker()
@@ -274,13 +274,13 @@ def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: 
     broker = connections.broker()
     broker.queue("orders")
     for name in ("default", "orders"):
-        broker.limit(name, max_length=1, weighted=True)
+        broker.limit(name, max_length=1, priorities="weighted")
     connections.close_broker()
     with pytest.raises(QueueFull, match="max_length"):
         schedule(note, "2")
     served = connections.broker().served(["default", "orders"])
     assert [layouts.queue_policy(queue.layout)["limits"] for queue in served] == [
-        {"max_length": 1, "weighted": True},
+        {"max_length": 1, "priorities": "weighted"},
         {"max_length": 9},
     ]
 

@@ -113,8 +113,8 @@ def test_only_jobs_behind_more_urgent_ones_starve(lags: dict[str, float | None],
 
 def test_what_the_queue_allows_is_no_starving() -> None:
     counts = counts_of(p0=1, p7=700)
-    assert snapshot_of(counts, limits={"starve_after_ms": 641_000}).queues[0].starving is None
-    assert snapshot_of(counts, limits={"starve_after_ms": 639_000}).queues[0].starving == (7, 700)
+    assert snapshot_of(counts, limits={"starve_after": 641}).queues[0].starving is None
+    assert snapshot_of(counts, limits={"starve_after": 639}).queues[0].starving == (7, 700)
 
 
 def test_in_a_queue_that_is_paused_nothing_starves() -> None:

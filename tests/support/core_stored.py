@@ -9,6 +9,7 @@ from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.fsck import check as check_stored
 from django_delayq.core.layouts import QueueLimits, is_pending, limits_in_force, new_layout, queue_policy
 from django_delayq.core.layouts import rules_of as rules_of_layout
+from django_delayq.core.reading import Inspector
 from django_delayq.core.records.frames import (
     CHUNK,
     Allowance,
@@ -50,6 +51,7 @@ __all__ = [
     "held_digests",
     "is_pending",
     "job_of",
+    "last_tick",
     "limit_queue",
     "limits_in_force",
     "new_layout",
@@ -112,6 +114,11 @@ def stored_rules(queue: Queue, number: int = 0) -> dict[str, Any]:
 def set_clock(queue: Queue, number: int, us: float) -> None:
     """Set the clock of a shard, µs, for a broker with a test clock."""
     queue.deployment.client.hset(shard_key(queue, "meta", number), "test_clock", int(us))
+
+
+def last_tick(queue: Queue, ident: str) -> int | None:
+    """Return the last tick of an id that was fired, Unix ms."""
+    return Inspector(queue.registry).last_ticks([(queue, ident)])[0]
 
 
 def limit_queue(broker: Broker, name: str, **limits: Unpack[QueueLimits]) -> bool:

@@ -24,6 +24,7 @@ from django_delayq.core import (
     connect,
 )
 from django_delayq.worker.recurring import LONGEST_REST_SECONDS, RecurringTicker, ServerClock
+from tests.support.core_stored import last_tick
 from tests.support.duty_stage import EVERY, ID, T0, Changes, Loop, RedisHealth, Tower, recurring, work
 from tests.support.older_copy import OlderCopy
 from tests.support.worker_stage import DEADLINE, config, eventually, working
@@ -187,7 +188,7 @@ def test_a_skipped_tick_is_logged_once_whoever_skips_it_and_however_often_they_s
         for dispatcher in (*dispatchers, tower.dispatcher(missed="skip")):
             dispatcher.run()
     assert [one.getMessage().endswith("was missed and is skipped") for one in caplog.records] == [True]
-    assert tower.queue.last_tick(ID) is None, "it was not fired"
+    assert last_tick(tower.queue, ID) is None, "it was not fired"
     tower.wait(EVERY - 40_000)
     tower.dispatcher(missed="skip").run()
     assert tower.picture() == {"waiting": [f"{ID} +{8 * EVERY}"]}

@@ -8,12 +8,11 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from ...core.figures import MINUTES
-from ...core.layouts import DIRECTIONS, LIMITS
+from ...core.layouts import DIRECTIONS, LIMITS, PRIORITY_MODES
 from ...core.records.keys import MAX_SHARDS
 from .base import Resource
 from .fields import IntField, NumberField, QueueNameField, RoundedField, TimeField
 
-PRIORITIES: Final = ("strict", "weighted")
 _MOST: Final = 1 << 40
 
 
@@ -29,7 +28,7 @@ def _limits(**options: Any) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         "morgue_max": IntField(**numbers, help_text="maximum records in its morgue; the oldest are deleted first"),
         "morgue_ttl": NumberField(**spans, help_text="seconds after which its morgue deletes a record"),
         "priorities": serializers.ChoiceField(
-            PRIORITIES,
+            PRIORITY_MODES,
             **options,
             help_text="strict: a more urgent class always goes first; weighted: it goes first more often",
         ),

@@ -13,7 +13,6 @@ from rest_framework.response import Response
 from ... import connections
 from ...access.permissions import may_use
 from ...access.problems import Problem, queue_not_found
-from ...core import layouts
 from ...core.figures import read_depths
 from ...core.queue import Queue
 from ...outbox.retention import forget_queue
@@ -130,7 +129,7 @@ class OneQueue(ApiView):
                 f"the limits of queue {name!r} are set in DELAYQ['QUEUES'] of the "
                 "project's settings; change them there",
             )
-        broker.limit(name, **layouts.limit_arguments(limits))
+        broker.limit(name, **limits)
         return Response(QueueSerializer.render(queue_view(live(name))))
 
     @operation(

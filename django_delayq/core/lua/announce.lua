@@ -19,10 +19,10 @@ end
 if ARGV[3] == '*' then
   redis.call('DEL', commands)
 end
-local told = redis.call('HGETALL', commands)
-for i = 1, #told, 2 do
-  if string.find(ARGV[3], told[i + 1], 1, true) then
-    redis.call('HDEL', commands, told[i])
+local pending = redis.call('HGETALL', commands)
+for i = 1, #pending, 2 do
+  if string.find(ARGV[3], pending[i + 1], 1, true) then
+    redis.call('HDEL', commands, pending[i])
   end
 end
 -- Kept as long as a process of the program announces itself: the next one that its supervisor starts needs them.

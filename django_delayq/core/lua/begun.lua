@@ -7,7 +7,7 @@
 -- Events  none
 -- include keys clock begin body
 local MOST, REPLY_BYTES = 250, 4 * 1024 * 1024
-local runs, size = {}, 0
+local attempts, size = {}, 0
 local before = tonumber(ARGV[4]) or math.huge
 local others = {}
 for place = 5, #ARGV do
@@ -17,21 +17,21 @@ end
 -- Return an attempt that can be read and is selected. One that cannot be read is left out: nobody can settle it, and it must
 -- not hide the others.
 local function selected(value)
-  local is_read, run = pcall(cmsgpack.unpack, value)
-  if is_read and type(run) == 'table' and type(run[2]) == 'number' and type(run[3]) == 'string' and type(run[4]) == 'table'
-    and run[2] < before and (ARGV[3] == '' or run[4].worker == ARGV[3]) and not others[run[4].worker] then
-    return run
+  local is_read, one = pcall(cmsgpack.unpack, value)
+  if is_read and type(one) == 'table' and type(one[2]) == 'number' and type(one[3]) == 'string' and type(one[4]) == 'table'
+    and one[2] < before and (ARGV[3] == '' or one[4].worker == ARGV[3]) and not others[one[4].worker] then
+    return one
   end
 end
 
 local entries = redis.call('HGETALL', BEGUN)
 for i = 1, #entries, 2 do
   local value = entries[i + 1]
-  local run = #runs < MOST and size < REPLY_BYTES and selected(value)
-  if run then
-    name_task_of(run[3])
-    runs[#runs + 1] = run
+  local one = #attempts < MOST and size < REPLY_BYTES and selected(value)
+  if one then
+    name_task_of(one[3])
+    attempts[#attempts + 1] = one
     size = size + #value
   end
 end
-return cmsgpack.pack({ tasks, runs })
+return cmsgpack.pack({ tasks, attempts })

@@ -160,7 +160,7 @@ def _pack_call(sha: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> byte
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Call of a script among others. It carries a request id or changes nothing, so it may be sent again.
+    """Call of a script among others. It carries a request id, or a second call changes nothing: it may be sent again.
 
     Attributes:
         confirm: wait until its writes are confirmed (see above).

@@ -16,7 +16,7 @@
 -- timed_out   of a bury: the attempt's time limit ended it
 
 -- Marks what an attempt held as done; to be called before its payloads and its state are deleted.
-local function mark_run(e, s)
+local function mark_attempt(e, s)
   if #s.taken > 0 then
     local _, fields = in_hand(e.id, s.taken)
     return mark_payloads(fields)
@@ -117,7 +117,7 @@ end
 
 function verbs.ack(e, s)
   if e.durable then
-    mark_run(e, s)
+    mark_attempt(e, s)
   end
   finish(e, s)
   return 'acked'
@@ -206,7 +206,7 @@ local function settle(e, s)
   end
   local counter = string.sub(e.verb, 1, 3) ~= 'ack' and gives_way(e, s)
   if counter then
-    mark_run(e, s)
+    mark_attempt(e, s)
     finish(e, s)
   else
     counter = verbs[e.verb](e, s)
