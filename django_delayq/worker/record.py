@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..core.outcomes import Settlement
     from .attempt import Attempt
 
-#: records of the ends of attempts
+#: records of the ends of attempts; projects filter them by this name
 logger: Final = logging.getLogger("django_delayq.worker.notifier")
 
 ERROR_BYTES: Final = 4096
