@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .scheduling.decorators import task
     from .scheduling.triggers import cancel_on, schedule_on
     from .scheduling.verbs import cancel, get_job, reschedule, run_now, schedule, schedule_many
-    from .worker.current import current_job
+    from .worker.attempt import current_job
 
 __version__: Final = "0.1.0"
 
@@ -87,7 +87,7 @@ _HOME: Final = {
     "schedule_on": "scheduling.triggers",
     "cancel_on": "scheduling.triggers",
     "exactly_once": "outbox.inbox",
-    "current_job": "worker.current",
+    "current_job": "worker.attempt",
     "Queue": "pull",
     "priority_of_u32": "core.inputs",
     "retry": "core",  # module of back-off presets: retry.steps(10, 60, 300)

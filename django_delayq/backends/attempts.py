@@ -17,7 +17,7 @@ from ..core.errors import DelayQError, QueueUnavailable
 from ..core.job import Job
 from ..core.redis.faults import Backoff, classify
 from ..signals import emit
-from ..worker.current import running
+from ..worker.attempt import running
 from .compat import TaskContext, TaskResultStatus, normalize_json, task_finished, task_started
 from .errors import ResultTooLarge
 from .result_records import READY, RUNNING, SUCCESSFUL, ResultRecord, Results

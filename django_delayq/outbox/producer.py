@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from .. import connections
 from ..core.errors import DelayQError, NotConfirmed, QueuePaused, QueueUnavailable
 from ..core.thread_lock import ThreadLock
-from ..worker.current import running
+from ..worker.attempt import running
 from . import rows
 from .breaker import Breaker
 from .protocol import Claim

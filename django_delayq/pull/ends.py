@@ -14,8 +14,7 @@ from ..core.queue import Queue
 from ..core.task import registry
 from ..settings.conf import SETTING, conf
 from ..settings.loading import load_function
-from ..worker.hooks import Hooks
-from ..worker.notifier import Notifier
+from ..worker.hooks import Hooks, Notifier
 
 
 @lru_cache(maxsize=1)

@@ -23,12 +23,11 @@ from ..core.task import registry
 from ..settings import codec_types, context_links
 from ..settings.conf import SETTING, Conf, conf, mask
 from ..settings.loading import load_function, load_plain_function
-from ..worker.attempt_log import AttemptLog
 from ..worker.changes import Changes
 from ..worker.child import ChildSpec, adopt, leave
 from ..worker.config import WorkerConfig
-from ..worker.hooks import Hooks
-from ..worker.middleware import Middleware
+from ..worker.hooks import Hooks, Middleware
+from ..worker.record import AttemptLog
 from ..worker.supervisor import Supervisor
 from ..worker.worker import Worker
 from . import bookkeeping, tasks_setting
@@ -64,15 +63,15 @@ def make_hooks(settings: Conf) -> Hooks:
         retry_delay=hygiene.retry_delay,
         wants=signals.wants,
         notify=signals.notify,
-        log=_attempt_log(settings),
+        log=_attempt_log(),
         **own,
     )
 
 
-def _attempt_log(settings: Conf) -> AttemptLog:
+def _attempt_log() -> AttemptLog:
     # In a mass failure the same few tracebacks occur thousands of times a second.
     mask_traceback = lru_cache(maxsize=32)(mask().traceback)
-    return AttemptLog(tracebacks=settings.worker.log_tracebacks, mask_text=mask().text, mask_traceback=mask_traceback)
+    return AttemptLog(mask_text=mask().text, mask_traceback=mask_traceback)
 
 
 def load_hooks(settings: Conf) -> dict[str, Callable[..., Any]]:

@@ -123,8 +123,6 @@ class WorkerConf(Section):
     conn_max_age: float | None = key(60.0, check_number, 0, optional=True)
     #: check a kept database connection before its first use by a job
     conn_health_checks: bool = key(True, check_flag)
-    #: failures that are logged with their traceback: "last" (the job is given up), "always", "never"
-    log_tracebacks: str = key("last", check_choice, ("last", "always", "never"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from ..core.task import registry
 from ..runtime import wiring
 from ..settings.conf import Conf
 from ..worker.attempt import Attempt
-from ..worker.eventloop import EventLoop
 from ..worker.execution import Execution
 from ..worker.hooks import Hooks
+from ..worker.slots import EventLoop
 
 if TYPE_CHECKING:
     from .faults import Faults

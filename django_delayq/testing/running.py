@@ -19,11 +19,10 @@ from ..core.times import datetime_of
 from ..runtime import wiring
 from ..settings import context_links
 from ..settings.conf import Conf, conf
-from ..worker import crash, unbegun
-from ..worker.attempt import Attempt, trusted
-from ..worker.batch import Batcher
+from ..worker import crash
+from ..worker.attempt import Attempt, Batcher, trusted
+from ..worker.ends import give_back, policy_of
 from ..worker.hooks import Hooks
-from ..worker.policy import policy_of
 from ..worker.shards import Pace, Source
 from . import dispatching
 from .agenda import Entry
@@ -213,9 +212,7 @@ class Runner:
     @staticmethod
     def _give_back(queue: Queue, runs: Sequence[Attempt]) -> None:
         for run in runs:
-            queue.settle(
-                [unbegun.give_back(part.job, policy_of(registry.get(part.job.task), part.job)) for part in run.parts]
-            )
+            queue.settle([give_back(part.job, policy_of(registry.get(part.job.task), part.job)) for part in run.parts])
 
     def _execution(self) -> RecordingExecution:
         settings = conf()

@@ -22,12 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ..core.job import DURABLE, UNCLEAR
 from ..core.records.frames import waits_for_end
 from ..core.redis.faults import Backoff, Fault
-from . import unbegun
-from .attempt import NEVER, Attempt, trusted
-from .batch import Batcher
+from .attempt import NEVER, Attempt, Batcher, trusted
 from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE
 from .concurrency import ConcurrencyLimits
-from .policy import policy_of
+from .ends import give_back, policy_of
 from .shards import CALL_SECONDS, SafetyCheck, ShardSelector, Source, UnreachableShards
 from .slots import Slots
 from .wake import REPEAT, WakeListener
@@ -400,7 +398,7 @@ class Consumer:
         for attempt in self._slots.take_back():
             for part in attempt.parts:
                 policy = policy_of(self._process.registry.get(part.job.task), part.job)
-                part.settlement = unbegun.give_back(part.job, policy, reason=reason)
+                part.settlement = give_back(part.job, policy, reason=reason)
             self._batches -= bool(attempt.members)
             self._add_ends(attempt.source, list(attempt.parts))
 

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Final
 from ..core.job import new_request
 from ..core.outcomes import AttemptOutcome, Settlement
 from .attempt import NEVER, trusted
-from .hooks import Hooks
+from .ends import policy_of
+from .hooks import Hooks, Notifier, error_of
 from .limited_calls import HangingCall, LimitedCalls
-from .notifier import Notifier, error_of
-from .policy import policy_of
 from .record import record_of
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from ..core.outcomes import Settlement, release
 from ..core.workers import WorkerRegistry, is_alive
 from . import crash
 from .attempt import NEVER
+from .ends import policy_of
 from .orphans import crashed_early
 from .parts import Parts
-from .policy import policy_of
 
 if TYPE_CHECKING:
     from ..core.broker import Broker

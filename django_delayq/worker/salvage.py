@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import QueueUnavailable
 from ..core.job import Job, new_request
+from ..core.options import TaskOptions
 from ..core.outcomes import Settlement
 from ..core.permits import Place
 from ..core.redis.faults import REDIS_ERRORS
 from ..core.redis.pool import within
 from ..core.task import Registry
-from . import crash, unbegun
+from . import crash
+from .ends import give_back, policy_of
 from .orphans import End, Orphans
-from .policy import Policy, policy_of
 from .scoreboard import SlotRecord, place_of
 
 if TYPE_CHECKING:
@@ -119,8 +120,8 @@ def _count_begun(jobs: Sequence[Job], records: Sequence[SlotRecord]) -> int:
     return sum(1 + len(record.others) for record in begun)
 
 
-def _give_back(job: Job, policy: Policy, reason: str, *, began: bool = False) -> Settlement:
-    return unbegun.give_back(job, policy, reason=reason[:200], event=True, began=began)
+def _give_back(job: Job, policy: TaskOptions, reason: str, *, began: bool = False) -> Settlement:
+    return give_back(job, policy, reason=reason[:200], event=True, began=began)
 
 
 class Salvage:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.redis.faults import Backoff
 from ..core.workers import choices_of
-from .batch import Batcher
+from .attempt import Batcher
 from .changes import Changes
 from .child import (
     EXIT_FATAL,
@@ -29,17 +29,16 @@ from .child import (
     served_by,
 )
 from .dispatcher import dispatcher_duties
-from .eventloop import EventLoop
+from .ends import UnknownTasks
 from .execution import Execution
 from .fetch import Consumer, Stage
 from .heartbeat import Heartbeat
-from .hooks import Hooks
+from .hooks import Hooks, Middleware
 from .loop import Duty, Loop, RedisHealth, close_loops
 from .shards import Scope, ShardSelector
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
-from .slots import Slots
-from .timeout_monitor import REACTION_SECONDS, TimeoutMonitor, resident_mib
-from .unknown import UnknownTasks
+from .slots import EventLoop, Slots
+from .timeouts import REACTION_SECONDS, TimeoutMonitor, resident_mib
 from .wake import WakeListener
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from ..core.workers import AnnouncementReply
     from .attempt import Attempt
     from .config import WorkerConfig
-    from .middleware import Middleware
     from .scoreboard import Scoreboard
 
 logger = logging.getLogger(__name__)

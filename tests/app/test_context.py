@@ -274,7 +274,7 @@ def test_a_format_may_name_the_context_of_the_settings_in_every_record(
         assert logs.JobFilter().filter(record())
 
 
-def test_the_adapter_gives_its_records_the_fields_and_keeps_the_message(
+def test_a_logger_for_tasks_gives_its_records_the_fields_and_keeps_the_message(
     ran: Callable[[Callable[[], None]], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     logger = logs.get_logger("shop.tasks")

@@ -19,7 +19,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import JobTimeout
 from django_delayq.core.outcomes import Settlement, ack, bury, fail
 from django_delayq.worker.crash import crashed, overran
-from django_delayq.worker.policy import policy_of
+from django_delayq.worker.ends import policy_of
 from tests.support.processes import wait_until
 from tests.tasks_backend import deeds
 

@@ -15,9 +15,8 @@ from typing import Final, TypeVar
 
 from ..core.errors import JobTimeout
 from .attempt import NEVER, Attempt
-from .record import stack_text
+from .record import frames_of_thread, stack_text
 from .scoreboard import Scoreboard
-from .task_frames import frames_of_thread
 
 logger = logging.getLogger("django_delayq.worker.limits")
 T = TypeVar("T")
