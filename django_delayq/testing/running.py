@@ -124,8 +124,8 @@ class Runner:
 
     def _reap(self) -> None:
         """Settle expired leases, as the worker's dispatcher does."""
-        for queue, number, end_ms in list(self._lease_ends()):
-            for job in queue.expired(number) if end_ms <= self._broker.clock.now_ms else ():
+        for queue, number, _ in list(self._lease_ends()):
+            for job in (lost := queue.expired(number)) and queue.take_over(lost, "dispatcher"):
                 task = registry.get(job.task)
                 settlement = crash.lost(job, policy_of(task, job))
                 self._execution().notifier.ended_elsewhere(queue, task, settlement)

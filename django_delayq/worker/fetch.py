@@ -32,7 +32,7 @@ from .wake import REPEAT, WakeListener
 
 if TYPE_CHECKING:
     from ..core.outcomes import Batch, Settlement
-    from .process import Process
+    from .worker import Process
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -309,7 +309,7 @@ class Consumer:
         self._selector.apply_reply(source, now, batch.next_due_ms, batch.taken)
         board = self._process.board
         if board is not None and self._leaves_some_overdue(batch):
-            board.report_overdue(now)
+            board.overdue_at = now
         if batch.jobs:
             self._accept(source, batch, sent_at, now)
         if self.limits.exist:

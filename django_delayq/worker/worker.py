@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from ..core.task import Registry
     from ..core.workers import AnnouncementReply
     from .attempt import Attempt
+    from .child import Scoreboard
     from .config import WorkerConfig
-    from .scoreboard import Scoreboard
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class Worker:
         self._selector = ShardSelector(
             weights=config.weights,
             index=config.index,
-            scheduler=config.scheduler,
+            scheduler=config.scheduler if callable(config.scheduler) else None,
             batch_size=Batcher(registry).expected,
             on_unknown=lambda: self._scope.refresh(),
         )
@@ -286,7 +286,7 @@ class Worker:
         if not self._read_queues():
             return
         if board is not None:
-            board.stamp(time.monotonic())
+            board.stamped = time.monotonic()
         monitor = self._make_job_parts() if config.consumer else self._make_monitor([])
         heartbeat = Heartbeat(
             process,
@@ -303,7 +303,7 @@ class Worker:
         self._loops = [Loop(name, duty, self.health) for name, duty in duties.items()]
         # From the inside out: each part is started before its callers.
         if board is not None:
-            board.set_ready(time.monotonic())  # from here on there may be jobs to settle if this process dies
+            board.ready = time.monotonic()  # from here on there may be jobs to settle if this process dies
         monitor.start()
         if self._slots is not None:
             self._slots.start()
@@ -418,7 +418,7 @@ class Worker:
         """Carry out a "stop" or "drain" command, which is meant for the whole program."""
         board = self._process.board
         if board is not None and self._is_supervised:
-            board.request_end(command)  # its supervisor sees it within a second
+            setattr(board, command, True)  # its supervisor sees it within a second
             return
         if command == "drain":
             self.drain()
@@ -498,7 +498,7 @@ class Worker:
         self._unregister()
         self._call_end_hooks(clean)
         if self._process.board is not None:
-            self._process.board.set_leaving()
+            self._process.board.leaving = True
         left = len(self.consumer.held) if self.consumer is not None else 0
         logger.info("worker %s stopped%s", self.name, "" if clean else f", {left} jobs still running")
         self.done.set()
