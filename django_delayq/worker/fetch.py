@@ -34,7 +34,7 @@ from .wake import REPEAT, WakeListener
 
 if TYPE_CHECKING:
     from ..core.outcomes import Batch, Settlement
-    from .process import Process
+    from .worker import Process
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
