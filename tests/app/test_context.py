@@ -43,7 +43,7 @@ def broken_init() -> None:
     raise ZeroDivisionError("no tracer")
 
 
-def last_words() -> None:
+def last_words(error: BaseException) -> None:
     said.append("last words")
 
 
