@@ -22,6 +22,7 @@ from ..core.task import registry
 from ..core.times import iso_of
 from ..pull import ends, permits
 from ..worker import ends as decision
+from ..worker.ends import policy_of
 from ..worker.record import name_of, record_of
 from .leases import HeldEntry, ReportedError
 
@@ -65,7 +66,7 @@ def buried(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement
 
 
 def _policy(job: Job) -> TaskOptions:
-    return decision.policy_of(registry.get(job.task), job)
+    return policy_of(registry.get(job.task), job)
 
 
 def settle(

@@ -22,6 +22,7 @@ from ..core.times import USUAL_TTR_MS, datetime_of, delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
 from ..worker import ends as decision
 from ..worker.attempt import ReservedJob
+from ..worker.ends import policy_of
 from . import ends, permits
 
 logger: Final = logging.getLogger("django_delayq.pull")
@@ -58,7 +59,7 @@ class HeldJob(ReservedJob):
         # The deadline on this machine's clock, or an earlier moment, because the reply may have been delayed. A
         # repeated reserve call, even after minutes without Redis, restarts the lease.
         self._ends_at = batch.sent_at + ttr_ms / 1000
-        self._policy = decision.policy_of(registry.get(job.task), job)
+        self._policy = policy_of(registry.get(job.task), job)
         self._ending = threading.Lock()
         self._ended = False
 

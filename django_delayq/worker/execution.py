@@ -272,8 +272,8 @@ def ack_early(attempt: Attempt) -> bool:
         reason = "the lease was lost before the attempt could begin" if error is None else "its early ack failed"
         part.settlement = ends.give_back(part.job, part.policy, reason)
         if error is not None:
-            job = replace(part.job, deadline_ms=int(part.now_ms))
-            part.settlement.also = crashed_early(job, reason, part.now_ms)
+            now_ms = part.now_ms  # read once, since the attempt took no time
+            part.settlement.also = crashed_early(replace(part.job, deadline_ms=int(now_ms)), reason, now_ms)
     return any(counted)
 
 
