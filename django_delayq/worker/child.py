@@ -108,6 +108,7 @@ class Scoreboard(ctypes.Structure):
         ("called", ctypes.c_bool),
     )
 
+    called: bool
     fd: int
     slots: list[Slot]
     _keys: list[memoryview]  # of each slot, because the field ends at its first NUL
