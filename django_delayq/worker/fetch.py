@@ -283,25 +283,28 @@ class Consumer:
     # --- reserve
 
     def _fetch(self, source: Source, limit: int) -> None:
-        ends = self._take_ends(source)
+        # A reserve that was given up is repeated first, without further ends, so that Redis repeats its reply.
+        ends = self._take_ends(source) if source.unanswered is None else []
         settlements, also = _settlements_of(ends)
         queue, shard, sent_at = source.queue, source.shard, time.monotonic()
+        request, settles = source.unanswered or (os.urandom(16), bool(ends))
         options: dict[str, Any] = {
             "worker": self._process.name,
-            "request": os.urandom(16),  # the same in every retry, so that Redis repeats a reply that was lost
+            "request": request,  # the same in every retry
             "which": self._process.which,
             "allowances": self.limits.allowances(),
         }
         self._selector.begin_reserve(source, sent_at)
 
         def call() -> tuple[list[bool], Batch]:
-            if settlements:
+            if settles:
                 return queue.settle_reserve(shard, settlements + also, limit, **options)
             return [], queue.reserve(shard, limit, **options)
 
         answer = self._call_with_retries(call, ends, source)
         now = time.monotonic()
-        if answer is None:  # jobs that were reserved all the same come back when their leases end
+        source.unanswered = (request, settles) if source in self._unreachable else None
+        if answer is None:
             self._selector.apply_reply(source, now, 0.0, 0)
             return
         counted, batch = answer

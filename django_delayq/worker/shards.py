@@ -225,7 +225,7 @@ def stalest(states: Iterable[State]) -> State | None:
 class Source(ShardState):
     """Shard that the fetch loop reserves from."""
 
-    __slots__ = ("checked_at", "pace", "passed", "reserve_number", "shared", "stride")
+    __slots__ = ("checked_at", "pace", "passed", "reserve_number", "shared", "stride", "unanswered")
 
     def __init__(self, queue: Queue, shard: int, pace: Pace, weight: float = 1.0) -> None:
         super().__init__(queue, shard)
@@ -234,6 +234,8 @@ class Source(ShardState):
         self.passed = 0.0
         #: number of the last reserve
         self.reserve_number = 0
+        #: request of a reserve that was given up, and True if ends were sent with it: it may have been applied
+        self.unanswered: tuple[bytes, bool] | None = None
         #: when the shard was last chosen for a safety check, or a dispatcher of this process found no new work there
         self.checked_at = -NEVER
         #: True if other processes can learn without this one that there is work at ``due_at``
