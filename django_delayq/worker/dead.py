@@ -169,7 +169,8 @@ def _give_back(job: Job, policy: TaskOptions, reason: str, *, began: bool = Fals
 class Salvage:
     """Settle everything that a dead child held, or had begun after an early ack.
 
-    Of the latter, more than 250 in one shard are left to a reaper. What was decided and notified is kept from one call of :meth:`run` to the next.
+    Of the latter, more than 250 in one shard are left to a reaper. What was decided and notified is kept from one call
+    of :meth:`run` to the next.
 
     Args:
         death: that of the child.
