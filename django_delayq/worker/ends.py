@@ -91,6 +91,7 @@ def raised(
     started_ms: int,
     run_ms: int,
     *,
+    acked: bool = False,
     timed_out: bool = False,
     record: Callable[[BaseException], bytes] = error_record,
     retry_delay: Callable[[BaseException, int], float | None] | None = None,
@@ -98,10 +99,18 @@ def raised(
     """Return the settlement of an attempt that raised ``error``: one of the verdicts, or a failure.
 
     Args:
+        acked: the job was acked before the attempt began, so its end changes nothing but events and counters.
         timed_out: the time limit ended the attempt.
         record: makes the stored form of the error.
         retry_delay: returns the delay that an error itself demands (:attr:`Hooks.retry_delay`).
     """
+    kind = JobTimeout if timed_out else type(error)
+    if acked:
+        end = Settlement(
+            job, started_ms, run_ms, verb="record", outcome=_outcome_of(kind), reason="acked before it began"
+        )
+        end.error_class, end.error = class_of(error), record(error)
+        return end
     own_delay = _delay_of(job, error.delay) if isinstance(error, Release | Retry) else None
     if isinstance(error, Release):
         if own_delay is None and error.delay is not None:
@@ -112,7 +121,6 @@ def raised(
     if isinstance(error, Bury):
         reason, error_class = text_of(error) or "buried", class_of(error)
         return bury(job, started_ms, run_ms, reason=reason, error_class=error_class, error=record(error))
-    kind = JobTimeout if timed_out else type(error)
     rule = policy.retry_in if isinstance(error, Retry) else rule_of(policy, kind)
     if own_delay is None and retry_delay is not None and rule is policy.retry_in:
         try:
@@ -130,31 +138,9 @@ def broken(
     Nothing that may be the cause is called again: the default back-off follows, and the record of the error is plain.
     """
     if acked:
-        return recorded(job, error, started_ms, run_ms)
+        return raised(job, policy, error, started_ms, run_ms, acked=True)
     kind, policy = type(error), TaskOptions(max_attempts=policy.max_attempts)
     return failed(job, policy, started_ms, run_ms, kind, class_of(error), error_record(error), policy.retry_in)
-
-
-def recorded(
-    job: Job,
-    error: BaseException,
-    started_ms: int,
-    run_ms: int,
-    *,
-    timed_out: bool = False,
-    record: Callable[[BaseException], bytes] = error_record,
-) -> Settlement:
-    """Return the record of a failed attempt whose job was acked before; it changes nothing but events and counters."""
-    return Settlement(
-        job,
-        started_ms,
-        run_ms,
-        verb="record",
-        outcome=AttemptOutcome.TIMEOUT if timed_out or isinstance(error, JobTimeout) else AttemptOutcome.FAILED,
-        reason="acked before it began",
-        error_class=class_of(error),
-        error=record(error),
-    )
 
 
 def failures_of(error: BaseException, ids: Iterable[str]) -> dict[str, BaseException]:
@@ -222,14 +208,22 @@ def failed(
     if isinstance(rule, str):
         end.outcome, end.reason = AttemptOutcome.BURIED, f"{rule}: {name_of(kind)}"
         return end
-    timed_out = issubclass(kind, JobTimeout)
+    outcome = _outcome_of(kind)
     if job.failures + 1 >= policy.max_attempts:
-        end.outcome, end.reason, end.timed_out = AttemptOutcome.EXHAUSTED, "exhausted", timed_out
+        end.outcome, end.reason, end.timed_out = (
+            AttemptOutcome.EXHAUSTED,
+            "exhausted",
+            outcome == AttemptOutcome.TIMEOUT,
+        )
         end.oldest = job.merged  # only that payload has to go: the others may do better without it
     else:
-        end.verb, end.outcome = "fail", AttemptOutcome.TIMEOUT if timed_out else AttemptOutcome.FAILED
+        end.verb, end.outcome = "fail", outcome
         end.delay_ms = ms_of(safe_delay(rule, job.failures) if own_delay is None else own_delay)
     return returning(end, policy)
+
+
+def _outcome_of(kind: type[BaseException]) -> AttemptOutcome:
+    return AttemptOutcome.TIMEOUT if issubclass(kind, JobTimeout) else AttemptOutcome.FAILED
 
 
 def seconds_of(delay: object) -> float:

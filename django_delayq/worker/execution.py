@@ -219,12 +219,18 @@ class Execution:
         return result
 
     def _settle_failed(self, part: Attempt, error: BaseException, record: Callable[[BaseException], bytes]) -> None:
-        job, times = part.job, (part.started_ms, part.run_ms)
-        if part.acked:
-            decide = partial(ends.recorded, job, error, *times)
-        else:
-            decide = partial(ends.raised, job, part.policy, error, *times, retry_delay=self._hooks.retry_delay)
-        decide = partial(decide, timed_out=bool(part.limited_by) and not isinstance(error, Verdict), record=record)
+        decide = partial(
+            ends.raised,
+            part.job,
+            part.policy,
+            error,
+            part.started_ms,
+            part.run_ms,
+            acked=part.acked,
+            timed_out=bool(part.limited_by) and not isinstance(error, Verdict),
+            record=record,
+            retry_delay=self._hooks.retry_delay,
+        )
         part.settlement = self._limited(part, decide)  # it calls the project's back-off and form of errors
         self.notifier.failed(part, part.settlement, error)
 
