@@ -139,7 +139,9 @@ def put_payload(
 
 def put_unheard(broker: Broker, task: str) -> None:
     """Schedule a job whose wake-up token goes to a list that nobody reads."""
-    with patch.object(keys, "wake_key", lambda prefix, queue: f"{prefix}:{queue}:where nobody listens"):
+    with patch(
+        "django_delayq.core.deployment.wake_key", lambda prefix, queue: f"{prefix}:{queue}:where nobody listens"
+    ):
         put(Broker(broker.connection, prefix=broker.prefix), task)
 
 
