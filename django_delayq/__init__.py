@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .scheduling.verbs import run_now as run_now
     from .scheduling.verbs import schedule as schedule
     from .scheduling.verbs import schedule_many as schedule_many
-    from .worker.current import current_job as current_job
+    from .worker.attempt import current_job as current_job
 
 __version__: Final = "0.1.0"
 
@@ -79,7 +79,7 @@ _MODULES: Final = {
         "schedule",
         "schedule_many",
     ),
-    "worker.current": ("current_job",),
+    "worker.attempt": ("current_job",),
 }
 _HOME: Final = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -14,7 +14,6 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import MutableMapping
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -23,7 +22,7 @@ from .core.errors import Misconfigured
 from .core.inputs import CONTROL
 from .core.times import iso_of
 from .settings.conf import conf, mask
-from .worker.current import current_job
+from .worker.attempt import current_job
 
 PACKAGE: Final = "django_delayq"
 PLAIN: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -93,26 +92,17 @@ class JobFilter(logging.Filter):
         return True
 
 
-class JobAdapter(logging.LoggerAdapter[logging.Logger]):
-    """Logger whose records carry the running job's fields, as :class:`JobFilter` would add them.
-
-    The message is not changed, so that tools that group lines by their text still work.
-    """
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Return the message and the keyword arguments with the fields in ``extra``."""
-        fields = job_fields()
-        if fields:
-            kwargs["extra"] = {**fields, **(kwargs.get("extra") or {})}
-        return msg, kwargs
+_job_filter: Final = JobFilter(missing=None)
 
 
-def get_logger(name: str) -> JobAdapter:
-    """Return a logger for task modules: ``logger = get_logger(__name__)``.
+def get_logger(name: str) -> logging.Logger:
+    """Return a logger for task modules, whose records have the fields of the running job: ``get_logger(__name__)``.
 
     It needs no settings and also works outside of jobs.
     """
-    return JobAdapter(logging.getLogger(name), {})
+    logger = logging.getLogger(name)
+    logger.addFilter(_job_filter)
+    return logger
 
 
 class JsonFormatter(logging.Formatter):

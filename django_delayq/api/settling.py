@@ -14,14 +14,15 @@ from typing import Any, Final
 from ..core.errors import Bury, Release
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload
 from ..core.job_view import JobView
+from ..core.options import TaskOptions
 from ..core.outcomes import AttemptOutcome, Settlement, ack
 from ..core.queue import Queue
 from ..core.reading import jobs_of, payloads_of
 from ..core.task import registry
 from ..core.times import iso_of
 from ..pull import ends, permits
-from ..worker import decision
-from ..worker.policy import Policy, policy_of
+from ..worker import ends as decision
+from ..worker.ends import policy_of
 from ..worker.record import name_of, record_of
 from .leases import HeldEntry, ReportedError
 
@@ -64,7 +65,7 @@ def buried(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement
     return decision.raised(job, _policy(job), Bury(entry.options.get("reason", "")), taken_ms, run_ms)
 
 
-def _policy(job: Job) -> Policy:
+def _policy(job: Job) -> TaskOptions:
     return policy_of(registry.get(job.task), job)
 
 

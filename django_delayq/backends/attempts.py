@@ -20,7 +20,7 @@ from ..core.errors import DelayQError, QueueUnavailable
 from ..core.job import Job
 from ..core.redis.faults import Backoff, classify
 from ..signals import emit
-from ..worker.current import running
+from ..worker.attempt import running
 from .backend import backend_of
 from .compat import AnyResult, TaskContext, normalize_json, task_finished, task_started
 from .errors import ResultTooLarge

@@ -21,7 +21,6 @@ from ..core.task import registry
 from ..outbox.durability import declared
 from ..runtime import tasks_setting
 from ..settings.conf import SETTING, Conf, conf, context_variable, install_codec, load_function, load_plain_function
-from ..settings.sections import SCHEDULERS, SPLITTERS
 from .caches import check_caches
 from .databases import check_databases, is_sqlite
 from .redis import check_password, check_redis
@@ -131,11 +130,7 @@ def _check_paths(config: Conf) -> Iterator[CheckMessage]:
         yield from _check_loads(load_function, f"{SETTING}['SCHEDULE_MIDDLEWARE']", path, ident="delayq.E009")
     for name, path in config.hooks.paths().items():
         yield from _check_loads(load_function, f"{SETTING}['HOOKS'][{name!r}]", path, ident="delayq.E010")
-    if config.worker.splitter not in SPLITTERS:
-        yield from _check_loads(
-            load_function, f"{SETTING}['WORKER']['splitter']", config.worker.splitter, ident="delayq.E012"
-        )
-    if config.worker.scheduler not in SCHEDULERS:
+    if config.worker.scheduler is not None:
         yield from _check_loads(
             load_plain_function, f"{SETTING}['WORKER']['scheduler']", config.worker.scheduler, ident="delayq.E012"
         )

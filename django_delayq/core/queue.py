@@ -129,10 +129,10 @@ class Queue(ShardSet):
         which: Which = "all",
         allowances: Sequence[Allowance] = (),
     ) -> tuple[list[bool], Batch]:
-        """Ack up to 250 jobs of a shard and reserve its next ones, in one script call.
+        """Settle up to 250 jobs of a shard and reserve its next ones, in one script call.
 
         Returns:
-            True for each ack that was applied (see :meth:`settle`), and the batch.
+            True for each settlement that was applied (see :meth:`settle`), and the batch.
         """
         began, rest = time.monotonic(), (min(limit, CHUNK), *_SERVED[which], pack_allowances(allowances))
         frame = pack_settlements(acks)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ..core.job import Job
     from ..scheduling.build import Chain, Scheduling
     from ..worker.attempt import Attempt
-    from ..worker.middleware import Call
+    from ..worker.hooks import Call
 
 # -- the schedule call -----------------------------------------------------------------------------------------------
 

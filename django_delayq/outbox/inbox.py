@@ -27,7 +27,7 @@ from ..core import task as core
 from ..core.errors import Misconfigured, PartialFailure, Release
 from ..core.inputs import short
 from ..core.job import Job, is_durable
-from ..worker.current import running
+from ..worker.attempt import running
 from . import rows
 
 logger: Final = logging.getLogger("django_delayq.inbox")

@@ -20,7 +20,7 @@ from ..core.errors import DelayQError, NotConfirmed, QueuePaused, QueueUnavailab
 from ..core.job import NewJob
 from ..core.outcomes import ScheduleOutcome
 from ..core.thread_lock import ThreadLock
-from ..worker.current import running
+from ..worker.attempt import running
 from . import rows
 from .push import FREE, Address, Clock, Push, RowResult
 

@@ -24,9 +24,9 @@ from ..core.queue import Queue
 from ..core.thread_lock import ThreadLock
 from ..core.wake import Hints
 from ..worker.attempt import NEVER
-from ..worker.redis_health import RedisHealth
-from ..worker.shard_state import ShardState, stalest
-from ..worker.wake_listener import REPEAT, WakeListener
+from ..worker.loop import RedisHealth
+from ..worker.shards import ShardState, stalest
+from ..worker.wake import REPEAT, WakeListener
 from .waiter import Waiter
 
 #: seconds between two safety checks, each of one shard in rotation; shorter if that would take longer than a lease
@@ -231,15 +231,15 @@ class PullCoordinator:
     # -- called by the wake listener ---------------------------------------------------------------------------------
 
     def awaited_queues(self) -> frozenset[str]:
-        """Return the queues that have waiters now. See :class:`~..worker.wake_listener.Audience`."""
+        """Return the queues that have waiters now. See :class:`~..worker.wake.Audience`."""
         return frozenset[str]().union(*(waiter.names for waiter in self._waiters))
 
     def serves(self, name: str) -> bool:
-        """Return True if the queue has waiters. See :class:`~..worker.wake_listener.Audience`."""
+        """Return True if the queue has waiters. See :class:`~..worker.wake.Audience`."""
         return self._is_awaited(name)
 
     def tokens(self, hints: Hints) -> Hints:
-        """Wake a waiter for each token. See :class:`~..worker.wake_listener.Audience`."""
+        """Wake a waiter for each token. See :class:`~..worker.wake.Audience`."""
         with self._lock:
             return [hint for hint in hints if not self._token(*hint)]
 

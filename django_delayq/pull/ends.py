@@ -13,8 +13,7 @@ from ..core.outcomes import Settlement
 from ..core.queue import Queue
 from ..core.task import registry
 from ..settings.conf import SETTING, conf, load_function
-from ..worker.hooks import Hooks
-from ..worker.notifier import Notifier
+from ..worker.hooks import Hooks, Notifier
 
 
 @lru_cache(maxsize=1)

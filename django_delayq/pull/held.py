@@ -20,9 +20,9 @@ from ..core.queue import Queue
 from ..core.task import registry
 from ..core.times import USUAL_TTR_MS, datetime_of, delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
-from ..worker import decision, unbegun
-from ..worker.policy import policy_of
-from ..worker.reserved_job import ReservedJob
+from ..worker import ends as decision
+from ..worker.attempt import ReservedJob
+from ..worker.ends import policy_of
 from . import ends, permits
 
 logger: Final = logging.getLogger("django_delayq.pull")
@@ -193,7 +193,7 @@ class HeldJob(ReservedJob):
 
     def refuse(self, error: Undecodable) -> bool:
         """Move a job that can never be decoded to the morgue, with its bytes; return True if that took effect."""
-        return self._end(unbegun.undecodable(self._job, error), error)
+        return self._end(decision.undecodable(self._job, error), error)
 
     def __enter__(self) -> Self:
         return self
@@ -234,7 +234,7 @@ class HeldJob(ReservedJob):
             if not self.in_hand:
                 return None
             self._ended = True
-        return unbegun.give_back(self._job, self._policy, reason="its caller does not wait any more")
+        return decision.give_back(self._job, self._policy, reason="its caller does not wait any more")
 
     def _run_ms(self) -> int:
         return int((time.monotonic() - self._began) * 1000)

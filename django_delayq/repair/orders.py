@@ -22,7 +22,7 @@ from ..models import NAME_LENGTH, BulkAction
 from ..scheduling.tasks import task
 from ..scheduling.verbs import schedule
 from ..settings.conf import conf
-from ..worker.current import CurrentJob, current_job
+from ..worker.attempt import CurrentJob, current_job
 from .actions import VERBS, delay_ms_of_action
 from .selection import matching, storable
 

@@ -21,16 +21,25 @@ from ..core.inputs import suggest
 from ..core.job import Job
 from ..core.redis.connection import RedisConfig
 from ..core.task import registry
-from ..settings.conf import SETTING, Conf, conf, context_variables, install_codec, load_function, mask, restore_context
-from ..worker.attempt_log import AttemptLog
+from ..settings.conf import (
+    SETTING,
+    Conf,
+    conf,
+    context_variables,
+    install_codec,
+    load_function,
+    load_plain_function,
+    mask,
+    restore_context,
+)
 from ..worker.changes import Changes
 from ..worker.child import ChildSpec, adopt, leave
 from ..worker.config import WorkerConfig
-from ..worker.hooks import Hooks
-from ..worker.middleware import Middleware
+from ..worker.hooks import Hooks, Middleware
+from ..worker.record import AttemptLog
 from ..worker.supervisor import Supervisor
 from ..worker.worker import Worker
-from . import bookkeeping, shard_order, tasks_setting
+from . import bookkeeping, tasks_setting
 
 logger: Final = logging.getLogger("django_delayq.runtime")
 
@@ -63,15 +72,15 @@ def make_hooks(settings: Conf) -> Hooks:
         retry_delay=hygiene.retry_delay,
         wants=signals.wants,
         notify=signals.notify,
-        log=_attempt_log(settings),
+        log=_attempt_log(),
         **own,
     )
 
 
-def _attempt_log(settings: Conf) -> AttemptLog:
+def _attempt_log() -> AttemptLog:
     # In a mass failure the same few tracebacks occur thousands of times a second.
     mask_traceback = lru_cache(maxsize=32)(mask().traceback)
-    return AttemptLog(tracebacks=settings.worker.log_tracebacks, mask_text=mask().text, mask_traceback=mask_traceback)
+    return AttemptLog(mask_text=mask().text, mask_traceback=mask_traceback)
 
 
 def load_hooks(settings: Conf) -> dict[str, Callable[..., Any]]:
@@ -115,12 +124,6 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
     shared = {one.name for one in fields(WorkerConfig)} & {one.name for one in fields(settings.worker)}
     worker = replace(settings.worker, **{name: given[name] for name in shared & given.keys()})  # checks the choices
     queues = worker.queues or default_queues(settings)
-    splitter = "by_node" if "nodes" in given and worker.splitter == "default" else worker.splitter
-    if worker.node >= worker.nodes:
-        raise Misconfigured(
-            f"node {worker.node} of {worker.nodes} nodes: they are counted from 0. Set --node and --nodes, or "
-            f"{SETTING}['WORKER']['node'] and ['nodes']"
-        )
     values = {name: getattr(worker, name) for name in shared} | given
     entries = settings.queues.items()
     values |= {
@@ -130,20 +133,20 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
         "pulled": frozenset(name for name, entry in entries if entry.kind == "pull"),
         "weights": {name: entry.weight for name, entry in entries},
         "concurrency": {name: entry.concurrency for name, entry in entries if entry.concurrency},
-        "splitter": splitter,
         "timezone": django_settings.TIME_ZONE or "UTC",
     }
     return WorkerConfig(**values)
 
 
 def with_functions(config: WorkerConfig) -> WorkerConfig:
-    """Return the configuration with the functions that it names.
+    """Return the configuration with the function that it names.
 
     Raises:
-        Misconfigured: one cannot be loaded.
+        Misconfigured: it cannot be loaded.
     """
-    scheduler, splitter = shard_order.scheduler(str(config.scheduler)), shard_order.splitter(str(config.splitter))
-    return replace(config, scheduler=scheduler, splitter=splitter)
+    if not isinstance(config.scheduler, str):
+        return config
+    return replace(config, scheduler=load_plain_function(f"{SETTING}['WORKER']['scheduler']", config.scheduler))
 
 
 def default_queues(settings: Conf) -> tuple[str, ...]:

@@ -30,8 +30,6 @@ from ..masking import SENSITIVE
 SETTING: Final = "DELAYQ"
 #: value of ``REDIS`` that names the embedded Redis, where it is not the default
 EMBEDDED: Final = "embedded"
-SPLITTERS: Final = ("default", "rendezvous", "by_node")
-SCHEDULERS: Final = ("weighted", "seq", "lag")
 #: actions of HTTP API routes that can be throttled: the permission that a route requires
 THROTTLES: Final = ("view", "produce", "consume", "operate", "admin")
 _CHECK: Final = "check"
@@ -168,12 +166,6 @@ def _queue_name(name: str, value: object) -> str:
         raise InvalidJob(f"{name}: {error}") from None
 
 
-def _name_or_path(name: str, value: object, names: tuple[str, ...]) -> str:
-    if isinstance(value, str) and (value in names or "." in value):
-        return value
-    raise InvalidJob(f"{name} must be {', '.join(names)} or the dotted path of a function, got {short(value)}")
-
-
 def _action(name: str, value: object) -> str:
     return check_choice(name, value, THROTTLES)
 
@@ -273,21 +265,12 @@ class WorkerConf(Section):
     prefetch_ms: float = key(50.0, check_number, 0, unit="milliseconds")
     #: seconds between two renewals of the leases; at least three of them must fit into ``LEASE``
     heartbeat: float = key(5.0, check_number, 0.01)
-    #: order of several queues with due work: "weighted", "seq" (in turn), "lag" (longest overdue) or the dotted path of
-    #: a function, a callable object or its class
-    scheduler: str = key("weighted", _name_or_path, SCHEDULERS)
-    #: order in which a process visits shards: "default", "rendezvous", "by_node" or the dotted path of a function
-    splitter: str = key("default", _name_or_path, SPLITTERS)
-    #: splitter "by_node": number of machines that share the work
-    nodes: int = key(1, check_int, 1)
-    #: splitter "by_node": number of this machine, counted from 0
-    node: int = key(0, check_int, 0)
+    #: dotted path of the function that chooses between shards with due work; None = by the weights of their queues
+    scheduler: str | None = key(None, check_dotted_path)
     #: seconds that a database connection is kept between jobs; None = leave Django's ``CONN_MAX_AGE`` alone
     conn_max_age: float | None = key(60.0, check_number, 0, optional=True)
     #: check a kept database connection before its first use by a job
     conn_health_checks: bool = key(True, check_flag)
-    #: failures that are logged with their traceback: "last" (the job is given up), "always", "never"
-    log_tracebacks: str = key("last", check_choice, ("last", "always", "never"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,15 +27,13 @@ from ..core.task import registry
 from ..core.times import datetime_of
 from ..runtime import wiring
 from ..settings.conf import Conf, conf, context_variables, restore_context
-from ..worker import crash, unbegun
-from ..worker.attempt import Attempt, trusted
-from ..worker.batch import Batcher
+from ..worker import crash
+from ..worker.attempt import Attempt, Batcher, trusted
 from ..worker.changes import Changes
-from ..worker.eventloop import EventLoop
+from ..worker.ends import give_back, policy_of
 from ..worker.execution import Execution
-from ..worker.pace import Pace
-from ..worker.policy import policy_of
-from ..worker.shard_selector import Source
+from ..worker.shards import Pace, Source
+from ..worker.slots import EventLoop
 
 if TYPE_CHECKING:
     from .redis import MemoryBroker
@@ -236,7 +234,7 @@ class Runner:
 
     @staticmethod
     def _give_back(queue: Queue, jobs: Sequence[Job]) -> None:
-        queue.settle([unbegun.give_back(job, policy_of(registry.get(job.task), job)) for job in jobs])
+        queue.settle([give_back(job, policy_of(registry.get(job.task), job)) for job in jobs])
 
     def _execution(self) -> LocalExecution:
         settings = conf()

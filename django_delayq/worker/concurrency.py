@@ -19,14 +19,13 @@ from ..core.options import Concurrency
 from ..core.permits import Holding, Permits, Place
 from ..core.records.frames import Allowance
 from .attempt import NEVER, Attempt
-from .process import Process
-from .shard_selector import ShardSelector, Source
-from .unreachable import CALL_SECONDS
+from .shards import CALL_SECONDS, ShardSelector, Source
 
 if TYPE_CHECKING:
     from ..core.deployment import Deployment
     from ..core.job import Job
     from ..core.outcomes import Batch
+    from .worker import Process
 
 logger = logging.getLogger(__name__)
 _MANY: Final = 1 << 30

@@ -6,17 +6,15 @@ supervisor passes its configuration to its children.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import Misconfigured
 from ..core.options import Concurrency
-from .scheduler import Scheduler
 
-#: function that orders a process's (queue, shard) pairs, called with the pairs, the worker's name and its index. Pairs
-#: that it omits are appended
-Splitter: TypeAlias = Callable[[Sequence[tuple[str, int]], str, int], Sequence[tuple[str, int]]]
+if TYPE_CHECKING:
+    from .shards import Scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +29,7 @@ class WorkerConfig:
     awaited: frozenset[str] = frozenset()
     #: queues that are never reserved from, because other programs pull from them
     pulled: frozenset[str] = frozenset()
-    #: queue name → how often it is visited compared with a queue of weight 1 (scheduler "weighted")
+    #: queue name → how often it is visited compared with a queue of weight 1
     weights: Mapping[str, float] = field(default_factory=dict)
     #: queue name → limit of the jobs that run at the same time
     concurrency: Mapping[str, Concurrency] = field(default_factory=dict)
@@ -69,16 +67,8 @@ class WorkerConfig:
     burst: bool = False
     #: end when Redis has been unavailable for so long; None = wait for it
     redis_patience: float | None = None
-    #: order of the shards: "default" (each process starts at a different shard), "rendezvous" (by hash of worker and
-    #: shard, stable when processes come and go), "by_node" (every ``nodes``-th shard first) or a function
-    splitter: str | Splitter = "default"
-    #: splitter "by_node": how many nodes (machines) share the work, and the number of this one, counted from 0. Wrong
-    #: values cost speed only: every process visits every shard in the end
-    nodes: int = 1
-    node: int = 0
-    #: which of several shards with due work is next: "weighted", "seq" (all weights 1), "lag" (longest overdue)
-    #: or a function
-    scheduler: str | Scheduler = "weighted"
+    #: function that chooses between shards with due work, or its dotted path; None = by the weights
+    scheduler: str | Scheduler | None = None
     #: time zone of cron expressions that name none
     timezone: str = "UTC"
 

@@ -6,16 +6,16 @@ from typing import Final
 
 from ..core.errors import JobTimeout
 from ..core.job import STARTED, UNRENEWED, Job
-from ..core.outcomes import AttemptOutcome, Settlement, bury, fail, release
+from ..core.options import TaskOptions
+from ..core.outcomes import AttemptOutcome, Settlement, bury, fail
 from ..core.retry import ms_of
-from .decision import failed, rule_of
-from .policy import Policy, with_merge_rules
+from .ends import failed, give_back, returning, rule_of
 from .record import record_of
 
 _LONGEST_CRASH_DELAY: Final = 3600.0
 
 
-def overran(job: Job, policy: Policy, started_ms: int, run_ms: int, stack: str = "") -> Settlement:
+def overran(job: Job, policy: TaskOptions, started_ms: int, run_ms: int, stack: str = "") -> Settlement:
     """Return the settlement of an attempt that ignored its time limit until its process was ended.
 
     Args:
@@ -27,7 +27,9 @@ def overran(job: Job, policy: Policy, started_ms: int, run_ms: int, stack: str =
     return failed(job, policy, started_ms, run_ms, JobTimeout, "JobTimeout", record, rule)
 
 
-def crashed(job: Job, policy: Policy, why: str, *, beside: int = 0, started_ms: int = 0, run_ms: int = 0) -> Settlement:
+def crashed(
+    job: Job, policy: TaskOptions, why: str, *, beside: int = 0, started_ms: int = 0, run_ms: int = 0
+) -> Settlement:
     """Return the settlement of a job whose process died, but not the host: its next attempt is in quarantine.
 
     Args:
@@ -42,7 +44,7 @@ def crashed(job: Job, policy: Policy, why: str, *, beside: int = 0, started_ms: 
     return _retry_crashed(job, policy, why, started_ms, run_ms, quarantine=True, own_crash=True)
 
 
-def lost(job: Job, policy: Policy) -> Settlement:
+def lost(job: Job, policy: TaskOptions) -> Settlement:
     """Return the settlement of a job whose lease ran out. It counts as an attempt if a start is known.
 
     A worker's lease runs out when its host is gone, which is not the job's fault, so it does not count towards
@@ -50,8 +52,7 @@ def lost(job: Job, policy: Policy) -> Settlement:
     """
     if not job.flags & STARTED:
         reason = f"the lease of worker {job.worker or '?'} ran out before a known start"
-        given_back = release(job, unclear=True, outcome=AttemptOutcome.LOST, reason=reason, event=True)
-        return with_merge_rules(given_back, policy)
+        return give_back(job, policy, reason, unclear=True, outcome=AttemptOutcome.LOST, event=True)
     own = bool(job.flags & UNRENEWED)
     why = f"the lease of worker {job.worker} ran out during the attempt"
     if job.failures + 1 >= policy.max_attempts or (own and job.own_crashes + 1 >= policy.crash_limit):
@@ -89,7 +90,7 @@ def _bury_poison(job: Job, why: str, started_ms: int = 0, run_ms: int = 0) -> Se
 
 def _retry_crashed(
     job: Job,
-    policy: Policy,
+    policy: TaskOptions,
     why: str,
     started_ms: int = 0,
     run_ms: int = 0,
@@ -100,7 +101,7 @@ def _retry_crashed(
     """Return the settlement of a crash: the first is retried at once, later ones after 10 s · 2^n."""
     # The exponent is bounded before the power, because a stored counter may be anything.
     delay = 0.0 if job.crashes == 0 else min(_LONGEST_CRASH_DELAY, 10.0 * 2.0 ** min(job.crashes - 1, 20))
-    return with_merge_rules(
+    return returning(
         fail(
             job,
             started_ms,

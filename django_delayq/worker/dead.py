@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..core.errors import QueueUnavailable
 from ..core.job import STARTED, Job, new_request
+from ..core.options import TaskOptions
 from ..core.outcomes import Settlement
 from ..core.permits import Place
 from ..core.task import Registry
 from ..core.workers import WorkerRegistry, is_alive
-from . import crash, unbegun
+from . import crash
 from .attempt import NEVER, trusted
 from .child import ENDED, TIMED_OUT, Slot, place_of
-from .hooks import Hooks
+from .ends import give_back, policy_of
+from .hooks import Hooks, Notifier, error_of
 from .limited_calls import HangingCall, LimitedCalls
-from .notifier import Notifier, error_of
 from .parts import Parts
-from .policy import Policy, policy_of
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -162,8 +162,8 @@ def decide(jobs: Sequence[Job], death: Death, registry: Registry, now_ms: float)
     return settlements
 
 
-def _give_back(job: Job, policy: Policy, reason: str, *, began: bool = False) -> Settlement:
-    return unbegun.give_back(job, policy, reason=reason[:200], event=True, began=began)
+def _give_back(job: Job, policy: TaskOptions, reason: str, *, began: bool = False) -> Settlement:
+    return give_back(job, policy, reason=reason[:200], event=True, began=began)
 
 
 class Salvage:
@@ -330,7 +330,7 @@ class LeaseReaper:
         if now_ms - job.deadline_ms < UNKNOWN_TASK_MS:
             return None
         reason, began = "lease ran out and no dispatcher knew the task", bool(job.flags & STARTED)
-        return replace(unbegun.give_back(job, policy, reason=reason, event=True, began=began), unclear=True)
+        return replace(give_back(job, policy, reason=reason, event=True, began=began), unclear=True)
 
     def _crashed_early(self, queue: Queue, shard: int, now_ms: float) -> list[Settlement]:
         """Return the ends of what dead workers had begun in a shard after an early ack."""

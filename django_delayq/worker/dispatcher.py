@@ -22,17 +22,15 @@ from .changes import Changes, What
 from .dead import SILENT_MS, Ends, LeaseReaper
 from .parts import Part, Parts
 from .recurring import RecurringTicker
-from .redis_health import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.counts import Counts
     from ..core.outcomes import Tick
     from ..core.queue import Queue
-    from .loop import Duty
-    from .process import Process
-    from .scope import Scope
-    from .shard_selector import ShardSelector
+    from .loop import Duty, RedisHealth
+    from .shards import Scope, ShardSelector
+    from .worker import Process
 
 logger = logging.getLogger(__name__)
 

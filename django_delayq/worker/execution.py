@@ -15,31 +15,22 @@ from dataclasses import replace
 from functools import partial
 from time import monotonic
 from types import CoroutineType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from ..core.errors import JobTimeout, PartialFailure, Retry, Verdict
 from ..core.outcomes import Settlement
-from ..core.task import Registry, Task
-from . import decision, unbegun
-from .attempt import Attempt
+from ..core.task import Registry
+from . import ends
+from .attempt import NEVER, Attempt, running, view_of
 from .child import Scoreboard
-from .current import running, view_of
-from .early import ack_early
-from .eventloop import EventLoop
-from .hooks import Hooks
-from .middleware import Middleware, compose
-from .notifier import Notifier, arguments_of
-from .policy import Policy, policy_of
-from .readiness import ReadinessGate
-from .record import class_of, error_record
-from .task_frames import task_part
-from .timeout_monitor import TimeoutMonitor
-from .unknown import UnknownTasks
+from .crash import crashed_early
+from .fetch import ReadinessGate
+from .hooks import Hooks, Middleware, Notifier, arguments_of, compose
+from .record import class_of, error_record, project_part
+from .slots import EventLoop
+from .timeouts import TimeoutMonitor
 
 logger: Final = logging.getLogger(__name__)
-
-#: returns the stored form of an error
-Recorder: TypeAlias = Callable[[BaseException], bytes]
 
 
 class Execution:
@@ -57,7 +48,7 @@ class Execution:
         #: timeout monitor; set by the composition root, because it watches the slots that call this object
         self.timeout_monitor: TimeoutMonitor | None = None
         #: settles jobs of other releases; the composition root sets one that reads the registry of workers
-        self.unknown = UnknownTasks()
+        self.unknown = ends.UnknownTasks()
         #: readiness gate: whether jobs can begin here
         self.readiness = ReadinessGate()
         self._registry = registry
@@ -67,7 +58,6 @@ class Execution:
         self._record = partial(error_record, formatter=hooks.format_error)
         self._board = board
         self._call = compose(middlewares, self._call_handler)
-        self._policies: dict[Task, Policy] = {}
         self._pid = os.getpid()
 
     def __call__(self, attempt: Attempt) -> None:
@@ -88,43 +78,35 @@ class Execution:
         """Pass the attempt through all steps. A step that returns False has set the settlements of all its jobs."""
         running.set(attempt)
         for part in attempt.parts:
-            _ = self._check_lease(part, attempt.started) and self._resolve(part) and self._decode(part)
+            _ = self._resolve(part, attempt.started) and self._decode(part)
         if self._combine(attempt) and self._prepare(attempt) and self._ack_early(attempt):
+            self._mark_started(attempt)
             self._perform(attempt)
             self._decide(attempt)
 
     # --- steps of each job
 
-    def _check_lease(self, part: Attempt, now: float) -> bool:
-        if not part.lost and now < part.deadline:
-            return True
-        reason = "the lease ended before the attempt could begin"
-        part.settlement = unbegun.give_back(part.job, self._policy_of(part), reason=reason)
-        return False
-
-    def _resolve(self, part: Attempt) -> bool:
-        """Look up the task and the policy of the job."""
-        task = part.task = self._registry.get(part.job.task)
-        if task is None:
-            part.settlement = self.unknown.settle(part, self._policy_of(part))
-            self.notifier.ended(part, part.settlement, None)
+    def _resolve(self, part: Attempt, now: float) -> bool:
+        """Look up the task and the options of the job, and check that it may still begin."""
+        job = part.job
+        task = part.task = self._registry.get(job.task)
+        # A settlement needs the options of the task in any case: payloads that arrived meanwhile are merged by them.
+        policy = part.policy = ends.policy_of(task, job) if task is None or job.options_json else task.options
+        if part.lost or now >= part.deadline:
+            part.settlement = ends.give_back(job, policy, "the lease ended before the attempt could begin")
             return False
-        if part.job.options_json:
-            part.policy = policy_of(task, part.job)
-        else:
-            policy = self._policies.get(task)
-            if policy is None:
-                policy = self._policies[task] = policy_of(task)
-            part.policy = policy
-        return True
+        if task is None:
+            part.settlement = self.unknown.settle(part, policy)
+            self.notifier.ended(part, part.settlement, None)
+        return task is not None
 
     def _decode(self, part: Attempt) -> bool:
         job = part.job
         try:
             if job.merged or job.args:
-                part.args, part.kwargs = arguments_of(job)
+                part.arguments = arguments_of(job)
         except Exception as error:
-            part.settlement = unbegun.undecodable(job, error)
+            part.settlement = ends.undecodable(job, error)
             logger.error("%s: arguments of task %s cannot be decoded", job.id, job.task)
             self.notifier.ended(part, part.settlement, error)
             return False
@@ -140,10 +122,8 @@ class Execution:
         if not parts:
             return False
         attempt.job, attempt.task = parts[0].job, parts[0].task
-        attempt.args = [{part.job.id: part.args[0][part.job.id] for part in parts}]
-        policies = [self._policy_of(part) for part in parts]
-        limits = [policy.timeout for policy in policies if policy.timeout is not None]
-        attempt.policy = replace(policies[0], timeout=min(limits, default=None))
+        attempt.arguments = [{part.job.id: part.arguments[0][0][part.job.id] for part in parts}], {}
+        attempt.policy = min([part.policy for part in parts], key=lambda policy: policy.timeout or NEVER)
         attempt.view = None
         view_of(attempt)  # created now: later it would lack the jobs that are settled by then
         return True
@@ -160,23 +140,34 @@ class Execution:
             logger.warning("%s: given back, before_job raised %s", attempt.job.id, class_of(error), exc_info=hung)
             self.readiness.unfit()
             for part in attempt.live:
-                part.settlement = unbegun.not_prepared(part.job, self._policy_of(part), error, part.now_ms)
+                part.settlement = ends.not_prepared(part.job, part.policy, error, part.now_ms)
             return False
         self.readiness.fit()
         return True
 
     def _ack_early(self, attempt: Attempt) -> bool:
-        policy = attempt.policy
-        return policy is None or not policy.early or (ack_early(attempt, policy) and self._combine(attempt))
+        return attempt.policy.ack != "early" or (ack_early(attempt) and self._combine(attempt))
+
+    def _mark_started(self, attempt: Attempt) -> None:
+        """Note the start of each job where the supervisor sees it, and notify of it."""
+        members = attempt.live if attempt.members else ()
+        attempt.started = monotonic()
+        if self._board is not None:
+            self._board.mark(attempt, members)
+        if self._hooks.wants("job_started", attempt.task):
+            for part in attempt.live:
+                self.notifier.notify("job_started", part)
+            attempt.started = monotonic()
+        for part in members:
+            part.started = attempt.started
 
     def _perform(self, attempt: Attempt) -> None:
-        """Call the handler through the middlewares, and the hooks around it. The error is kept in the attempt."""
-        self._mark_started(attempt)
+        """Call the handler through the middlewares, and ``after_job``. The error is kept in the attempt."""
         try:
             self._limited(attempt, partial(self._call, attempt))
         except BaseException as error:
             # Not error.with_traceback: a class of exceptions may define anything.
-            attempt.error = BaseException.with_traceback(error, task_part(error.__traceback__, "_call_handler"))
+            attempt.error = BaseException.with_traceback(error, project_part(error.__traceback__))
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and the child process returned: only one of the two may settle
         if self._hooks.after_job is not None:
@@ -194,7 +185,7 @@ class Execution:
         """Set the settlement of each job by the error of the attempt."""
         failures: Mapping[str, BaseException] = {}
         if attempt.error is not None:
-            failures = decision.failures_of(attempt.error, [part.job.id for part in attempt.live])
+            failures = ends.failures_of(attempt.error, [part.job.id for part in attempt.live])
         record = _remembering(self._record) if failures else self._record
         limited_by = attempt.limited_by  # of the handler; the listeners of each job have a limit, too
         for part in attempt.live:
@@ -208,44 +199,38 @@ class Execution:
 
     # --- parts of these steps
 
-    def _mark_started(self, attempt: Attempt) -> None:
-        """Note the start of each job where the supervisor sees it, and notify of it."""
-        members = attempt.live if attempt.members else ()
-        attempt.started = monotonic()
-        if self._board is not None:
-            self._board.mark(attempt, members)
-        if self._hooks.wants("job_started", attempt.task):
-            for part in attempt.live:
-                self.notifier.notify("job_started", part)
-            attempt.started = monotonic()
-        for part in members:
-            part.started = attempt.started
-
     def _limited(self, part: Attempt, call: Callable[[], Any]) -> Any:
         """Run a part of an attempt that is the project's code, within the time limit of an attempt."""
-        policy, timeout_monitor = part.policy or self._policy_of(part), self.timeout_monitor
-        if policy.timeout is None or timeout_monitor is None:
+        seconds, timeout_monitor = part.policy.timeout, self.timeout_monitor
+        if seconds is None or timeout_monitor is None:
             return call()
-        return timeout_monitor.limited(running.get() or part, policy.timeout, call)  # the slot runs the whole batch
+        return timeout_monitor.limited(running.get() or part, seconds, call)  # the slot runs the whole batch
 
     def _call_handler(self, attempt: Attempt) -> Any:
         """Call the task's function, on the event loop if it returns a coroutine. The innermost call of the chain."""
         if attempt.task is None:
             raise LookupError(f"no task named {attempt.job.task} in this process")
-        result = attempt.task.func(*attempt.args, **attempt.kwargs)
+        args, kwargs = attempt.arguments
+        result = attempt.task.func(*args, **kwargs)
         if type(result) is CoroutineType:
             result = self._loop.run(result, attempt)
         if result is False and attempt.task.options.retry_on_false:
             raise Retry("the handler returned False")
         return result
 
-    def _settle_failed(self, part: Attempt, error: BaseException, record: Recorder) -> None:
-        job, times = part.job, (part.started_ms, part.run_ms)
-        decide = partial(decision.recorded, job, error, *times)
-        if not part.acked:
-            policy = self._policy_of(part)
-            decide = partial(decision.raised, job, policy, error, *times, retry_delay=self._hooks.retry_delay)
-        decide = partial(decide, timed_out=bool(part.limited_by) and not isinstance(error, Verdict), record=record)
+    def _settle_failed(self, part: Attempt, error: BaseException, record: Callable[[BaseException], bytes]) -> None:
+        decide = partial(
+            ends.raised,
+            part.job,
+            part.policy,
+            error,
+            part.started_ms,
+            part.run_ms,
+            acked=part.acked,
+            timed_out=bool(part.limited_by) and not isinstance(error, Verdict),
+            record=record,
+            retry_delay=self._hooks.retry_delay,
+        )
         part.settlement = self._limited(part, decide)  # it calls the project's back-off and form of errors
         self.notifier.failed(part, part.settlement, error)
 
@@ -260,25 +245,45 @@ class Execution:
             if part.settlement is None:
                 error = part.error or attempt.error or RuntimeError("the execution itself failed")
                 part.started = part.started or attempt.started
-                policy, times = part.policy or Policy(), (part.started_ms, part.run_ms)
-                part.settlement = decision.broken(part.job, policy, error, *times, acked=part.acked)
+                times = part.started_ms, part.run_ms
+                part.settlement = ends.broken(part.job, part.policy, error, *times, acked=part.acked)
                 self.notifier.failed(part, part.settlement, error)
 
-    def _policy_of(self, part: Attempt) -> Policy:
-        """Return the policy of an attempt, also of one that was never resolved.
 
-        A settlement always needs it: payloads that arrived meanwhile are merged with the job by its task's rules.
-        """
-        return part.policy or policy_of(self._registry.get(part.job.task), part.job)
+def ack_early(attempt: Attempt) -> bool:
+    """Ack the jobs of ``attempt``, whose task has ``ack="early"``, and settle those that may not begin.
+
+    Such a job is done when its attempt begins, so it can never begin twice, and a crash loses it. Redis keeps a record
+    of the attempt until its end is stored, so that a crash also leaves an event.
+
+    Returns:
+        True if any of them may begin.
+    """
+    parts, error = attempt.live, None
+    for part in parts:
+        part.acked = True  # before the call: the heartbeat shall not take a lease that is gone for a lost one
+    try:
+        counted = attempt.queue.settle([Settlement(part.job, verb="ack_early", event=False) for part in parts])
+    except Exception as unsure:
+        # The ack may have been applied or not. If not, the release returns the job to its queue. If it was, the
+        # release does nothing, and the job is lost rather than begun twice. Its attempt is then open in Redis, and no
+        # process would close it while this worker lives, so its end is stored too; without such an attempt that does
+        # nothing.
+        logger.warning("%s: not begun, its early ack failed: %s", attempt.job.id, unsure)
+        counted, error = [False] * len(parts), unsure
+    for part, good in zip(parts, counted, strict=True):
+        if good:
+            continue
+        part.acked, part.lost = False, part.lost or error is None
+        reason = "the lease was lost before the attempt could begin" if error is None else "its early ack failed"
+        part.settlement = ends.give_back(part.job, part.policy, reason)
+        if error is not None:
+            now_ms = part.now_ms  # read once, since the attempt took no time
+            part.settlement.also = crashed_early(replace(part.job, deadline_ms=int(now_ms)), reason, now_ms)
+    return any(counted)
 
 
-def _remembering(record: Recorder) -> Recorder:
+def _remembering(record: Callable[[BaseException], bytes]) -> Callable[[BaseException], bytes]:
     """Return the function ``record`` with a cache by error, since all jobs of a batch may share one error."""
     records: dict[int, bytes] = {}
-
-    def cached(error: BaseException) -> bytes:
-        if id(error) not in records:
-            records[id(error)] = record(error)
-        return records[id(error)]
-
-    return cached
+    return lambda error: records.get(id(error)) or records.setdefault(id(error), record(error))

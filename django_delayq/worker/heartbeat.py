@@ -13,10 +13,9 @@ from .parts import Part, Parts
 
 if TYPE_CHECKING:
     from ..core.workers import AnnouncementReply
-    from .commands import WorkerCommands
-    from .consumer import Consumer
-    from .process import Process
+    from .fetch import Consumer
     from .slots import Slots
+    from .worker import Process, WorkerCommands
 
 logger = logging.getLogger(__name__)
 
@@ -110,19 +109,15 @@ class Heartbeat:
             attempt.renewed(answer, sent_at + self._trust)
 
     def _is_live_locked(self, attempt: Attempt, now: float) -> bool:
-        """Return True if the attempt has exceeded its ``max_lease``.
+        """Return True if the attempt has exceeded its ``max_lease``, or the listeners of its end have.
 
         Its lease is then not renewed any more, although its process lives.
         """
-        limit = attempt.policy.max_lease if attempt.policy is not None else None
-        if limit is None or attempt.ended or not attempt.started or now - attempt.started < limit:
+        limit, began = attempt.policy.max_lease, attempt.ended or attempt.started
+        if limit is None or not began or now - began < limit:
             return False
         if not attempt.should_stop:
-            logger.warning(
-                "%s: the lease of task %s is not renewed any more: its max_lease of %s s is over",
-                attempt.job.id,
-                attempt.job.task,
-                limit,
-            )
+            text = "%s: the lease of task %s is not renewed any more: its max_lease of %s s is over"
+            logger.warning(text, attempt.job.id, attempt.job.task, limit)
             attempt.should_stop = True
         return True

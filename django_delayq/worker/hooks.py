@@ -1,21 +1,52 @@
-"""Hooks for a framework: connection handling, signals, log set-up. The worker itself depends on no framework."""
+"""Code of the project and of a framework around attempts: hooks, middlewares, and the listeners of their ends.
+
+The worker itself depends on no framework. A task may have ``on_exhausted`` and its own listener, and signals have
+receivers. All listeners of an end are called *before* the settlement is stored, by the process that settles the job. If
+it dies in between, the job stays held, or its attempt stays open, and the process that settles it next calls them
+again: so each end is notified at least once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..core.codec import decode, decode_args
+from ..core.errors import Crashed, JobTimeout
 from ..core.job import Job
+from ..core.outcomes import AttemptOutcome, Settlement
 from ..core.task import Task
-from .attempt_log import AttemptLog
-from .record import Formatter
+from .attempt import Attempt, CurrentJob, running, trusted, view_of
+from .ends import policy_of
+from .record import AttemptLog, Formatter, logger
+from .shards import Pace, Source
+from .slots import EventLoop
 
 if TYPE_CHECKING:
-    from .current import CurrentJob
+    from ..core.queue import Queue
+
+#: calls the rest of the chain, at its end the handler; returns the handler's result, raises what it raised
+Call: TypeAlias = Callable[["Attempt"], Any]
+#: built once per process with the next call: ``def timing(next): def call(attempt): ...; return call``
+Middleware: TypeAlias = Callable[[Call], Call]
+
+
+def compose(middlewares: Sequence[Middleware], innermost: Call) -> Call:
+    """Return one call composed of the middlewares and the innermost call; the first middleware is the outermost."""
+    return reduce(lambda inner, middleware: middleware(inner), reversed(middlewares), innermost)
 
 
 def _do_nothing() -> None: ...
+
+
+def _ignore_error(error: BaseException) -> None: ...
 
 
 def _wants_none(event: str, task: Task | None) -> bool:
@@ -65,6 +96,143 @@ class Hooks:
     #: back-off.
     #: Not called for errors that the task's own ``retry_for`` names
     retry_delay: Callable[[BaseException, int], float | None] | None = None
-    #: called once, before the process ends although jobs still run, or by a fatal error (flush logs), with the error or
-    #: without an argument; there is little time left
-    last_words: Callable[..., object] = _do_nothing
+    #: called with the error, once, before the process ends although jobs still run, or by a fatal error (flush logs);
+    #: there is little time left
+    last_words: Callable[[BaseException], object] = _ignore_error
+
+
+#: calls a listener for an attempt
+Caller: TypeAlias = Callable[[Attempt, Callable[[], Any]], Any]
+
+
+class Notifier:
+    """Notifier that calls the listeners of a job's start and end. Their exceptions are logged.
+
+    Args:
+        hooks: the hooks of the framework.
+        loop: runs ``on_exhausted`` if that is a coroutine function.
+        call: calls one listener, in a worker within the time limit of the attempt.
+    """
+
+    def __init__(
+        self, hooks: Hooks, loop: EventLoop | None = None, call: Caller = lambda attempt, listener: listener()
+    ) -> None:
+        self._hooks = hooks
+        self._loop = loop or EventLoop()
+        self._call_limited = call
+
+    def has_listeners(self, settlement: Settlement, task: Task | None) -> bool:
+        """Return True if a listener is called for this end."""
+        event = event_of(settlement)
+        has_hook = task is not None and task.options.on_exhausted is not None
+        is_heard = event is not None and (self._hooks.report_error is not None or self._hooks.wants(event, task))
+        return is_heard or (has_hook and is_exhausted(settlement))
+
+    def notify(self, event: str, attempt: Attempt, **details: Any) -> None:
+        """Notify the hooks of one job."""
+        self._call(event, attempt, lambda: self._hooks.notify(event, job=attempt.job, task=attempt.task, **details))
+
+    def succeeded(self, attempt: Attempt) -> None:
+        """Log that the handler returned, and notify of it."""
+        self._hooks.log.succeeded(attempt)
+        if self._hooks.wants("job_succeeded", attempt.task):
+            self.notify("job_succeeded", attempt, seconds=attempt.ended - attempt.started)
+
+    def failed(self, attempt: Attempt, settlement: Settlement, error: BaseException) -> None:
+        """Log that the handler raised, and notify of it."""
+        self._hooks.log.failed(settlement, error)
+        self.ended(attempt, settlement, error)
+
+    def ended(self, attempt: Attempt, settlement: Settlement, error: BaseException | None) -> None:
+        """Notify all listeners of the end of a job that did not simply succeed."""
+        event, report = event_of(settlement), self._hooks.report_error
+        hook = attempt.task.options.on_exhausted if attempt.task is not None else None
+        if hook is not None and error is not None and is_exhausted(settlement):
+            self._call("on_exhausted", attempt, lambda: hook(view_of(attempt), error))
+        if event is not None and error is not None and report is not None:
+            self._call("report_error", attempt, lambda: report(view_of(attempt), error))
+        if event is None or not self._hooks.wants(event, attempt.task):
+            return
+        if event == "job_buried":
+            self.notify(event, attempt, error=error, reason=settlement.reason)
+        else:
+            retry_in = (settlement.delay_ms or 0) / 1000 if settlement.verb == "fail" else None
+            self.notify(event, attempt, error=error, outcome=settlement.outcome, retry_in=retry_in)
+
+    def ended_elsewhere(
+        self, queue: Queue, task: Task | None, settlement: Settlement, error: BaseException | None = None
+    ) -> None:
+        """Notify of the end of a job that no slot of this process ran. ``current_job()`` is that job meanwhile.
+
+        Args:
+            queue: the job's queue.
+            task: None if it is not registered here.
+            settlement: the end.
+            error: the cause; by default derived from the settlement.
+        """
+        attempt = _attempt_elsewhere(queue, task, settlement.job)
+
+        def notify() -> None:
+            running.set(attempt)
+            self.ended(attempt, settlement, error or error_of(settlement))
+
+        copy_context().run(notify)
+
+    def _call(self, name: str, attempt: Attempt, listener: Callable[[], Any]) -> None:
+        def call() -> None:
+            result = listener()
+            if type(result) is CoroutineType:
+                self._loop.run(result, running.get() or attempt)
+
+        try:
+            self._call_limited(attempt, call)
+        except BaseException as error:
+            # Also what ends a thread or a process, and the time limit: the listener is given up, not the job.
+            is_late = isinstance(error, JobTimeout | CancelledError)
+            why = "did not end within the time limit of its task and is given up" if is_late else "failed"
+            logger.exception("%s: %s of task %s %s", attempt.job.id, name, attempt.job.task, why)
+
+
+def event_of(settlement: Settlement) -> str | None:
+    """Return the event of an end that did not simply succeed; None if it has none (given back, expired)."""
+    if settlement.verb == "bury":
+        return "job_buried"
+    if settlement.verb == "fail" or (settlement.verb == "record" and settlement.outcome != AttemptOutcome.SUCCEEDED):
+        return "job_failed"
+    return None
+
+
+def is_exhausted(settlement: Settlement) -> bool:
+    """Return True if a failure was the last attempt. A job that was acked before it began has only one."""
+    if settlement.verb == "record":
+        return settlement.outcome != AttemptOutcome.SUCCEEDED
+    return settlement.verb == "bury" and settlement.outcome in (AttemptOutcome.EXHAUSTED, AttemptOutcome.POISON)
+
+
+def error_of(settlement: Settlement) -> BaseException:
+    """Return an exception for an end that the attempt's own code did not see: its process died or was ended."""
+    try:
+        message = json.loads(settlement.error)["message"]
+    except (ValueError, TypeError, KeyError):
+        message = settlement.reason or settlement.outcome
+    return JobTimeout(message) if settlement.error_class == JobTimeout.__name__ else Crashed(message)
+
+
+def arguments_of(job: Job) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a job's handler. Raise if they cannot be decoded."""
+    if job.merged:
+        return [{job.id: [decode(payload.data) for payload in job.payloads]}], {}
+    return decode_args(job.args)
+
+
+def _attempt_elsewhere(queue: Queue, task: Task | None, job: Job) -> Attempt:
+    """Return an attempt that represents one that took place elsewhere."""
+    now = time.monotonic()
+    deadline = now + trusted(queue.deployment.lease_ms / 1000)
+    attempt = Attempt(job, Source(queue, job.shard, Pace()), now, deadline, time.time() * 1000 - now * 1000)
+    attempt.task, attempt.policy = task, policy_of(task, job)
+    try:
+        attempt.arguments = arguments_of(job)
+    except Exception:
+        logger.info("%s: the listeners of its end get no arguments, because they cannot be decoded", job.id)
+    return attempt

@@ -9,8 +9,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, Final, TypeAlias, TypeVar
 
-from .record import printed_traceback, stack_text
-from .task_frames import frames_of_thread
+from .record import frames_of_thread, printed_traceback, stack_text
 
 logger: Final = logging.getLogger(__name__)
 

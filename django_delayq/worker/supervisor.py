@@ -34,7 +34,7 @@ from .config import WorkerConfig
 from .dead import Death, Ends, Salvage
 from .hooks import Hooks
 from .loop import join_threads
-from .scope import Scope
+from .shards import Scope
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 
 if TYPE_CHECKING:

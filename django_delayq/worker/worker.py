@@ -1,45 +1,124 @@
-"""Composition root: builds the parts of one worker process, starts them, and stops them in a safe order."""
+"""Worker: builds the parts of one worker process, starts them, and ends them in a safe order, for whatever reason."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
+import socket
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from ..core.redis.faults import Backoff
-from ..core.task import Registry
 from ..core.workers import choices_of
+from .attempt import Batcher
 from .changes import Changes
-from .child import ChildSpec, Scoreboard, new_name, served_by
-from .commands import WorkerCommands
-from .config import WorkerConfig
-from .consumer import Consumer
+from .child import (
+    EXIT_FATAL,
+    EXIT_NO_REDIS,
+    EXIT_OK,
+    EXIT_RECYCLE,
+    EXIT_STUCK,
+    ChildSpec,
+    is_orphan,
+    new_name,
+    served_by,
+)
 from .dispatcher import dispatcher_duties
-from .end_hooks import EndHooks
-from .ending import Ending
+from .ends import UnknownTasks
+from .execution import Execution
+from .fetch import Consumer, Stage
 from .heartbeat import Heartbeat
-from .hooks import Hooks
-from .job_parts import JobParts
-from .loop import Duty, Loop, close_loops
-from .middleware import Middleware
-from .process import Process
-from .redis_health import RedisHealth
-from .registration import Registration
-from .scope import Scope
-from .shard_selector import ShardSelector, build_sources
-from .shutdown import Signals
-from .timeout_monitor import REACTION_SECONDS, TimeoutMonitor
+from .hooks import Hooks, Middleware
+from .loop import Duty, Loop, RedisHealth, close_loops
+from .shards import Scope, ShardSelector
+from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
+from .slots import EventLoop, Slots
+from .timeouts import REACTION_SECONDS, TimeoutMonitor, resident_mib
+from .wake import WakeListener
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
+    from ..core.outcomes import Which
     from ..core.queue import Queue
+    from ..core.task import Registry
+    from ..core.workers import AnnouncementReply
+    from .attempt import Attempt
+    from .child import Scoreboard
+    from .config import WorkerConfig
 
 logger = logging.getLogger(__name__)
+
+#: seconds before the grace period ends at which ``should_stop`` turns true, found out once a second: at least five
+SHUTDOWN_WARNING_SECONDS: Final = 6.0
+#: beginning of the names of the threads without which a worker cannot work
+_OWN_THREADS: Final = "delayq-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Identity, configuration and shared objects of a worker process, as its parts see it."""
+
+    #: name in the registry of workers and on leases
+    name: str
+    #: name of this start of the program, the same for all its processes
+    program: str
+    config: WorkerConfig
+    broker: Broker
+    registry: Registry
+    hooks: Hooks
+    health: RedisHealth
+    #: mailbox in which the process notes changes for its duties
+    changes: Changes
+    #: the jobs that it runs. Jobs that wait for quarantine run one at a time, in separate processes
+    which: Which = "all"
+    #: scoreboard on which its supervisor reads what it runs; None without one
+    board: Scoreboard | None = None
+
+    @property
+    def lease(self) -> float:
+        """Duration of a lease in seconds."""
+        return self.broker.lease_ms / 1000
+
+
+class WorkerCommands:
+    """Commands that operators send through Redis (:meth:`Broker.tell_worker`), carried out once each by the heartbeat.
+
+    Args:
+        end: ``end(command)`` begins a "stop" or a "drain"; it does not wait.
+    """
+
+    def __init__(self, broker: Broker, name: str, end: Callable[[str], None]) -> None:
+        #: ids of commands that were carried out, confirmed with the next announcement; None before the first one
+        self.done: list[str] | None = None
+        self._broker = broker
+        self._name = name
+        self._end = end
+
+    def carry_out(self, announcement: AnnouncementReply) -> None:
+        """Carry out the commands that an announcement returned, unless that was done before."""
+        before = self.done or ()
+        # A command that is not repeated was confirmed. One that is repeated is confirmed again.
+        self.done = list(announcement.commands.values())
+        for word, ident in announcement.commands.items():
+            if ident in before:
+                continue
+            logger.warning("worker %s carries out the command %s", self._name, word)
+            if word == "dump":
+                self._dump(announcement.now_ms)
+            else:
+                self._end(word)
+
+    def _dump(self, now_ms: float) -> None:
+        text = log_stacks()
+        try:
+            self._broker.keep_dump(self._name, text, now_ms)
+        except Exception as error:  # the log has the stacks in any case
+            logger.warning("worker %s could not put its stacks into Redis: %s", self._name, error)
 
 
 class Worker:
@@ -75,6 +154,13 @@ class Worker:
         self.config = config
         self.name = config.name or (child_spec.name if child_spec else new_name())
         self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
+        #: set when the worker has nothing more to do, for any reason
+        self.done = threading.Event()
+        #: end of the grace period (monotonic); None while the process works or drains
+        self.stop_by: float | None = None
+        self.exit_code = EXIT_OK
+        #: fetch loop; None before the start and in a process that runs no jobs
+        self.consumer: Consumer | None = None
         self._process = Process(
             name=self.name,
             program=(child_spec.program if child_spec else "") or self.name,
@@ -87,25 +173,47 @@ class Worker:
             which=which,
             board=board,
         )
-        #: when and how this process ends
-        ending = self.ending = Ending(self._process, child_spec, self.stop)
-        #: set when the worker has nothing more to do, for any reason
-        self.done = ending.done
-        self._end_hooks = EndHooks(self._process.hooks)
         self._middlewares = middlewares
         self._extra = duties or {}
         self._always = always or {}
         self._child_spec = child_spec
         self._reaction_seconds = reaction_seconds
-        self._stopping = threading.Lock()
-        self._clean = False
-        self._scope = Scope(broker, config, self._set_queues)
-        self._registration = Registration(self._process, self._scope, ending)
-        self._selector: ShardSelector | None = None
-        self._jobs: JobParts | None = None
+        self._selector = ShardSelector(
+            weights=config.weights,
+            index=config.index,
+            scheduler=config.scheduler if callable(config.scheduler) else None,
+            batch_size=Batcher(registry).expected,
+            on_unknown=lambda: self._scope.refresh(),
+        )
+        self._scope = Scope(broker, config, self._selector.serve)
+        self._started_at = time.time()
+        self._event_loop = EventLoop()
+        self._slots: Slots | None = None
+        self._waker: WakeListener | None = None
         self._timeout_monitor: TimeoutMonitor | None = None
         self._heartbeat: Loop | None = None
         self._loops: list[Loop] = []
+        #: signals of the main thread, if the worker is a program
+        self._signals: Signals | None = None
+        self._signalled = False
+        self._stopping = threading.Lock()
+        self._clean = False
+        self._fatal: BaseException | None = None
+        self._had_last_words = False
+
+    @property
+    def queues(self) -> Sequence[Queue]:
+        """Every queue that this process serves, as of the last read of the registry."""
+        return self._scope.queues
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the end of the grace period."""
+        return (self.stop_by or 0.0) - time.monotonic()
+
+    @property
+    def _is_supervised(self) -> bool:
+        return self._child_spec is not None and not is_orphan(self._child_spec)
 
     # --- as a program
 
@@ -117,123 +225,248 @@ class Worker:
                 :func:`leave`.
         """
         ignore = frozenset() if self._child_spec is None else frozenset({int(signal.SIGINT)})
-        ending = self.ending
-        with Signals(ignore=ignore) as signals, self._end_hooks.at_fatal_errors(ending.fail):
-            ending.signals = signals
-            try:
-                self.start()
-                ending.wait()
-                self.stop(None if ending.stop_by is None else max(0.0, ending.seconds_left))
-            finally:
-                ending.signals = None
-        return ending.exit_code
+        previous = threading.excepthook
+        threading.excepthook = partial(self._handle_dead_thread, previous)
+        try:
+            with Signals(ignore=ignore) as self._signals:
+                try:
+                    self.start()
+                    while not self.done.is_set() and (self.stop_by is None or self.seconds_left > 0):
+                        self._wait(None if self.stop_by is None else self.seconds_left)
+                    self.stop(None if self.stop_by is None else max(0.0, self.seconds_left))
+                finally:
+                    self._signals = None
+        except BaseException as error:
+            self._call_last_words(error)
+            raise
+        finally:
+            threading.excepthook = previous
+        return self.exit_code
+
+    def _wait(self, seconds: float | None) -> bool:
+        """Wait this long and handle signals meanwhile. Return True if the worker is done."""
+        if self._signals is None:
+            return self.done.wait(seconds)
+        for number in self._signals.wait(seconds):
+            self._handle_signal(number)
+        return self.done.is_set()
+
+    def _handle_signal(self, number: int) -> None:
+        if number == DUMP:
+            log_stacks()
+        elif number == DRAIN:
+            logger.info("worker %s drains", self.name)
+            self.drain()
+        elif number in STOP:
+            if self._signalled:
+                if self._is_supervised:
+                    return  # a signal to the whole process group arrives twice; only the supervisor may stop at once
+                logger.warning("worker %s stops at once", self.name)
+                self.stop_by = 0.0
+                return
+            self._signalled = True
+            self.begin_stop(self.config.grace)
+            logger.info("worker %s stops, %.0f s for running jobs", self.name, self.seconds_left)
+
+    def _handle_dead_thread(self, previous: Callable[[Any], object], args: Any) -> None:
+        """End the process if an error ended one of its own threads."""
+        previous(args)
+        if args.thread is not None and args.thread.name.startswith(_OWN_THREADS):
+            logger.critical("thread %s died, so this process ends", args.thread.name, exc_info=args.exc_value)
+            self._fatal = self._fatal or args.exc_value
+            self.exit_code = EXIT_FATAL
+            self.finish()
 
     # --- inside another program
 
     def start(self) -> None:
         """Start all parts. Retries until Redis returns the queues."""
-        process, board = self._process, self._process.board
+        process, board, config = self._process, self._process.board, self.config
         process.hooks.process_start()
-        selector = self._open()
-        if selector is None:
+        if not self._read_queues():
             return
         if board is not None:
             board.stamped = time.monotonic()
-        ending, jobs = self.ending, None
-        if self.config.consumer:
-            jobs = JobParts(process, selector, ending, self._middlewares, reaction_seconds=self._reaction_seconds)
-        self._jobs = self._registration.jobs = jobs
-        self._timeout_monitor = (
-            jobs.timeout_monitor if jobs else TimeoutMonitor([], board, ending.overran, ending.check)
-        )
+        monitor = self._make_job_parts() if config.consumer else self._make_monitor([])
         heartbeat = Heartbeat(
             process,
-            self._registration.entry,
-            jobs.consumer if jobs else None,
-            jobs.slots if jobs else None,
+            self._entry,
+            self.consumer,
+            self._slots,
             lambda reply: self._scope.follow(reply.choices),
-            WorkerCommands(process.broker, self.name, ending.end_by_command),
+            WorkerCommands(process.broker, self.name, self.end_by_command),
         )
-        self._heartbeat = Loop("heartbeat", heartbeat, self.health)
+        self._timeout_monitor, self._heartbeat = monitor, Loop("heartbeat", heartbeat, self.health)
         duties = dict(self._always)
-        if self.config.dispatcher:
-            duties |= dispatcher_duties(process, self._scope, selector if self.config.consumer else None) | self._extra
+        if config.dispatcher:
+            duties |= dispatcher_duties(process, self._scope, self._selector if config.consumer else None) | self._extra
         self._loops = [Loop(name, duty, self.health) for name, duty in duties.items()]
-        self._start_parts(self._timeout_monitor, self._heartbeat)
+        # From the inside out: each part is started before its callers.
+        if board is not None:
+            board.ready = time.monotonic()  # from here on there may be jobs to settle if this process dies
+        monitor.start()
+        if self._slots is not None:
+            self._slots.start()
+        self._heartbeat.start()  # before the first lease is won
+        if self.consumer is not None:
+            self.consumer.start()
+        for loop in self._loops:
+            loop.start()
         logger.info(
             "worker %s started: pid %d, queues %s, %s%s",
             self.name,
             os.getpid(),
             ",".join(self._scope.names),
-            f"{self.config.threads} threads" if self.config.consumer else "no consumer",
-            ", dispatcher" if self.config.dispatcher else "",
+            f"{config.threads} threads" if config.consumer else "no consumer",
+            ", dispatcher" if config.dispatcher else "",
         )
 
-    def _open(self) -> ShardSelector | None:
-        """Return the shard selector, once Redis is reachable.
-
-        None if the worker was stopped before, or lost its supervisor, so that nothing may begin.
-        """
-        selector = self._selector = ShardSelector([], scheduler=self.config.scheduler, on_unknown=self._scope.refresh)
+    def _read_queues(self) -> bool:
+        """Read the queues once Redis is reachable. Return False if the worker was stopped before."""
         pause = Backoff()
         while True:
             try:
                 self._scope.refresh(choices_of(self._process.broker, self._process.program))
             except Exception as error:
                 seconds = pause.next(self.health.failed("start", error))
-                self.ending.check()  # the timeout monitor, which does this later, is not started yet
-                if self.ending.wait_for_stop(min(seconds, self.config.redis_patience or seconds)):
-                    return None
+                self._check()  # the timeout monitor, which does this later, is not started yet
+                if self._wait(min(seconds, self.config.redis_patience or seconds)):
+                    return False
             else:
                 self.health.recovered()
-                return selector
+                return True
 
-    def _set_queues(self, queues: Sequence[Queue]) -> None:
-        """Replace the queues and shards that this process reserves from."""
-        selector = self._selector
-        if selector is not None:
-            selector.adopt(build_sources(queues, self.config, self.name, selector.by_place))
+    def _make_job_parts(self) -> TimeoutMonitor:
+        """Make the parts that run jobs. Return the timeout monitor."""
+        process, selector = self._process, self._selector
+        execution = Execution(
+            process.registry, process.hooks, self._middlewares, board=process.board, loop=self._event_loop
+        )
+        execution.unknown = UnknownTasks(process.broker.knows_task)
+        slots = self._slots = Slots(self.config.threads, execution, process.hooks, selector.attempt_ended)
+        monitor = execution.timeout_monitor = self._make_monitor(slots.running)
+        if process.which != "quarantined":  # the tokens are for processes that serve all other jobs
+            self._waker = WakeListener(process.broker, selector, self.health, selector.lock)
+        self.consumer = Consumer(process, selector, slots, self._waker, execution.readiness, self.finish)
+        return monitor
 
-    def watch(self, queue: str) -> None:
-        """Reserve from this queue too, from now on; one that does not exist yet is created. Thread-safe.
+    def _make_monitor(self, running: list[Attempt | None]) -> TimeoutMonitor:
+        return TimeoutMonitor(
+            running, self._process.board, self._overran, self._check, reaction_seconds=self._reaction_seconds
+        )
 
-        Raises:
-            InvalidJob: it cannot be the name of a queue, or it is of kind "pull".
-            QueueUnavailable: Redis is unreachable; nothing has changed.
+    def _entry(self) -> dict[str, Any]:
+        """Return what the registry of workers stores about this process now."""
+        config, consumer, slots = self.config, self.consumer, self._slots
+        return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "queues": self._scope.names,
+            "all_queues": config.all_queues,
+            "ignored": self._scope.ignored,
+            "program": self._process.program,
+            "threads": config.threads if config.consumer else 0,
+            "running": config.threads - slots.free if slots else 0,
+            "idle_ms": round(consumer.idle_seconds * 1000) if consumer else 0,
+            "settled": consumer.settled if consumer else 0,
+            "dispatcher": config.dispatcher,
+            "heartbeat_ms": round(config.heartbeat * 1000),
+            "quarantine": self._process.which == "quarantined",
+            "started": int(self._started_at * 1000),
+            "rss_mib": round(resident_mib()),
+            "stopping": self.stop_by is not None,
+            "jobs": slots.jobs() if slots else [],
+        }
+
+    # --- causes of the end, from any thread
+
+    def drain(self) -> None:
+        """Stop reserving, finish the held jobs, then be done."""
+        self._advance(Stage.DRAIN)
+
+    def begin_stop(self, grace: float) -> None:
+        """Stop reserving, give back what has not begun, and give running jobs so many seconds.
+
+        A deadline that was set before remains.
         """
-        self._scope.watch(queue, now=self._selector is not None)
+        self._set_deadline(grace)
+        self._advance(Stage.GIVE_BACK)
 
-    def ignore(self, queue: str) -> None:
-        """Stop reserving from this queue; held jobs are finished. Thread-safe.
+    def _advance(self, stage: Stage) -> None:
+        if self.consumer is not None:
+            self.consumer.advance(stage)
+        else:
+            self.finish()
 
-        Raises:
-            InvalidJob, QueueUnavailable: see :meth:`watch`.
-        """
-        self._scope.ignore(queue, now=self._selector is not None)
+    def _set_deadline(self, grace: float) -> None:
+        """Set the end of the grace period, unless there is one already."""
+        if self.stop_by is None:
+            self.stop_by = time.monotonic() + grace
+            self._poke()
 
-    @property
-    def queues(self) -> Sequence[Queue]:
-        """Every queue that this process serves, as of the last read of the registry."""
-        return self._scope.queues
+    def finish(self) -> None:
+        """Record that the worker has nothing more to do."""
+        self.done.set()
+        self._poke()
 
-    def _start_parts(self, timeout_monitor: TimeoutMonitor, heartbeat: Loop) -> None:
-        """Start the parts from the inside out: each part is started before its callers."""
+    def _poke(self) -> None:
+        signals = self._signals  # the main thread takes them away at its end
+        if signals is not None:
+            signals.poke()
+
+    def end_by_command(self, command: str) -> None:
+        """Carry out a "stop" or "drain" command, which is meant for the whole program."""
         board = self._process.board
-        if board is not None:
-            board.ready = time.monotonic()  # from here on there may be jobs to settle if this process dies
-        timeout_monitor.start()
-        if self._jobs is not None:
-            self._jobs.slots.start()
-        heartbeat.start()  # before the first lease is won
-        if self._jobs is not None:
-            self._jobs.start_consumer()
-        for loop in self._loops:
-            loop.start()
+        if board is not None and self._is_supervised:
+            setattr(board, command, True)  # its supervisor sees it within a second
+            return
+        if command == "drain":
+            self.drain()
+        else:
+            self.begin_stop(self.config.grace)
+        self._end_soon()
 
-    @property
-    def consumer(self) -> Consumer | None:
-        """Fetch loop; None before the start and in a process that runs no jobs."""
-        return self._jobs.consumer if self._jobs is not None else None
+    def _end_soon(self) -> None:
+        if self._signals is None:  # else the main thread does the rest
+            threading.Thread(target=self._end_alone, name="delayq-end", daemon=True).start()
+
+    def _end_alone(self) -> None:
+        """End the worker inside another program, which may not wait for ``done``."""
+        if self.stop_by is None:
+            self.done.wait()
+        self.stop()
+
+    def _overran(self, attempt: Attempt) -> None:
+        """End the process because this attempt cannot be ended. Called by the timeout monitor."""
+        self._process.hooks.log.hangs(attempt, "this process finishes its other jobs and ends")
+        self.exit_code = EXIT_STUCK
+        if self.consumer is not None:
+            self.consumer.overran(attempt)
+        self._set_deadline(self.config.grace)
+
+    def _check(self) -> None:
+        """Check memory use, supervisor, patience with Redis and the deadline every second, without network I/O."""
+        most, patience = self.config.max_rss, self.config.redis_patience
+        if self.stop_by is not None:
+            if self.consumer is not None and self.seconds_left <= SHUTDOWN_WARNING_SECONDS:
+                for attempt in list(self.consumer.held):
+                    attempt.should_stop = True
+            return
+        if most is not None and self.exit_code == EXIT_OK and resident_mib() > most:
+            logger.info("worker %s uses more than %s MiB and is replaced", self.name, most)
+            self.exit_code = EXIT_RECYCLE
+            self.drain()
+        if self._child_spec is not None and not self._is_supervised:
+            logger.warning("worker %s lost its supervisor", self.name)
+            self.begin_stop(self.config.grace)
+        part = self.consumer.unreachable_for() if self.consumer is not None else 0.0
+        whole = self.health.lasting()
+        if patience is not None and (away := max(whole, part)) > patience:
+            what = "Redis" if whole >= part else "a part of Redis"
+            logger.error("worker %s ends: %s has been away for %.0f s", self.name, what, away)
+            self.exit_code = EXIT_NO_REDIS
+            self.begin_stop(self.config.grace)
+            self._end_soon()
 
     # --- the end
 
@@ -252,25 +485,66 @@ class Worker:
             return self._clean
 
     def _end(self, grace: float) -> bool:
-        self.ending.begin(grace)
+        self.begin_stop(grace)
         # First what brings new work: the wake listener and the dispatcher. The heartbeat continues while jobs run.
-        if self._jobs is not None:
-            self._jobs.stop_listening()
+        if self._waker is not None:
+            self._waker.close()
         close_loops(self._loops)
-        clean = self._jobs is None or self._jobs.close()
-        self.ending.cancel_warning()
+        clean = self._end_jobs()
         if self._heartbeat is not None:
             self._heartbeat.close()
         if self._timeout_monitor is not None:
             self._timeout_monitor.close()
-        self._leave(clean)
-        return clean
-
-    def _leave(self, clean: bool) -> None:
-        self._registration.remove()
-        left = len(self.consumer.held) if self.consumer is not None else 0
-        self._end_hooks.call(clean, left)
+        self._unregister()
+        self._call_end_hooks(clean)
         if self._process.board is not None:
             self._process.board.leaving = True
+        left = len(self.consumer.held) if self.consumer is not None else 0
         logger.info("worker %s stopped%s", self.name, "" if clean else f", {left} jobs still running")
         self.done.set()
+        return clean
+
+    def _end_jobs(self) -> bool:
+        """Wait for the fetch loop until the grace period ends, then end it. Return False if a job still runs."""
+        consumer = self.consumer
+        if consumer is None or self._slots is None:
+            return True
+        if not consumer.join(max(0.0, self.seconds_left)):
+            consumer.advance(Stage.HALT)
+            consumer.join(1.0)
+        if self.exit_code == EXIT_OK:
+            self.exit_code = consumer.exit_code
+        clean = self._slots.close(1.0 if not consumer.held else 0.0)
+        if clean:
+            self._event_loop.close()
+        return clean
+
+    def _unregister(self) -> None:
+        """Take this process off the registry, and store its figures."""
+        broker = self._process.broker
+        try:
+            broker.forget(self.name)
+            broker.tally.flush()
+        except Exception as error:
+            logger.info("worker %s could not take itself off the registry: %s", self.name, error)
+        broker.tally.close()
+
+    def _call_end_hooks(self, clean: bool) -> None:
+        """Call ``process_stop`` if no job runs any more, and ``last_words`` unless all went well."""
+        left = len(self.consumer.held) if self.consumer is not None else 0
+        if self._fatal is not None or not clean:
+            self._call_last_words(self._fatal or TimeoutError(f"{left} jobs still ran at the end of the process"))
+        if clean:
+            try:
+                self._process.hooks.process_stop()
+            except Exception:
+                logger.exception("the hook process_stop failed")
+
+    def _call_last_words(self, error: BaseException) -> None:
+        if self._had_last_words:
+            return
+        self._had_last_words = True
+        try:
+            self._process.hooks.last_words(error)
+        except Exception:
+            logger.exception("the hook last_words failed")

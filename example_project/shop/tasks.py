@@ -21,7 +21,7 @@ from .words import span
 
 if TYPE_CHECKING:
     from django_delayq.scheduling import JobHandle
-    from django_delayq.worker.current import CurrentJob
+    from django_delayq.worker.attempt import CurrentJob
 
 RESTOCK_BELOW = 10
 RESTOCK_BY = 40

@@ -16,10 +16,10 @@ from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import IdTaken
 from django_delayq.core.job import NewJob, Payload, new_key
+from django_delayq.core.options import TaskOptions
 from django_delayq.core.outcomes import ack, fail, release
 from django_delayq.core.times import due_of
-from django_delayq.worker.decision import raised
-from django_delayq.worker.policy import Policy
+from django_delayq.worker.ends import raised
 from tests.core.stage import LEASE, T0, Stage
 from tests.core.world import unchanged
 
@@ -230,7 +230,7 @@ def test_t24_an_id_scheduled_again_has_the_new_content_whatever_becomes_of_its_t
 @pytest.mark.parametrize("max_attempts", [1, 2, 3])
 def test_t30_a_job_is_started_exactly_as_often_as_it_may_be(stage: Stage, max_attempts: int) -> None:
     stage.put("x")
-    policy = Policy(max_attempts=max_attempts, retry_in=lambda n: 0)
+    policy = TaskOptions(max_attempts=max_attempts, retry_in=lambda n: 0)
     starts = 0
     while jobs := stage.take():
         starts += 1

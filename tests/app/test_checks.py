@@ -82,7 +82,6 @@ def test_a_good_setting_has_no_findings(settings: Any) -> None:
             "delayq.E010",
             "not callable",
         ),
-        ({"REDIS": URL, "WORKER": {"splitter": "no.such"}}, {}, "delayq.E012", "no.such cannot be imported"),
         ({"REDIS": URL, "WORKER": {"scheduler": "no.such"}}, {}, "delayq.E012", "no.such cannot be imported"),
         ({"REDIS": URL, "API": {"allow": "no.such"}}, {}, "delayq.E016", "no.such cannot be imported"),
         ({"REDIS": URL, "API": {"authentication": ["os.sep"]}}, {}, "delayq.E016", "os.sep is not callable"),

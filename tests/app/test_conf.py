@@ -36,8 +36,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
                 "queues": ["orders"],
                 "max_rss": 500,
                 "conn_max_age": None,
-                "nodes": 3,
-                "node": 2,
+                "scheduler": "builtins.max",
             },
             "MIDDLEWARE": ["a.b"],
             "SCHEDULE_MIDDLEWARE": ["a.c"],
@@ -57,7 +56,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     )
     assert (made.queue("orders").shards, made.queue("feed").kind, made.worker.queues) == (5, "pull", ("orders",))
     assert (made.queue("orders").starve_after, made.queue("feed").starve_after) == (60, None)
-    assert (made.queue("orders").priorities, made.worker.nodes, made.worker.node) == ("weighted", 3, 2)
+    assert (made.queue("orders").priorities, made.worker.scheduler) == ("weighted", "builtins.max")
     assert (made.worker.quarantine, make_config(made).quarantine, make_config(made, quarantine=1).quarantine) == (
         4,
         4,
@@ -129,8 +128,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         ({"QUEUES": {"a": {"morgue_ttl": 0}}}, r"morgue_ttl'\] must be 1 or more seconds, got 0"),
         ({"QUEUES": {"a": {"priorities": "fair"}}}, r"priorities'\] must be one of strict, weighted"),
         ({"QUEUES": {"a": {"starve_after": 0.5}}}, r"starve_after'\] must be 1 or more seconds, got 0.5"),
-        ({"WORKER": {"splitter": "by_nod"}}, "default, rendezvous, by_node or the dotted path"),
-        ({"WORKER": {"nodes": 0}}, r"nodes'\] must be 1 or more, got 0"),
+        ({"WORKER": {"scheduler": "lag"}}, r"scheduler'\] must be a dotted path like 'shop.module.name', got 'lag'"),
         ({"QUEUES": {"a": {"weight": 0}}}, r"weight'\] must be 0.001 or more, got 0"),
         ({"WORKER": {"prefetch_ms": -1}}, r"prefetch_ms'\] must be 0 or more milliseconds, got -1"),
         ({"MIRROR": {"keep_days": -1}}, r"keep_days'\] must be 0.001 or more days, got -1"),
@@ -138,7 +136,6 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         ({"INBOX": {"keep_days": 0}}, r"keep_days'\] must be 0.001 or more days, got 0"),
         ({"OUTBOX": {"budget": 5}}, r"budget'\] must be 0.01 to 1 seconds, got 5"),
         ({"QUEUES": {"a": {"shards": 2000}}}, r"shards'\] must be 1 to 1024, got 2000"),
-        ({"WORKER": {"node": -1}}, r"node'\] must be 0 or more, got -1"),
         ({"CONTEXT": ["trace"]}, r"CONTEXT'\] must be a dict"),
         ({"CONTEXT": {"a b": "x.y"}}, "like that of a Python variable"),
         ({"CONTEXT": {"a": "x"}}, "must be a dotted path"),

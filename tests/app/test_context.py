@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_delayq import InvalidJob, current_job, get_job, logs, schedule, schedule_many
@@ -43,7 +42,7 @@ def broken_init() -> None:
     raise ZeroDivisionError("no tracer")
 
 
-def last_words() -> None:
+def last_words(error: BaseException) -> None:
     said.append("last words")
 
 
@@ -274,7 +273,7 @@ def test_a_format_may_name_the_context_of_the_settings_in_every_record(
         assert logs.JobFilter().filter(record())
 
 
-def test_the_adapter_gives_its_records_the_fields_and_keeps_the_message(
+def test_a_logger_for_tasks_gives_its_records_the_fields_and_keeps_the_message(
     ran: Callable[[Callable[[], None]], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     logger = logs.get_logger("shop.tasks")
@@ -383,19 +382,3 @@ def test_a_worker_process_whose_init_fails_ends_with_a_clear_message(
     assert answer.returncode == 1, answer.stderr
     assert "CommandError: DELAYQ['HOOKS']['worker_init']" in answer.stderr
     assert "so this process ends: ZeroDivisionError: no tracer" in answer.stderr
-
-
-# --- nodes
-
-
-def test_nodes_of_the_command_line_choose_the_splitter(delayq: Broker, settings: Any) -> None:
-    plain = wiring.make_config(conf())
-    assert (plain.splitter, plain.nodes, plain.node) == ("default", 1, 0)
-    told = wiring.make_config(conf(), nodes=3, node=2)
-    assert (told.splitter, told.nodes, told.node) == ("by_node", 3, 2)
-    settings.DELAYQ = {**settings.DELAYQ, "WORKER": {"splitter": "by_node", "nodes": 2, "node": 1}}
-    assert (wiring.make_config(conf()).splitter, wiring.make_config(conf()).node) == ("by_node", 1)
-    with pytest.raises(Misconfigured, match="node 2 of 2 nodes: they are counted from 0"):
-        wiring.make_config(conf(), node=2)
-    with pytest.raises(CommandError, match="node 5 of 3 nodes"):
-        call_command("delayq_worker", "--nodes=3", "--node=5", "--burst")

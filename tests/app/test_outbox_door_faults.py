@@ -17,8 +17,7 @@ from django_delayq.models import OutboxJob
 from django_delayq.outbox import producer, push
 from django_delayq.outbox.producer import FIRST, LONGEST, Breaker
 from django_delayq.settings.conf import conf
-from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.current import running
+from django_delayq.worker.attempt import Attempt, running
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 

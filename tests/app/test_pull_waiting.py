@@ -21,7 +21,7 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.records import keys
 from django_delayq.core.records.keys import wake_key
 from django_delayq.pull import coordinator
-from django_delayq.worker import wake_listener
+from django_delayq.worker import wake
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 
@@ -177,7 +177,7 @@ def test_who_waits_when_nobody_has_waited_for_a_while_hears_of_a_job_at_once(
     feed: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator, "SAFETY_CHECK", 60.0)
-    monkeypatch.setattr(wake_listener, "BLOCK", 0.1)
+    monkeypatch.setattr(wake, "BLOCK", 0.1)
     assert feed.reserve(wait=0.2) == []
     time.sleep(0.3)  # the blocking read is over, and the thread waits for somebody to read for
     taken = soon(lambda: feed.reserve(wait=PATIENCE))

@@ -17,9 +17,9 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.options import Concurrency
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.worker.attempt import current_job
 from django_delayq.worker.child import adopt, child_spec, leave
 from django_delayq.worker.config import WorkerConfig
-from django_delayq.worker.current import current_job
 from django_delayq.worker.supervisor import Supervisor
 from django_delayq.worker.worker import Worker
 

@@ -83,14 +83,6 @@ def test_a_level_that_the_project_set_stays(package: logging.Logger, own: int, v
 
 
 def test_lines_of_failures_follow_the_settings(settings: Any) -> None:
-    settings.DELAYQ = {
-        **settings.DELAYQ,
-        "WORKER": {"log_tracebacks": "never"},
-        "ADMIN": {"sensitive": ["parcel"]},
-    }
+    settings.DELAYQ = {**settings.DELAYQ, "ADMIN": {"sensitive": ["parcel"]}}
     log = wiring.make_hooks(conf()).log
-    assert (log.tracebacks, log.mask_text("parcel=5"), log.mask_traceback("parcel=5")) == (
-        "never",
-        "parcel=••••••",
-        "parcel=••••••",
-    )
+    assert (log.mask_text("parcel=5"), log.mask_traceback("parcel=5")) == ("parcel=••••••", "parcel=••••••")

@@ -17,7 +17,7 @@ from django_delayq.settings.conf import conf
 from django_delayq.status import idle, take
 from django_delayq.status.drawing import report
 from django_delayq.status.json_form import as_json
-from django_delayq.worker.wake_listener import WakeListener
+from django_delayq.worker.wake import WakeListener
 from tests.support.worker_stage import config, eventually, put, registry_of, working
 
 #: seconds for which the job of the world is due
@@ -114,6 +114,6 @@ def test_a_real_process_that_gets_no_tokens_is_found(delayq: DjangoBroker, monke
 
     delayq.queue("mail")
     with working(delayq, registry_of(work), config(queues=("mail",), dispatcher=False, heartbeat=0.2)) as worker:
-        eventually(lambda: worker._selector is not None and worker._selector.resting and worker._selector.waiting)
+        eventually(lambda: worker._selector.resting and worker._selector.waiting)
         put(delayq, "work", queue="mail")
         assert eventually(lambda: found(delayq), seconds=4) == {"mail": worker.name}

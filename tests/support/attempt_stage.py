@@ -13,27 +13,23 @@ from django_delayq.core import Job, Payload, Registry, Settlement, Task, TaskOpt
 from django_delayq.core.codec import decode_args, encode, encode_args
 from django_delayq.core.job import STARTED, UNCLEAR, UNRENEWED, new_key
 from django_delayq.core.retry import MAX_DELAY
-from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt
-from django_delayq.worker.attempt_log import AttemptLog
+from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt, CurrentJob
+from django_delayq.worker.attempt import view_of as handler_view
 from django_delayq.worker.crash import crashed as end_by_crash
 from django_delayq.worker.crash import lost as end_by_lost_lease
 from django_delayq.worker.crash import overran as end_by_overrun
-from django_delayq.worker.current import CurrentJob
-from django_delayq.worker.current import view_of as handler_view
-from django_delayq.worker.decision import raised as end_by_error
-from django_delayq.worker.early import ack_early
-from django_delayq.worker.execution import Execution
+from django_delayq.worker.ends import give_back as end_unbegun
+from django_delayq.worker.ends import not_prepared as end_unprepared
+from django_delayq.worker.ends import policy_of, safe_delay
+from django_delayq.worker.ends import raised as end_by_error
+from django_delayq.worker.ends import unknown_task as end_unknown
+from django_delayq.worker.execution import Execution, ack_early
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.notifier import logger as attempt_logger
-from django_delayq.worker.pace import Pace
-from django_delayq.worker.policy import Policy, policy_of
-from django_delayq.worker.record import error_record
-from django_delayq.worker.shard_selector import Source
+from django_delayq.worker.record import AttemptLog, error_record
+from django_delayq.worker.record import logger as attempt_logger
+from django_delayq.worker.shards import Pace, Source
 from django_delayq.worker.slots import Slots
-from django_delayq.worker.timeout_monitor import TimeoutMonitor
-from django_delayq.worker.unbegun import give_back as end_unbegun
-from django_delayq.worker.unbegun import not_prepared as end_unprepared
-from django_delayq.worker.unbegun import unknown_task as end_unknown
+from django_delayq.worker.timeouts import TimeoutMonitor
 
 from .worker_stage import registry_of
 
@@ -49,7 +45,6 @@ __all__ = [
     "BatchAttempt",
     "CurrentJob",
     "Pace",
-    "Policy",
     "Slots",
     "Source",
     "TimeoutMonitor",
@@ -74,6 +69,7 @@ __all__ = [
     "payloads_of",
     "perform",
     "policy_of",
+    "safe_delay",
     "strike",
 ]
 
@@ -169,7 +165,7 @@ def execute_batch(
 
 def acks_early(attempt: Attempt) -> bool:
     """Ack a job before its handler begins. Return True if it may begin."""
-    return ack_early(attempt, policy_of(None, attempt.job))
+    return ack_early(attempt)
 
 
 def strike(monitor: TimeoutMonitor, attempt: Attempt) -> None:

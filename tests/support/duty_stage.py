@@ -13,20 +13,19 @@ from django_delayq.core.registry import pause_recurring, recurring_pauses, resum
 from django_delayq.core.workers import AnnouncementReply
 from django_delayq.worker.attempt import Attempt, trusted
 from django_delayq.worker.changes import Changes
-from django_delayq.worker.commands import WorkerCommands
 from django_delayq.worker.dead import Ends, LeaseReaper
 from django_delayq.worker.dispatcher import DepthSampler, EpochCleanup, ShardPoller, WorkerPruning
+from django_delayq.worker.fetch import Consumer, ReadinessGate
+from django_delayq.worker.fetch import Stage as FetchStage
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.limited_calls import HangingCall, LimitedCalls
-from django_delayq.worker.loop import Loop
-from django_delayq.worker.pace import Pace
+from django_delayq.worker.loop import Loop, RedisHealth
 from django_delayq.worker.parts import Parts
-from django_delayq.worker.process import Process
 from django_delayq.worker.recurring import RecurringTicker
-from django_delayq.worker.redis_health import RedisHealth
-from django_delayq.worker.settler import Settler
-from django_delayq.worker.shard_selector import ShardSelector, Source
+from django_delayq.worker.shards import Pace, ShardSelector, Source
+from django_delayq.worker.slots import Slots
+from django_delayq.worker.worker import Process, WorkerCommands
 from tests.core.stage import T0, Stage
 
 from .worker_stage import WorkerConfig, config
@@ -42,6 +41,7 @@ __all__ = [
     "LimitedCalls",
     "Loop",
     "RedisHealth",
+    "Settling",
     "TickingQueue",
     "Tower",
     "beat",
@@ -57,7 +57,6 @@ __all__ = [
     "reaper_of",
     "recurring",
     "sampler_of",
-    "settler_of",
     "source_of",
     "trusted",
     "unwritable_workers",
@@ -236,18 +235,51 @@ def unwritable_workers(broker: Broker) -> Iterator[None]:
 # --- storing ends
 
 
-def settler_of(*sources: Source, lease: float = 15.0, outage: float = 0.0) -> tuple[Settler, ShardSelector]:
-    """Return what stores the ends of the attempts of a process, and its shards.
+class Settling:
+    """Fetch loop that never turns, with what a test gives it to store.
 
     Args:
         sources: the shards.
         lease: seconds.
         outage: seconds for which Redis has been away.
     """
-    selector, health = ShardSelector(sources), RedisHealth()
-    if outage:
-        health.lasting = lambda: outage  # type: ignore[method-assign]
-    return Settler(selector, health, lease), selector
+
+    def __init__(self, *sources: Source, lease: float = 15.0, outage: float = 0.0) -> None:
+        process = make_process()
+        process.broker.lease_ms = int(lease * 1000)
+        if outage:
+            process.health.lasting = lambda: outage  # type: ignore[method-assign]
+        slots = Slots(1, lambda attempt: None, Hooks(), lambda: None)
+        self._consumer = Consumer(process, ShardSelector(sources), slots, None, ReadinessGate())
+
+    @property
+    def held(self) -> set[Attempt]:
+        """Attempts that are held."""
+        return self._consumer.held
+
+    @property
+    def settled(self) -> int:
+        """Number of attempts that were settled."""
+        return self._consumer.settled
+
+    def halt(self) -> None:
+        """Let the process end now."""
+        self._consumer.advance(FetchStage.HALT)
+
+    def call(self, call: Callable[[], Any], attempts: list[Attempt], source: Source) -> Any:
+        """Make a call to Redis that settles these attempts. Return its answer; None if it was given up."""
+        return self._consumer._call_with_retries(call, attempts, source)
+
+    def settle(self, attempts: list[Attempt]) -> None:
+        """Store the ends of these attempts, which belong to one shard."""
+        self._consumer._ends.setdefault(attempts[0].source, []).extend(attempts)
+        self._consumer._settle_all()
+
+    def settle_and_reserve(self, attempts: list[Attempt], limit: int) -> list[Attempt]:
+        """Store them in one call with a reserve. Return the attempts at the jobs of that."""
+        self._consumer._ends.setdefault(attempts[0].source, []).extend(attempts)
+        self._consumer._fetch(attempts[0].source, limit)
+        return list(self._consumer._slots.inbox)
 
 
 # --- ticks of one recurring task

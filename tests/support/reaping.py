@@ -11,8 +11,7 @@ from django_delayq.core.task import registry
 from django_delayq.worker.dead import Ends, LeaseReaper
 from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.loop import Loop
-from django_delayq.worker.redis_health import RedisHealth
+from django_delayq.worker.loop import Loop, RedisHealth
 
 
 @contextmanager

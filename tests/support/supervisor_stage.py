@@ -17,9 +17,9 @@ from django_delayq.core import Broker, Job, Registry, Settlement
 from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.child import ENDED, RUNNING, TIMED_OUT, ChildSpec, Scoreboard, Slot, child_spec
 from django_delayq.worker.dead import Death, Ends, Salvage, decide
-from django_delayq.worker.ending import Ending
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.supervisor import Supervisor
+from django_delayq.worker.worker import Worker
 
 from .attempt_stage import make_attempt, make_job
 from .duty_stage import make_process
@@ -37,9 +37,11 @@ __all__ = [
     "Supervisor",
     "alive",
     "decided",
-    "end_of_program",
+    "end_main_thread",
     "end_signals",
     "expect_suspect",
+    "idle_program",
+    "let_overrun",
     "new_board",
     "orphaned_child",
     "record_of",
@@ -47,6 +49,7 @@ __all__ = [
     "sent_to_child",
     "supervisor_of",
     "waiting_supervisor",
+    "worker_with",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -152,16 +155,33 @@ def orphaned_child(parent: int) -> ChildSpec:
 
 
 #: end of a worker that is a program, from the command on
-ENDING = (Ending.end_by_command, Ending._end_soon, Ending._poke)
+ENDING = (Worker.end_by_command, Worker._end_soon, Worker._poke)
 
 
-def end_of_program() -> Ending:
-    """Return the end of a worker whose main thread waits for signals, and which holds no jobs."""
-    ending = Ending(make_process(), None, lambda: None)
-    consumer: Any = SimpleNamespace(stop=lambda **_: None, held=set())
+def idle_program() -> Worker:
+    """Return a worker whose main thread waits for signals, and which holds no jobs."""
+    worker = worker_with(SimpleNamespace(advance=lambda stage: None, held=set()))
     signals: Any = SimpleNamespace(poke=lambda: None)
-    ending.consumer, ending.signals = consumer, signals
-    return ending
+    worker._signals = signals
+    worker.stop = lambda grace=None: True  # type: ignore[method-assign]
+    return worker
+
+
+def end_main_thread(worker: Worker) -> None:
+    """Take the signals from a worker, as its main thread does at its end."""
+    worker._signals = None
+
+
+def worker_with(consumer: Any) -> Worker:
+    """Return a worker that was never started, with this fetch loop."""
+    worker = Worker(make_process().broker, Registry(), config())
+    worker.consumer = consumer
+    return worker
+
+
+def let_overrun(worker: Worker, attempt: Any) -> None:
+    """Let the timeout monitor find an attempt that cannot be ended."""
+    worker._overran(attempt)
 
 
 # --- the jobs of a dead child

@@ -23,19 +23,13 @@ from django_delayq.core.options import Concurrency
 from django_delayq.core.records.frames import Allowance
 from django_delayq.core.records.keys import number_of
 from django_delayq.core.wake import Waker
-from django_delayq.worker.consumer import Consumer
 from django_delayq.worker.dispatcher import dispatcher_duties
+from django_delayq.worker.fetch import Consumer, ReadinessGate, Stage
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.loop import Duty
-from django_delayq.worker.readiness import ReadinessGate
-from django_delayq.worker.redis_health import RedisHealth
-from django_delayq.worker.rest import SafetyCheck
-from django_delayq.worker.scope import Scope
-from django_delayq.worker.shard_selector import ShardSelector, Source, build_sources
-from django_delayq.worker.shard_state import ShardState, stalest
+from django_delayq.worker.loop import Duty, RedisHealth
+from django_delayq.worker.shards import DueShard, SafetyCheck, Scope, ShardSelector, ShardState, Source, stalest
 from django_delayq.worker.slots import Slots
-from django_delayq.worker.wake_listener import BLOCK, WakeListener
-from django_delayq.worker.workload import Workload
+from django_delayq.worker.wake import BLOCK, WakeListener
 from tests.core.stage import T0
 
 from .attempt_stage import idle_slots, make_attempt
@@ -45,6 +39,7 @@ from .worker_stage import config, registry_of
 __all__ = [
     "BLOCKING_READS",
     "Clock",
+    "DueShard",
     "FetchRoom",
     "IdleProcess",
     "Member",
@@ -161,12 +156,8 @@ class Member:
         broker, self.world = world.broker, world
         settings = config(queues=tuple(queues), threads=threads, concurrency=world.queue_limits, safety_check=1e6)
         process = make_process(broker, world.registry, settings, name=name)
-        self.selector = ShardSelector([], on_unknown=self.refresh)
-        self.scope = Scope(
-            broker,
-            settings,
-            lambda found: self.selector.adopt(build_sources(found, settings, name, self.selector.by_place)),
-        )
+        self.selector = ShardSelector(on_unknown=self.refresh)
+        self.scope = Scope(broker, settings, self.selector.serve)
         self.refresh()
         self.selector.rest = self._rest  # type: ignore[method-assign]
         self.slots = Slots(threads, lambda attempt: None, Hooks(), self.selector.attempt_ended)
@@ -225,7 +216,7 @@ class Member:
 
     def stop(self) -> None:
         self.stopping = True
-        self.consumer.stop()
+        self.consumer.advance(Stage.GIVE_BACK)
 
     def holds(self, name: str = "") -> int:
         """Return the number of jobs that it holds, of all or of one queue or task."""
@@ -424,7 +415,8 @@ class IdleProcess:
         scope.refresh()
         self._shards = [queue.shard(number) for queue in scope.queues for number in queue.numbers]
         self._set_clock()
-        selector = ShardSelector(build_sources(scope.queues, settings, NAME))
+        selector = ShardSelector()
+        selector.serve(scope.queues)
         self._duties: dict[str, Duty] = {
             "fetching": Fetching(selector, lambda: self.now, self.found_at, settings.safety_check),
             "heartbeat": heartbeat_of(process),
@@ -501,36 +493,35 @@ class FetchRoom:
     def run_batches(self, count: int, size: int) -> None:
         """Let so many threads run batches of this size."""
         self._slots.running[:count] = [make_attempt()] * count
-        self._consumer._workload._held = count * size
+        self._consumer._in_hand = count * size
 
     @property
     def room(self) -> int:
         """Number of jobs that it would reserve."""
-        return self._consumer._workload.room(self._source)
+        return self._consumer._room(self._source)
 
 
 class StuckAttempts:
     """Attempts of a process that ignore their time limits, as its fetch loop counts them."""
 
     def __init__(self) -> None:
-        nothing: Any = SimpleNamespace()
         slots: Any = SimpleNamespace(running=[])
         self._running = slots.running
-        self._workload = Workload(make_process(), slots, nothing, nothing, nothing)
+        self._consumer = Consumer(make_process(), ShardSelector(), slots, None, ReadinessGate())
 
     def add(self, attempt: Any) -> None:
         """Add one that runs."""
         self._running.append(attempt)
-        self._workload._stuck[attempt] = attempt.ended
+        self._consumer._stuck[attempt] = attempt.ended
 
     def overran(self) -> None:
         """Let the timeout monitor find another one."""
-        self._workload.add_stuck(make_attempt())
+        self._consumer.overran(make_attempt())
 
     @property
     def are_all(self) -> bool:
         """True if the process holds nothing else."""
-        return self._workload.holds_only_stuck
+        return self._consumer._has_only_stuck
 
 
 def listener_threads() -> list[threading.Thread]:

@@ -22,6 +22,7 @@ from django_delayq.core.records import keys
 from django_delayq.worker.changes import Changes
 from django_delayq.worker.child import EXIT_FATAL, EXIT_NO_REDIS, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK
 from django_delayq.worker.config import WorkerConfig
+from django_delayq.worker.fetch import Stage
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.worker import Worker
 
@@ -138,7 +139,9 @@ def put_payload(
 
 def put_unheard(broker: Broker, task: str) -> None:
     """Schedule a job whose wake-up token goes to a list that nobody reads."""
-    with patch.object(keys, "wake_key", lambda prefix, queue: f"{prefix}:{queue}:where nobody listens"):
+    with patch(
+        "django_delayq.core.deployment.wake_key", lambda prefix, queue: f"{prefix}:{queue}:where nobody listens"
+    ):
         put(Broker(broker.connection, prefix=broker.prefix), task)
 
 
@@ -194,12 +197,12 @@ def eventually(condition: Callable[[], Any], what: str = "", *, seconds: float =
 
 def is_resting(worker: Worker) -> bool:
     """True while the worker has nothing to reserve and sleeps."""
-    return worker._selector is not None and worker._selector.resting
+    return worker._selector.resting
 
 
 def is_listening(worker: Worker) -> bool:
     """True while the worker waits for wake-up tokens, because it has room for jobs and knows of none."""
-    return worker._selector is not None and bool(worker._selector.waiting)
+    return bool(worker._selector.waiting)
 
 
 def is_idle(worker: Worker) -> bool:
@@ -209,7 +212,6 @@ def is_idle(worker: Worker) -> bool:
 
 def served_shards(worker: Worker) -> list[tuple[str, int]]:
     """Return queue and number of each shard that the worker reserves from."""
-    assert worker._selector is not None, "the worker has not started"
     return [(source.queue.name, source.shard) for source in worker._selector.sources]
 
 
@@ -220,7 +222,7 @@ def worked_queues(worker: Worker) -> list[str]:
 
 def announced_queues(worker: Worker) -> list[str]:
     """Return the names of the queues with which the worker would announce itself now."""
-    names: list[str] = worker._registration.entry()["queues"]
+    names: list[str] = worker._entry()["queues"]
     return names
 
 
@@ -243,14 +245,14 @@ def runs_jobs(worker: Worker) -> bool:
 
 def free_slots(worker: Worker) -> int:
     """Return the number of threads without an attempt."""
-    assert worker._jobs is not None, "the worker runs no jobs"
-    return worker._jobs.slots.free
+    assert worker._slots is not None, "the worker runs no jobs"
+    return worker._slots.free
 
 
 def uncollected_ends(worker: Worker) -> int:
     """Return the number of attempts that have ended and that the worker has not looked at."""
-    assert worker._jobs is not None, "the worker runs no jobs"
-    return len(worker._jobs.slots.done)
+    assert worker._slots is not None, "the worker runs no jobs"
+    return len(worker._slots.done)
 
 
 def outage_of(worker: Worker) -> float:
@@ -260,22 +262,22 @@ def outage_of(worker: Worker) -> float:
 
 def stops_fetching(worker: Worker) -> bool:
     """True once the worker was stopped or drains, so that it reserves no more."""
-    return worker.consumer is not None and worker.consumer._stopping
+    return worker.consumer is not None and worker.consumer.stage > Stage.WORK
 
 
 def drain(worker: Worker) -> None:
     """Let the worker finish what it holds and end."""
-    worker.ending.drain()
+    worker.drain()
 
 
 def exit_code(worker: Worker) -> int:
     """Return the exit code of the worker's process, were it to end now."""
-    return worker.ending.exit_code
+    return worker.exit_code
 
 
 def seconds_to_end(worker: Worker) -> float:
     """Return the seconds until the end of the grace period."""
-    return worker.ending.seconds_left
+    return worker.seconds_left
 
 
 # --- trouble

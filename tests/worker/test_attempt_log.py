@@ -72,14 +72,6 @@ def test_the_traceback_is_logged_once_the_job_is_given_up(lines: Lines) -> None:
     assert lines.text.count("Traceback") == 1 and __file__ in lines.text and "raise ValueError(message)" in lines.text
 
 
-@pytest.mark.parametrize(("tracebacks", "number"), [("never", 0), ("last", 1), ("always", 2)])
-def test_a_setting_chooses_the_failures_with_a_traceback(lines: Lines, tracebacks: str, number: int) -> None:
-    for failures in (0, 1):
-        hooks = Hooks(log=AttemptLog(tracebacks=tracebacks))
-        execute(fail, job=make_job(failures=failures), max_attempts=2, hooks=hooks)
-    assert lines.text.count("Traceback") == number
-
-
 def test_at_level_debug_each_success_has_a_line_and_each_failure_a_traceback(every_line: Lines) -> None:
     execute(lambda: None, job=make_job(failures=2))
     assert every_line.text.startswith("DEBUG job-1: attempt 3 of task work succeeded in 0.0")
@@ -92,7 +84,7 @@ def test_a_success_is_not_logged_at_level_info(lines: Lines) -> None:
     assert lines.text == ""
 
 
-def test_secrets_in_messages_and_tracebacks_are_masked(lines: Lines) -> None:
+def test_secrets_in_messages_and_tracebacks_are_masked(every_line: Lines) -> None:
     def work() -> None:
         try:
             fail("password=first")
@@ -100,12 +92,12 @@ def test_secrets_in_messages_and_tracebacks_are_masked(lines: Lines) -> None:
             raise KeyError("token=second") from error
 
     mask = Mask()
-    log = AttemptLog(tracebacks="always", mask_text=mask.text, mask_traceback=mask.traceback)
+    log = AttemptLog(mask_text=mask.text, mask_traceback=mask.traceback)
     for failures in (0, 1):
         execute(work, job=make_job(failures=failures), max_attempts=2, hooks=Hooks(log=log))
-    assert lines.text.count("after ValueError: password=••••••") == 2
-    assert "token=••••••" in lines.text
-    output = [line for line in lines.text.splitlines() if "raise KeyError" not in line]
+    assert every_line.text.count("after ValueError: password=••••••") == 2
+    assert "token=••••••" in every_line.text
+    output = [line for line in every_line.text.splitlines() if "raise KeyError" not in line]
     assert not any(secret in line for line in output for secret in ("first", "second"))
 
 
@@ -133,12 +125,12 @@ def test_the_project_s_own_form_of_an_error_is_what_the_log_shows(lines: Lines) 
         (Release("not yet", delay=3), "INFO job-1: task work: the job went back uncounted: not yet"),
     ],
 )
-def test_a_verdict_has_a_line_without_a_traceback(lines: Lines, verdict: Exception, line: str) -> None:
+def test_a_verdict_has_a_line_without_a_traceback(every_line: Lines, verdict: Exception, line: str) -> None:
     def work() -> None:
         raise verdict
 
-    execute(work, max_attempts=5, hooks=Hooks(log=AttemptLog(tracebacks="always")))
-    assert lines.text.startswith(line) and lines.text.count("\n") == 1
+    execute(work, max_attempts=5)
+    assert every_line.text.startswith(line) and every_line.text.count("\n") == 1
 
 
 def test_the_cause_of_a_verdict_has_a_traceback(lines: Lines) -> None:

@@ -22,7 +22,7 @@ from django_delayq.core import (
     Task,
     TaskOptions,
 )
-from django_delayq.worker.batch import Batcher
+from django_delayq.worker.attempt import Batcher
 from tests.support.attempt_stage import (
     Attempt,
     BatchAttempt,

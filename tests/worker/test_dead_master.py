@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, QueueUnavailable, RedisConfig, Task, TaskOptions, connect
+from django_delayq.core import Broker, NewJob, QueueUnavailable, RedisConfig, Task, TaskOptions, connect
 from tests.support.cluster_box import ClusterBox
-from tests.support.core_calls import held_by
+from tests.support.core_calls import held_by, watch_calls
 from tests.support.duty_stage import Loop, heartbeat_of, make_process, poller_of, reaper_of, sampler_of
 from tests.support.redis_box import RedisBox
 from tests.support.supervisor_stage import salvage_of
@@ -22,8 +22,10 @@ from tests.support.worker_stage import (
     Concurrency,
     config,
     depths_of,
+    encode_args,
     eventually,
     exit_code,
+    fails_once,
     put,
     registry_named,
     registry_of,
@@ -105,6 +107,17 @@ def test_jobs_of_the_living_masters_start_while_one_is_gone_and_the_others_when_
             seconds=SOON,
         )
     assert set(started.values()) == {1}, "no job ran twice"
+
+
+def test_jobs_of_a_reserve_whose_reply_was_lost_run_when_their_master_answers_again(spread: Broker) -> None:
+    """At once, not when their leases end."""
+    ran: list[str] = []
+    queue = spread.queue("q0", shards=1)
+    queue.schedule_many(NewJob(ident, "work", encode_args((ident,), {})) for ident in ("a", "b"))
+    with watch_calls(spread, after=fails_once("reserve")) as calls:
+        with working(spread, registry_named("work", ran.append), config(queues=("q0",), dispatcher=False)):
+            eventually(lambda: sorted(ran) == ["a", "b"], seconds=SOON)
+        assert "reserve" in [call.name for call in calls]
 
 
 def test_a_burst_gives_up_when_a_master_does_not_return(

@@ -15,7 +15,6 @@ from tests.support.attempt_stage import (
     MAX_DELAY,
     STARTED,
     UNRENEWED,
-    Policy,
     end_by_crash,
     end_by_error,
     end_by_lost_lease,
@@ -29,8 +28,8 @@ from tests.support.attempt_stage import (
 )
 
 
-def policy(**changes: Any) -> Policy:
-    return Policy(**{"retry_in": lambda n: 10.0 * (n + 1), **changes})
+def policy(**changes: Any) -> TaskOptions:
+    return TaskOptions(**{"retry_in": lambda n: 10.0 * (n + 1), **changes})
 
 
 def said(settlement: Settlement) -> tuple[str, str, str, int | None]:

@@ -113,25 +113,6 @@ def test_the_end_of_grace_is_an_error_and_heard_once(broker: Broker) -> None:
         enough.set()
 
 
-@pytest.mark.parametrize("takes", [0, 1])
-def test_last_words_with_and_without_a_parameter(broker: Broker, takes: int) -> None:
-    heard: list[Any] = []
-
-    def fail() -> None:
-        raise ValueError("no")
-
-    def alone() -> None:
-        heard.append(())
-
-    def told(error: BaseException) -> None:
-        heard.append((str(error),))
-
-    hooks = Hooks(process_start=fail, last_words=told if takes else alone)
-    with pytest.raises(ValueError, match="no"):
-        worker_of(broker, hooks=hooks).run()
-    assert heard == [("no",) if takes else ()]
-
-
 def test_last_words_that_fail_are_logged(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise ValueError("no")

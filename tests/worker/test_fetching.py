@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
+from django_delayq import current_job
 from django_delayq.core import Broker
 from tests.support.worker_stage import DEADLINE, config, eventually, is_resting, put, put_unheard, registry_of, working
 
@@ -35,3 +37,20 @@ def test_a_job_whose_wake_token_was_lost_is_found(broker: Broker) -> None:
         eventually(lambda: is_resting(worker))
         put_unheard(broker, "work")
         assert ran.wait(DEADLINE)
+
+
+def test_jobs_of_a_reserve_whose_reply_was_lost_run_uncounted_when_their_leases_end(
+    connection: Any, prefix: str
+) -> None:
+    broker = Broker(connection, prefix=prefix, lease_ms=1000)
+    attempts: list[int] = []
+
+    def work() -> None:
+        attempts.append(current_job().attempt)
+
+    put(broker, "work")
+    queue = broker.queue("default")
+    assert queue.reserve(queue.numbers[0], 1, worker="me").jobs, "applied, but the worker never gets the reply"
+    with working(broker, registry_of(work), config(name="me", heartbeat=0.1)):
+        eventually(lambda: attempts)
+    assert attempts == [1]

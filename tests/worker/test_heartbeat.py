@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from redis.exceptions import ResponseError
 
-from django_delayq.core import Broker
-from tests.support.attempt_stage import Attempt, Policy
+from django_delayq.core import Broker, TaskOptions
+from tests.support.attempt_stage import Attempt
 from tests.support.core_calls import watch_calls
 from tests.support.duty_stage import beat, hold, trusted, unwritable_workers
 from tests.support.worker_stage import takes_longer
@@ -50,15 +50,21 @@ def test_a_slow_turn_does_not_put_the_next_one_off(broker: Broker) -> None:
 
 @pytest.mark.parametrize(
     ("received", "started", "ended", "is_renewed"),
-    [(100, 0, 0, True), (100, 5, 0, True), (100, 20, 0, False), (100, 20, 1, True)],
-    ids=["waits for a slot", "runs for 5 s", "runs for 20 s", "ran for 19 s and waits to be settled"],
+    [(100, 0, 0, True), (100, 5, 0, True), (100, 20, 0, False), (100, 20, 1, True), (100, 40, 20, False)],
+    ids=[
+        "waits for a slot",
+        "runs for 5 s",
+        "runs for 20 s",
+        "ran for 19 s and waits to be settled",
+        "a listener of its end hangs for 20 s",
+    ],
 )
 def test_max_lease_counts_from_the_start_of_the_run_to_its_end(
     broker: Broker, received: float, started: float, ended: float, is_renewed: bool
 ) -> None:
     (attempt,) = hold(broker, 1)
     now = time.monotonic()
-    attempt.policy, attempt.received = Policy(max_lease=10.0), now - received
+    attempt.policy, attempt.received = TaskOptions(max_lease=10.0), now - received
     attempt.started, attempt.ended = (now - started if started else 0.0), (now - ended if ended else 0.0)
     beat(broker, [attempt])
     (left,) = seconds_left(broker)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from django_delayq.core import Broker, Job
-from django_delayq.worker.readiness import ReadinessGate
+from django_delayq.worker.fetch import ReadinessGate
 from tests.support.worker_stage import Hooks, config, eventually, put, registry_of, working
 
 pytestmark = pytest.mark.one_server("the fetch loop is the same on a cluster")

@@ -8,17 +8,12 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, NewJob, QueueUnavailable, ack, fail
+from django_delayq.core import Broker, NewJob, QueueUnavailable, ack, bury, fail, release
 from tests.support.attempt_stage import Attempt, make_attempt, make_job
-from tests.support.core_calls import held_by
-from tests.support.duty_stage import settler_of, source_of
+from tests.support.core_calls import held_by, watch_calls
+from tests.support.duty_stage import Settling, source_of
 
 LEASE = 15.0
-
-
-@pytest.fixture
-def settler() -> Any:
-    return settler_of(lease=LEASE)[0]
 
 
 def failing(times: int) -> Callable[[], str]:
@@ -35,27 +30,17 @@ def failing(times: int) -> Callable[[], str]:
 
 @pytest.mark.parametrize(("seconds_left", "answer"), [([-20.0, 5.0], "answer"), ([-20.0, -16.0], None), ([], "answer")])
 def test_ends_are_sent_again_while_any_of_their_leases_may_be_held(
-    settler: Any, seconds_left: list[float], answer: str | None
+    seconds_left: list[float], answer: str | None
 ) -> None:
     now = time.monotonic()
     attempts = [make_attempt(make_job(id=f"j{place}"), deadline=now + left) for place, left in enumerate(seconds_left)]
-    assert settler.call_with_retries(failing(2), attempts, make_attempt().source) == answer
+    assert Settling(lease=LEASE).call(failing(2), attempts, make_attempt().source) == answer
 
 
 def test_ends_are_kept_for_as_long_as_redis_is_away() -> None:
     """During an outage no lease is taken, however long it lasts: the end still counts when Redis is back."""
-    settler, _ = settler_of(lease=LEASE, outage=60.0)
     attempts = [make_attempt(make_job(id="a"), deadline=time.monotonic() - 3 * LEASE)]
-    assert settler.call_with_retries(failing(2), attempts, make_attempt().source) == "answer"
-
-
-def test_what_was_given_up_is_remembered_as_ones_own(settler: Any) -> None:
-    """Else a look for leases that nobody works on would give back a job whose end may be on its way."""
-    settler.halted = True
-    for ident in ("a", "b"):
-        attempt = make_attempt(make_job(id=ident))
-        assert settler.call_with_retries(failing(9), [attempt], attempt.source) is None
-    assert [ident for _, ident, _ in settler.abandoned] == ["a", "b"]
+    assert Settling(lease=LEASE, outage=60.0).call(failing(2), attempts, make_attempt().source) == "answer"
 
 
 def test_an_end_that_cannot_be_stored_takes_no_other_with_it(broker: Broker) -> None:
@@ -68,9 +53,8 @@ def test_an_end_that_cannot_be_stored_takes_no_other_with_it(broker: Broker) -> 
     unstorable: Any = "soon"
     attempts[0].settlement, attempts[2].settlement = ack(attempts[0].job, 1, 1), ack(attempts[2].job, 1, 1)
     attempts[1].settlement = fail(attempts[1].job, 1, 1, delay_ms=unstorable)
-    settler, _ = settler_of(source, lease=LEASE)
-    settler.add(source, attempts)
-    settler.settle_all()
+    settler = Settling(source, lease=LEASE)
+    settler.settle(attempts)
     assert [job.id for job in held_by(queue, "w")] == ["b"]
     assert settler.settled == 2
 
@@ -82,11 +66,37 @@ def test_an_end_is_stored_although_the_reserve_that_it_was_sent_with_failed(brok
     source = source_of(queue)
     attempt = Attempt(job, source, 0.0, time.monotonic() + LEASE, 0.0)
     attempt.settlement = ack(job, 1, 1)
-    settler, _ = settler_of(source, lease=LEASE)
+    settler = Settling(source, lease=LEASE)
     settler.held.add(attempt)
 
     def unreadable() -> None:
         raise ValueError("a reply that cannot be read")
 
-    assert settler.call_with_retries(unreadable, [attempt], source) is None
+    assert settler.call(unreadable, [attempt], source) is None
     assert (settler.settled, settler.held, list(held_by(queue, "w"))) == (1, set(), [])
+
+
+def test_all_kinds_of_ends_are_stored_in_one_call_with_the_next_reserve(broker: Broker) -> None:
+    """A retry, a release and a burial as well as acks; what is due again at once may come back with the reply."""
+    queue = broker.queue("default", shards=1)
+    queue.schedule_many(NewJob(ident, "work") for ident in ("done", "failed", "later", "again", "dead", "next"))
+    source = source_of(queue)
+    jobs = {job.id: job for job in queue.reserve(0, 5, worker="w").jobs}
+    attempts = {ident: Attempt(job, source, 0.0, time.monotonic() + LEASE, 0.0) for ident, job in jobs.items()}
+    for ident, settlement in (
+        ("done", ack(jobs["done"], 1, 1)),
+        ("failed", fail(jobs["failed"], 1, 1, delay_ms=60_000)),
+        ("later", release(jobs["later"], delay_ms=60_000)),
+        ("again", release(jobs["again"])),
+        ("dead", bury(jobs["dead"], reason="no")),
+    ):
+        attempts[ident].settlement = settlement
+    settler = Settling(source, lease=LEASE)
+    with watch_calls(broker) as calls:
+        fetched = settler.settle_and_reserve(list(attempts.values()), 9)
+    assert [call.name for call in calls] == ["settle"]
+    assert {attempt.job.id for attempt in fetched} == {"again", "next"}
+    assert settler.settled == 5 and settler.held == set(fetched)
+    counts = broker.inspector.counts("default")
+    assert (counts.delayed, counts.failed, counts.morgue, counts.reserved) == (2, 1, 1, 2)
+    assert {job.id for job in held_by(queue, "w")} == {"again", "next"}

@@ -1,9 +1,13 @@
-"""Weights, schedulers and splitters of a worker that serves several queues of a real Redis."""
+"""Order in which a worker visits the shards of several queues: by weights, and by the functions of the docs."""
 
 from __future__ import annotations
 
+import re
 import time
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -11,11 +15,20 @@ import pytest
 
 from django_delayq import current_job
 from django_delayq.core import Broker, NewJob, new_id
-from django_delayq.worker.scheduler import DueShard
-from tests.support.worker_stage import config_of_settings, eventually, put, registry_of, run_dry
+from tests.support.waiting_stage import DueShard
+from tests.support.worker_stage import config, eventually, places, put, registry_of, run_dry, working
 
 AB = ("a", "b")
-Place = tuple[str, int]
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+def recipe(name: str, **constants: int) -> Any:
+    """Return a scheduler as the documents have it, with other constants."""
+    names: dict[str, Any] = {}
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", OPERATIONS.read_text(), re.S) if name in block]
+    exec(code, names)
+    names.update(constants)
+    return names[name]
 
 
 def run_order(broker: Broker, jobs: int, queues: tuple[str, ...] = AB, **changes: Any) -> str:
@@ -45,12 +58,12 @@ def test_jobs_that_travel_in_batches_are_shared_by_the_weights_too(broker: Broke
     assert ran[:4000].count("a") == pytest.approx(3000, abs=600)
 
 
-def test_seq_takes_turns_whatever_the_weights(broker: Broker) -> None:
-    ran = run_order(broker, 50, ("a", "b", "c"), threads=1, scheduler="seq", weights={"a": 20.0})
+def test_turns_are_taken_whatever_the_weights(broker: Broker) -> None:
+    ran = run_order(broker, 50, ("a", "b", "c"), threads=1, scheduler=recipe("in_turn"), weights={"a": 20.0})
     assert ran == "abc" * 50
 
 
-def test_lag_goes_to_the_shard_that_is_overdue_longest(broker: Broker) -> None:
+def test_the_shard_that_is_overdue_longest_is_first(broker: Broker) -> None:
     delays = {"a": 1500, "b": 900, "c": 1200}
     ran: list[str] = []
 
@@ -64,7 +77,7 @@ def test_lag_goes_to_the_shard_that_is_overdue_longest(broker: Broker) -> None:
         put(broker, "work", queue=queue, delay_ms=delay_ms)
     put(broker, "occupy", time.time() + 1.6, queue="d")  # the worker has looked at the others before
     order = {"queues": ("a", "b", "c", "d"), "threads": 1, "prefetch_ms": 0.0, "weights": {"a": 20.0}}
-    run_dry(broker, registry_of(occupy, work), scheduler="lag", **order)
+    run_dry(broker, registry_of(occupy, work), scheduler=recipe("longest_overdue"), **order)
     assert ran == ["b", "c", "a"]
 
 
@@ -85,27 +98,53 @@ def test_a_scheduler_that_counts_is_called_for_reserves_only(broker: Broker) -> 
     assert ran[:98] in ("ab" * 49, "ba" * 49) and turns.calls < 110
 
 
-# -- splitters
+# --- several machines
 
 
-def backwards(places: Sequence[Place], name: str, index: int) -> list[Place]:
-    """A splitter of a project's own; it leaves out shard 0."""
-    return [place for place in reversed(places) if place[1]]
-
-
-def test_a_worker_visits_shards_in_the_order_of_the_projects_splitter(broker: Broker, settings: Any) -> None:
-    settings.DELAYQ = {**settings.DELAYQ, "WORKER": {"splitter": f"{__name__}.backwards"}}
-    splitter = config_of_settings().splitter
-    assert splitter is backwards
-    visited: list[Place] = []
+def shards_in_order(broker: Broker, **nodes: int) -> list[int]:
+    """Let one machine run 20 jobs of each of five shards; return the shards in the order of its jobs."""
+    ran: list[int] = []
 
     def work() -> None:
-        job = current_job()
-        visited.append((job.queue, crc32(job.id.encode()) % 3))
+        ran.append(crc32(current_job().id.encode()) % 5)
 
-    for queue in AB:
-        broker.queue(queue, shards=3).count_many(NewJob(str(n), "work") for n in range(90))
-    run_dry(broker, registry_of(work), queues=AB, threads=1, prefetch_ms=0.0, splitter=splitter)
-    round_trip = [("b", 2), ("b", 1), ("a", 2), ("a", 1), ("a", 0), ("b", 0)]
-    assert visited[:60] == round_trip * 10, "what the splitter leaves out is visited last"
-    assert len(visited) == 180
+    idents: dict[int, list[str]] = {shard: [] for shard in range(5)}
+    for number in range(1000):
+        idents[crc32(str(number).encode()) % 5].append(str(number))
+    jobs = [NewJob(ident, "work") for found in idents.values() for ident in found[:20]]
+    broker.queue("default", shards=5).count_many(jobs)
+    scheduler = recipe("own_node_first", **nodes)
+    run_dry(broker, registry_of(work), threads=1, prefetch_ms=0.0, scheduler=scheduler)
+    assert Counter(ran) == dict.fromkeys(range(5), 20), "none is left out"
+    return ran
+
+
+def test_the_shards_of_the_node_come_first_then_all_others(broker: Broker) -> None:
+    ran = shards_in_order(broker, NODES=3, NODE=1)
+    assert set(ran[:40]) == {1, 4} and set(ran[40:]) == {0, 2, 3}
+
+
+def test_t17_the_shards_of_a_node_that_is_gone_for_ever_run_elsewhere(broker: Broker) -> None:
+    shards_in_order(broker, NODES=4, NODE=2)  # the only one of four
+
+
+@pytest.mark.parametrize("node", [7, -1])
+def test_no_node_however_wrong_leaves_a_shard_out(broker: Broker, node: int) -> None:
+    shards_in_order(broker, NODES=2, NODE=node)
+
+
+def test_t18_two_nodes_that_are_configured_as_the_same_both_work(broker: Broker) -> None:
+    ran: Counter[int] = Counter()
+
+    def work(n: int) -> None:
+        ran[n] += 1
+
+    broker.queue("default", shards=5)
+    for n in range(300):
+        put(broker, "work", n)
+    with ExitStack() as stack:
+        for _ in range(2):
+            settings = config(scheduler=recipe("own_node_first", NODES=2, NODE=1))
+            stack.enter_context(working(broker, registry_of(work), settings))
+        eventually(lambda: places(broker) == {})
+    assert ran == Counter(range(300))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from django_delayq.worker.shard_selector import ShardSelector, Source, build_sources, split
 from tests.support.attempt_stage import NEVER, Pace
-from tests.support.waiting_stage import SafetyCheck
-from tests.support.worker_stage import WorkerConfig
+from tests.support.waiting_stage import SafetyCheck, ShardSelector, Source
 
 
 def queue(name: str, shards: int = 1) -> Any:
@@ -24,15 +23,17 @@ def sources(*weights: float) -> list[Source]:
     return [Source(queue(f"q{number}"), 0, Pace(), weight) for number, weight in enumerate(weights)]
 
 
-def served(selector: ShardSelector, times: int) -> list[str]:
-    """Reserve so often, each time with more left; the queues in their order."""
+def served(
+    selector: ShardSelector, times: int, what: Callable[[Source], Any] = lambda source: source.queue.name
+) -> list[Any]:
+    """Reserve so often, each time with more left; the queues in their order, or something else of the shards."""
     names = []
     for _ in range(times):
         source = selector.due(1.0)
         assert source is not None
         selector.begin_reserve(source, 1.0)
         selector.apply_reply(source, 1.0, 0.0, 1)
-        names.append(source.queue.name)
+        names.append(what(source))
     return names
 
 
@@ -62,12 +63,6 @@ def test_who_slept_has_no_credit() -> None:
     served(selector, 100)
     second.due_at = 0.0
     assert served(selector, 10).count("q1") <= 6
-
-
-def test_the_longest_overdue_is_first_under_lag() -> None:
-    first, second = sources(1, 1)
-    first.due_at, second.due_at = 5.0, 3.0
-    assert ShardSelector([first, second], scheduler="lag").due(9.0) is second
 
 
 def test_an_answer_sets_the_next_moment() -> None:
@@ -123,31 +118,30 @@ def test_a_token_ends_the_rest() -> None:
     thread.join()
 
 
-@pytest.mark.parametrize(
-    "splitter",
-    ["default", "rendezvous", lambda places, *_: list(places)[:1], lambda places, *_: [*places, *places]],
-)
-def test_a_splitter_orders_takes_nothing_away_and_adds_nothing(splitter: Any) -> None:
-    places = [("a", 0), ("a", 1), ("a", 2), ("b", 0)]
-    config = WorkerConfig(queues=("a", "b"), splitter=splitter, index=2)
-    assert sorted(split(places, config, "w")) == places
-
-
 def test_processes_begin_at_different_shards() -> None:
-    places = [("a", shard) for shard in range(4)]
-    starts = [split(places, WorkerConfig(queues=("a",), index=index), "w")[0] for index in range(4)]
-    assert starts == places
+    starts = []
+    for index in range(5):
+        selector = ShardSelector(index=index)
+        selector.serve([queue("a", 4)])
+        assert sorted(source.shard for source in selector.sources) == [0, 1, 2, 3]
+        starts += served(selector, 1, lambda source: source.shard)
+    assert starts == [0, 1, 2, 3, 0]
 
 
-def test_shards_of_one_queue_share_its_pace() -> None:
-    made = build_sources([queue("a", 3), queue("b")], WorkerConfig(queues=("a", "b"), weights={"a": 2.0}), "w")
-    assert [(source.queue.name, source.shard, source.stride) for source in made] == [
-        ("a", 0, 0.5),
-        ("a", 1, 0.5),
-        ("a", 2, 0.5),
-        ("b", 0, 1.0),
+def test_shards_of_one_queue_share_its_pace_and_known_ones_keep_their_state() -> None:
+    selector = ShardSelector(weights={"a": 2.0}, batch_size={"a": 7, "b": 1}.__getitem__)
+    selector.serve([queue("a", 3), queue("b")])
+    made = selector.sources
+    assert [(source.queue.name, source.shard, source.stride, source.pace.size) for source in made] == [
+        ("a", 0, 0.5, 7),
+        ("a", 1, 0.5, 7),
+        ("a", 2, 0.5, 7),
+        ("b", 0, 1.0, 1),
     ]
     assert made[0].pace is made[2].pace is not made[3].pace
+    selector.serve([queue("a", 4)])
+    assert selector.sources[:3] == made[:3] and selector.sources[3].pace is made[0].pace
+    assert selector.names == {"a"}
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,14 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from django_delayq import current_job
 from django_delayq.core import Broker, Registry, Release, Task
-from django_delayq.worker.ending import Ending
 from tests.support.attempt_stage import make_attempt
-from tests.support.duty_stage import make_process
+from tests.support.supervisor_stage import let_overrun, worker_with
 from tests.support.worker_stage import (
     DEADLINE,
     EXIT_RECYCLE,
@@ -149,40 +147,19 @@ class RecordingConsumer:
     def overran(self, attempt: Any) -> None:
         self.calls.append("overran")
 
-    def stop(self, *, give_back: bool = True) -> None:
-        self.calls.append("give back" if give_back else "keep")
-
-
-def ending_of(consumer: Any, clock: Callable[[], float] = time.monotonic) -> Ending:
-    """The end of a process with this fetch loop."""
-    ending = Ending(make_process(), None, lambda: None, clock=clock)
-    ending.consumer = consumer
-    return ending
+    def advance(self, stage: Any) -> None:
+        self.calls.append(stage.name)
 
 
 def test_a_stop_after_a_run_that_ignores_its_limit_gives_back_what_has_not_begun() -> None:
     consumer = RecordingConsumer()
-    ending = ending_of(consumer)
-    ending.overran(make_attempt())
-    stop_by = ending.stop_by
+    worker = worker_with(consumer)
+    let_overrun(worker, make_attempt())
+    stop_by = worker.stop_by
     assert stop_by and consumer.calls == ["overran"]
-    ending.begin(100.0)
-    ending.cancel_warning()
-    assert consumer.calls == ["overran", "give back"]
-    assert ending.stop_by == stop_by
-
-
-def test_ends_that_begin_at_once_in_several_threads_set_one_deadline() -> None:
-    ending = ending_of(RecordingConsumer(), clock=lambda: float(threading.Event().wait(0.05)))
-    threads = [threading.Thread(target=ending.begin, args=(1000.0 + number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    timers = [one for one in threading.enumerate() if isinstance(one, threading.Timer) and one.interval >= 990]
-    for timer in timers:
-        timer.cancel()
-    assert len(timers) == 1
+    worker.begin_stop(100.0)
+    assert consumer.calls == ["overran", "GIVE_BACK"]
+    assert worker.stop_by == stop_by
 
 
 def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(broker: Broker) -> None:

@@ -18,9 +18,10 @@ from tests.support.duty_stage import RENEWAL, beat, hold
 from tests.support.supervisor_stage import (
     ENDING,
     EXPECTATION,
-    end_of_program,
+    end_main_thread,
     end_signals,
     expect_suspect,
+    idle_program,
     waiting_supervisor,
 )
 from tests.support.waiting_stage import StuckAttempts
@@ -68,11 +69,10 @@ def test_the_fetch_loop_survives_that_another_attempt_gets_stuck_while_it_counts
 def test_the_end_of_a_worker_survives_that_its_main_thread_is_gone(verb: str) -> None:
     """An error there would turn a clean end into that of a process with a dead thread."""
     for line in each_line(*ENDING):
-        ending = end_of_program()
-        with line.preempted(partial(setattr, ending, "signals", None)):
-            ending.finish() if verb == "finish" else ending.end_by_command(verb)
-        ending.finish()
-        ending.cancel_warning()
+        worker = idle_program()
+        with line.preempted(partial(end_main_thread, worker)):
+            worker.finish() if verb == "finish" else worker.end_by_command(verb)
+        worker.finish()
 
 
 def test_a_job_that_is_settled_at_the_end_of_the_supervisor_wakes_nobody() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from django_delayq.core import JobTimeout
-from django_delayq.worker.timeout_monitor import TimeoutMonitor
+from django_delayq.worker.timeouts import TimeoutMonitor
 from tests.support.attempt_stage import Attempt, make_attempt, strike
 
 PROGRAM = """

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import TaskOptions
-from django_delayq.worker.policy import safe_delay
-from tests.support.attempt_stage import MAX_DELAY
+from tests.support.attempt_stage import MAX_DELAY, safe_delay
 
 
 def _raises(_n: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.worker.wake_listener import WakeListener
+from django_delayq.worker.wake import WakeListener
 from tests.support.attempt_stage import NEVER
 from tests.support.duty_stage import RedisHealth
 from tests.support.processes import wait_until
@@ -168,7 +168,7 @@ def test_who_becomes_hungry_again_is_heard_at_once_by_the_same_reader(station: S
 
 def test_a_token_of_a_queue_that_is_not_served_any_more_goes_to_others(station: Station) -> None:
     reader = station.listen()
-    station.selector.adopt([station.selector.by_place["a", 0]])
+    station.selector.serve([SimpleNamespace(name="a", numbers=(0,))])  # type: ignore[list-item]
     reader.tokens.put([("b", 0)])
     wait_until(lambda: station.returned == [(station.wake_key("b"), 0)], 10, "the token to be put back")
     station.selector.waiting = station.selector.names

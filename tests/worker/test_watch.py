@@ -1,25 +1,28 @@
-"""Queues and tasks come and go while a worker runs."""
+"""Queues, by choices of operators, and tasks come and go while a worker runs."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from django_delayq import current_job
-from django_delayq.core import Broker, InvalidJob, QueueUnavailable, Registry, Task, TaskOptions
+from django_delayq.core import Broker, QueueUnavailable, Registry, Task, TaskOptions
 from tests.support.worker_stage import (
     Worker,
     announced_queues,
     config,
     eventually,
     is_resting,
+    outage_of,
     put,
     registry_away,
     registry_of,
+    worked_queues,
     working,
 )
+
+from .test_orders import BEAT
 
 
 class Runs:
@@ -52,46 +55,40 @@ def ready(broker: Broker, queue: str) -> int:
     return broker.inspector.counts(queue).ready
 
 
-def at_rest(worker: Worker) -> None:
-    """Wait until no reserve is under way that began before the worker ignored the queue."""
-    eventually(lambda: is_resting(worker), "the worker rests")
+def choose(broker: Broker, worker: Worker, word: str, queue: str) -> None:
+    """Let an operator add a queue ("watch") or take it away ("ignore"), and wait until the worker has done so."""
+    eventually(lambda: broker.workers(), "the worker is announced")
+    assert broker.tell_worker(worker.name, word, queue)
+    eventually(lambda: (queue in worked_queues(worker)) is (word == "watch"), f"{word} {queue}")
+    eventually(lambda: is_resting(worker), "no reserve is under way that began before")
 
 
 def test_a_queue_that_is_watched_from_now_on_is_worked_on_at_once(broker: Broker, runs: Runs) -> None:
     put(broker, "work", id="early", queue="extra")
-    with working(broker, runs.registry()) as worker:
+    with working(broker, runs.registry(), config(heartbeat=BEAT)) as worker:
         put(broker, "work", id="own")
         assert runs.next() == ("default", "own")
         assert ready(broker, "extra") == 1
-        worker.watch("extra")
+        choose(broker, worker, "watch", "extra")
         assert runs.next() == ("extra", "early")
         put(broker, "work", id="late", queue="extra")
         assert runs.next() == ("extra", "late")
         put(broker, "work", id="still")
         assert runs.next() == ("default", "still")
         assert announced_queues(worker) == ["default", "extra"]
-        worker.watch("extra")  # again: nothing changes
+        choose(broker, worker, "watch", "extra")  # again: nothing changes
         assert announced_queues(worker) == ["default", "extra"]
 
 
-def test_a_queue_that_does_not_exist_yet_may_be_watched(broker: Broker, runs: Runs) -> None:
-    with working(broker, runs.registry()) as worker:
-        worker.watch("new")
-        assert "new" in broker.queue_names()
-        put(broker, "work", id="first", queue="new")
-        assert runs.next() == ("new", "first")
-
-
 def test_an_ignored_queue_is_left_alone_until_it_is_watched_again(broker: Broker, runs: Runs) -> None:
-    with working(broker, runs.registry(), config(queues=("default", "extra"))) as worker:
-        worker.ignore("extra")
-        at_rest(worker)
+    with working(broker, runs.registry(), config(queues=("default", "extra"), heartbeat=BEAT)) as worker:
+        choose(broker, worker, "ignore", "extra")
         put(broker, "work", id="left", queue="extra")
         put(broker, "work", id="own")
         assert runs.next() == ("default", "own")
         assert ready(broker, "extra") == 1
         assert announced_queues(worker) == ["default"]
-        worker.watch("extra")
+        choose(broker, worker, "watch", "extra")
         assert runs.next() == ("extra", "left")
 
 
@@ -102,63 +99,27 @@ def test_a_job_in_hand_is_finished_although_its_queue_is_ignored_meanwhile(broke
         began.set()
         assert go_on.wait(15)
 
-    with working(broker, registry_of(work)) as worker:
+    with working(broker, registry_of(work), config(heartbeat=BEAT)) as worker:
         put(broker, "work")
         assert began.wait(15)
-        worker.ignore("default")
+        choose(broker, worker, "ignore", "default")
         go_on.set()
         eventually(lambda: broker.inspector.counts("default").counters.get("acked") == 1, "the job is acked")
         put(broker, "work")
-        worker.watch("default")
+        choose(broker, worker, "watch", "default")
         eventually(lambda: broker.inspector.counts("default").counters.get("acked") == 2, "the next one, too")
 
 
-def test_a_worker_that_serves_all_queues_may_ignore_some(broker: Broker, runs: Runs) -> None:
-    for queue in ("a", "b"):
-        broker.queue(queue)
-    with working(broker, runs.registry(), config(queues=("default",), all_queues=True)) as worker:
-        worker.ignore("a")
-        at_rest(worker)
-        put(broker, "work", id="left", queue="a")
-        put(broker, "work", id="taken", queue="b")
-        assert runs.next() == ("b", "taken")
-        assert ready(broker, "a") == 1
-
-
-def test_a_choice_made_before_the_start_counts(broker: Broker, runs: Runs) -> None:
-    put(broker, "work", id="extra", queue="extra")
-    put(broker, "work", id="left")
-    worker = Worker(broker, runs.registry(), config())
-    worker.watch("extra")
-    worker.ignore("default")
-    worker.start()
-    try:
-        assert runs.next() == ("extra", "extra")
-        assert ready(broker, "default") == 1
-    finally:
-        worker.stop(2.0)
-
-
-def test_a_wrong_queue_is_refused_and_nothing_changes(broker: Broker, runs: Runs) -> None:
-    broker.queue("feed", kind="pull")
-    with working(broker, runs.registry()) as worker:
-        with pytest.raises(InvalidJob, match="is of kind 'pull'"):
-            worker.watch("feed")
-        with pytest.raises(InvalidJob, match="queue name"):
-            worker.watch("no queue")
-        assert announced_queues(worker) == ["default"]
-        put(broker, "work", id="own")
-        assert runs.next() == ("default", "own")
-
-
-@pytest.mark.parametrize("choose", [Worker.watch, Worker.ignore])
-def test_without_redis_nothing_changes(broker: Broker, runs: Runs, choose: Callable[[Worker, str], None]) -> None:
-    with working(broker, runs.registry(), config(queues=("default", "extra"))) as worker:
-        with registry_away(broker, QueueUnavailable("gone")), pytest.raises(QueueUnavailable):
-            choose(worker, "extra" if choose is Worker.ignore else "more")
-        assert announced_queues(worker) == ["default", "extra"]
-        put(broker, "work", id="x", queue="extra")
-        assert runs.next() == ("extra", "x")
+def test_without_redis_the_queues_stay_as_they_are(broker: Broker, runs: Runs) -> None:
+    with working(broker, runs.registry(), config(queues=("default", "extra"), heartbeat=BEAT)) as worker:
+        eventually(lambda: broker.workers())
+        with registry_away(broker, QueueUnavailable("gone")):
+            assert broker.tell_worker(worker.name, "ignore", "extra")
+            eventually(lambda: outage_of(worker), "the worker could not read the registry")
+            assert announced_queues(worker) == ["default", "extra"]
+            put(broker, "work", id="x", queue="extra")
+            assert runs.next() == ("extra", "x")
+        eventually(lambda: announced_queues(worker) == ["default"], "the choice counts as soon as it can be read")
 
 
 def test_tasks_are_looked_up_for_each_job_so_they_may_come_and_go(broker: Broker) -> None:

@@ -55,18 +55,6 @@ class Command(LoggingCommand):
             metavar="N",
             help="most additional processes for jobs during which a process died, one job each (default: 2)",
         )
-        parser.add_argument(
-            "--nodes",
-            type=number,
-            metavar="N",
-            help="number of machines that share the work; each prefers its own shards (splitter by_node)",
-        )
-        parser.add_argument(
-            "--node",
-            type=positive(int, "a whole number", zero=True),
-            metavar="N",
-            help="number of this machine, from 0",
-        )
         parser.add_argument("--max-jobs", type=number, metavar="N", help="replace a process after this many jobs")
         parser.add_argument(
             "--max-rss", type=number, metavar="MIB", help="replace a process that uses more memory than this"
@@ -111,8 +99,6 @@ class Command(LoggingCommand):
             threads=options["threads"],
             processes=options["processes"],
             quarantine=options["quarantine"],
-            nodes=options["nodes"],
-            node=options["node"],
             max_jobs=options["max_jobs"],
             max_rss=options["max_rss"],
             grace=options["grace"],

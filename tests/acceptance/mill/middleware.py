@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.middleware import Call
+from django_delayq.worker.hooks import Call
 
 
 def fragile(following: Call) -> Call:

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from django_delayq import Queue
-from django_delayq.worker.current import CurrentJob
+from django_delayq.worker.attempt import CurrentJob
 from tests.support.api_caller import Caller
 from tests.support.attempt_stage import make_attempt
 

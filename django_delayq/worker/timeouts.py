@@ -16,8 +16,7 @@ from typing import Final, TypeVar
 from ..core.errors import JobTimeout
 from .attempt import NEVER, Attempt
 from .child import Scoreboard
-from .record import stack_text
-from .task_frames import frames_of_thread
+from .record import frames_of_thread, stack_text
 
 logger = logging.getLogger("django_delayq.worker.limits")
 T = TypeVar("T")

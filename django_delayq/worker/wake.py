@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..core.redis.faults import Backoff, Fault, classify
 from ..core.wake import wake
-from .redis_health import RedisHealth
+from .loop import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -56,22 +56,17 @@ class WakeListener:
         #: notified when a consumer becomes waiting
         self._called = threading.Condition(lock)
         self._thread: threading.Thread | None = None
+        #: the waker, and the queues of the last one; None = the next read needs another one
         self._waker: Waker | None = None
-        #: queues of the waker, and True if it was closed to be replaced by one with more
         self._names: frozenset[str] = frozenset()
-        self._outgrown = False
-        #: queues of the present read
+        #: queues of the present read; empty while the thread waits for a waiting consumer
         self._reading: frozenset[str] = frozenset()
-        #: True while the thread waits for a waiting consumer, so that a new one has to call it
-        self._idle = False
-        #: queues that received tokens although they have no consumers any more
-        self._strays: set[str] = set()
         self._closing = threading.Event()
 
     def listens_to(self, names: frozenset[str]) -> bool:
         """Return True if the thread listens to these queues, or is about to because the audience awaits them."""
         with self._lock:
-            return not self._idle and self._waker is not None and not self._outgrown and names <= self._reading
+            return self._waker is not None and names <= self._reading
 
     def call(self, names: frozenset[str]) -> None:
         """Make the thread listen to these queues. A call may be missed: repeat it until :meth:`listens_to` is true."""
@@ -81,10 +76,11 @@ class WakeListener:
                 self._thread.start()
             self._called.notify()
             waker = self._waker
-            if waker is None or self._idle or self.listens_to(names):
+            if waker is None or not self._reading or names <= self._reading:
                 return
-            self._outgrown = self._outgrown or not names <= self._names
-            end_read = waker.close if self._outgrown else waker.interrupt
+            end_read = waker.interrupt if names <= self._names else waker.close
+            if not names <= self._names:
+                self._waker = None
         with contextlib.suppress(Exception):  # it may be about to block
             end_read()
 
@@ -133,14 +129,13 @@ class WakeListener:
     def _wait_for_demand(self) -> frozenset[str]:
         """Wait until a consumer has room for jobs; return the queues to listen to, or none if the thread must end."""
         with self._lock:
-            self._idle = True
+            self._reading = frozenset()
             self._called.wait_for(lambda: self._closing.is_set() or bool(self._audience.awaited_queues()), LINGER)
-            self._idle = False
             names = frozenset[str]() if self._closing.is_set() else self._audience.awaited_queues()
-            self._reading = self._names if self._waker is not None and self._waker.forgetful else names
             if not names:
                 self._thread = None
                 self._drop()
+            self._reading = self._names if self._waker is not None and self._waker.forgetful else names
             return names
 
     def _waker_of(self, names: frozenset[str]) -> Waker:
@@ -150,16 +145,13 @@ class WakeListener:
         connection each time.
         """
         waker = self._waker
-        fits = not self._outgrown and names <= self._names and self._strays <= names
-        if waker is not None and not waker.is_old() and fits:
-            self._strays.clear()
+        if waker is not None and not waker.is_old() and names <= self._names:
             return waker
-        names |= self._names - self._strays
-        self._strays.clear()
+        names |= self._names
         self._drop()
         waker = self._broker.waker(sorted(names))
         with self._lock:
-            self._waker, self._names, self._outgrown = waker, names, False
+            self._waker, self._names = waker, names
             self._reading = names if waker.forgetful else self._reading
         if waker.forgetful:
             self._audience.check_all()
@@ -170,7 +162,8 @@ class WakeListener:
         if hints:
             self._health.recovered()
             unused = self._audience.tokens(hints)
-            self._strays.update(name for name, _ in unused if not self._audience.serves(name))
+            if not all(self._audience.serves(name) for name, _ in unused):
+                self._drop()  # the next one listens to no queue that is not served any more
             self.put_back(unused)
 
     def _drop(self) -> None:

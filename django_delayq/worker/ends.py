@@ -1,0 +1,356 @@
+"""Decisions about the end of an attempt: from a job, the options of its task and what happened, to a settlement.
+
+They store nothing and never raise: what a project's code returns here may be anything. What comes of an attempt whose
+process died is decided in :mod:`.crash`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from ..core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, Release, Retry
+from ..core.job import PRIORITIES, Job
+from ..core.options import TASK_OPTIONS, TaskOptions
+from ..core.outcomes import AttemptOutcome, Settlement, bury, release
+from ..core.retry import MAX_DELAY, default_backoff, ms_of
+from ..core.retry import Policy as Backoff
+from .attempt import NO_TASK
+from .record import class_of, error_record, name_of, record_of, text_of
+
+if TYPE_CHECKING:
+    from ..core.task import Task
+    from .attempt import Attempt
+
+logger: Final = logging.getLogger(__name__)
+
+#: seconds until a job is due that its handler released with an invalid delay
+_UNUSABLE_DELAY: Final = 10.0
+#: reasons of jobs whose task a worker does not know: a live worker can run it, or none can
+_UNKNOWN_HERE: Final = "task unknown to this worker"
+_UNKNOWN: Final = "unknown task"
+_UNKNOWN_SECONDS: Final = 24 * 3600.0
+#: seconds for which a reply of the registry of workers is cached, and between two log lines about the same task
+_ANSWER_SECONDS: Final = 2.0
+_LOG_SECONDS: Final = 60.0
+#: maximum number of cached tasks; any caller that can schedule may add names
+_MOST_TASKS: Final = 1_000
+
+#: options that are stored with a job if its schedule call gave them
+_OWN: Final = tuple(name for name, row in TASK_OPTIONS.items() if row.member)
+
+
+# -- options of a job --------------------------------------------------------------------------------------------------
+
+
+def policy_of(task: Task | None, job: Job | None = None) -> TaskOptions:
+    """Return the options that decide about the attempts of ``job``: those of its task, overridden by its own.
+
+    They are the defaults if the task is not registered here. Unusable options of the job are ignored.
+    """
+    if job is not None and job.options_json:
+        try:
+            return _overridden(task, job.options_json)
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, Misconfigured) as error:
+            # The schedule call has checked them, so another program stored these.
+            logger.warning("%s: its own options cannot be used, so those of task %s apply: %s", job.id, job.task, error)
+    return NO_TASK if task is None else task.options
+
+
+@lru_cache(maxsize=256)
+def _overridden(task: Task | None, own: bytes) -> TaskOptions:
+    options = NO_TASK if task is None else task.options
+    stored = json.loads(own)
+    values = {name: stored.get(name) for name in _OWN if name in stored}
+    return replace(options, **values) if values else options
+
+
+def returning(settlement: Settlement, policy: TaskOptions) -> Settlement:
+    """Return the settlement with its task's rules for payloads that meet others when they come back."""
+    if settlement.job.merged:
+        settlement.inherit, settlement.score_policy = policy.due_policy == "inherit", policy.score_policy
+    return settlement
+
+
+# -- the handler raised ------------------------------------------------------------------------------------------------
+
+
+def raised(
+    job: Job,
+    policy: TaskOptions,
+    error: BaseException,
+    started_ms: int,
+    run_ms: int,
+    *,
+    acked: bool = False,
+    timed_out: bool = False,
+    record: Callable[[BaseException], bytes] = error_record,
+    retry_delay: Callable[[BaseException, int], float | None] | None = None,
+) -> Settlement:
+    """Return the settlement of an attempt that raised ``error``: one of the verdicts, or a failure.
+
+    Args:
+        acked: the job was acked before the attempt began, so its end changes nothing but events and counters.
+        timed_out: the time limit ended the attempt.
+        record: makes the stored form of the error.
+        retry_delay: returns the delay that an error itself demands (:attr:`Hooks.retry_delay`).
+    """
+    kind = JobTimeout if timed_out else type(error)
+    if acked:
+        end = Settlement(
+            job, started_ms, run_ms, verb="record", outcome=_outcome_of(kind), reason="acked before it began"
+        )
+        end.error_class, end.error = class_of(error), record(error)
+        return end
+    own_delay = _delay_of(job, error.delay) if isinstance(error, Release | Retry) else None
+    if isinstance(error, Release):
+        if own_delay is None and error.delay is not None:
+            own_delay = _UNUSABLE_DELAY  # at its old place it would run without a pause
+        # The attempt ended by itself, as a failed one does, so the job is not suspect any more.
+        priority = _priority_of(job, error.priority)
+        return give_back(job, policy, text_of(error), own_delay, quarantine=False, priority=priority, began=True)
+    if isinstance(error, Bury):
+        reason, error_class = text_of(error) or "buried", class_of(error)
+        return bury(job, started_ms, run_ms, reason=reason, error_class=error_class, error=record(error))
+    rule = policy.retry_in if isinstance(error, Retry) else rule_of(policy, kind)
+    if own_delay is None and retry_delay is not None and rule is policy.retry_in:
+        try:
+            own_delay = _delay_of(job, retry_delay(error, job.failures))
+        except Exception:
+            logger.exception("%s: the pause after %s cannot be told; the back-off is used", job.id, class_of(error))
+    return failed(job, policy, started_ms, run_ms, kind, class_of(error), record(error), rule, own_delay)
+
+
+def broken(
+    job: Job, policy: TaskOptions, error: BaseException, started_ms: int, run_ms: int, *, acked: bool
+) -> Settlement:
+    """Return the settlement of an attempt whose end could not be decided. It counts: else it might repeat for ever.
+
+    Nothing that may be the cause is called again: the default back-off follows, and the record of the error is plain.
+    """
+    if acked:
+        return raised(job, policy, error, started_ms, run_ms, acked=True)
+    kind, policy = type(error), TaskOptions(max_attempts=policy.max_attempts)
+    return failed(job, policy, started_ms, run_ms, kind, class_of(error), error_record(error), policy.retry_in)
+
+
+def failures_of(error: BaseException, ids: Iterable[str]) -> dict[str, BaseException]:
+    """Return the error of each failed id of an attempt; an id that is not in it is done.
+
+    Args:
+        error: what the handler raised.
+        ids: those whose payloads it got.
+    """
+    ids = list(ids)
+    if not isinstance(error, PartialFailure):
+        return dict.fromkeys(ids, error)
+    failed = {str(ident): _exception(value) for ident, value in error.errors.items()}
+    unknown = sorted(failed.keys() - set(ids))
+    if not unknown:
+        return failed
+    names = ", ".join(repr(ident[:60]) for ident in unknown[:5])
+    wrong = ValueError(
+        f"PartialFailure names {len(unknown)} ids that this call of the handler did not get: {names}; it takes the "
+        "keys of the handler's argument. Its meaning is unclear, so all ids of the batch count as failed"
+    )
+    wrong.__cause__ = error
+    return dict.fromkeys(ids, wrong)
+
+
+def _exception(value: object) -> BaseException:
+    if isinstance(value, BaseException):
+        return value
+    return Exception(value if isinstance(value, str) else repr(value)[:200])
+
+
+def rule_of(policy: TaskOptions, kind: type[BaseException]) -> Backoff | str:
+    """Return the back-off after such an exception, or the reason against another attempt. The nearest class counts."""
+    rules = policy.retry_for or ()
+    if rules or policy.give_up_on:
+        for base in kind.__mro__:
+            if base in policy.give_up_on:
+                return "gave up"
+            if base in rules:
+                return rules[base] if isinstance(rules, Mapping) else policy.retry_in  # type: ignore[return-value]
+    return policy.retry_in if not rules or isinstance(rules, Mapping) else "not retried"
+
+
+def failed(
+    job: Job,
+    policy: TaskOptions,
+    started_ms: int,
+    run_ms: int,
+    kind: type[BaseException],
+    error_class: str,
+    error: bytes,
+    rule: Backoff | str,
+    own_delay: float | None = None,
+) -> Settlement:
+    """Return the settlement of a failed attempt.
+
+    Args:
+        kind: class of the failure.
+        error_class: name of the class to store.
+        error: stored form of the error.
+        rule: see :func:`rule_of`.
+        own_delay: seconds instead of those of the back-off.
+    """
+    end = Settlement(job, started_ms, run_ms, verb="bury", error_class=error_class, error=error)
+    if isinstance(rule, str):
+        end.outcome, end.reason = AttemptOutcome.BURIED, f"{rule}: {name_of(kind)}"
+        return end
+    outcome = _outcome_of(kind)
+    if job.failures + 1 >= policy.max_attempts:
+        end.outcome, end.reason, end.timed_out = (
+            AttemptOutcome.EXHAUSTED,
+            "exhausted",
+            outcome == AttemptOutcome.TIMEOUT,
+        )
+        end.oldest = job.merged  # only that payload has to go: the others may do better without it
+    else:
+        end.verb, end.outcome = "fail", outcome
+        end.delay_ms = ms_of(safe_delay(rule, job.failures) if own_delay is None else own_delay)
+    return returning(end, policy)
+
+
+def _outcome_of(kind: type[BaseException]) -> AttemptOutcome:
+    return AttemptOutcome.TIMEOUT if issubclass(kind, JobTimeout) else AttemptOutcome.FAILED
+
+
+def seconds_of(delay: object) -> float:
+    """Return a delay that a project's code chose, in seconds from 0 to ten years.
+
+    Raises:
+        TypeError: it is neither a number nor a timedelta.
+    """
+    if isinstance(delay, timedelta):
+        delay = delay.total_seconds()
+    if (isinstance(delay, int) and not isinstance(delay, bool)) or (isinstance(delay, float) and math.isfinite(delay)):
+        return float(min(MAX_DELAY, max(0, delay)))  # limited before: a huge int has no float
+    raise TypeError(f"{delay!r:.60} is no delay; give seconds or a timedelta")
+
+
+def safe_delay(backoff: Backoff, n: int) -> float:
+    """Return the pause of ``backoff`` for retry ``n``, in seconds, even if ``backoff`` misbehaves.
+
+    If it raises or does not return a number, the default back-off is used and the error is logged: a wrong back-off
+    must not cost a job.
+    """
+    try:
+        # SystemExit too: a back-off is user code and must not end the worker that calls it. JobTimeout: it hung.
+        return seconds_of(backoff(n))
+    except (Exception, SystemExit, JobTimeout):
+        logger.exception("the back-off %r failed for retry %d; the default back-off is used", backoff, n)
+        return seconds_of(default_backoff(n))
+
+
+def _delay_of(job: Job, delay: object) -> float | None:
+    """Return the delay of a handler's verdict in seconds; None, with a log message, if it is invalid."""
+    try:
+        return None if delay is None else seconds_of(delay)
+    except TypeError as error:
+        logger.error("%s: %s. It is ignored", job.id, error)
+        return None
+
+
+def _priority_of(job: Job, priority: object) -> int | None:
+    """Return the priority of a handler's verdict; None, with a log message, if it is invalid."""
+    if priority is None or (type(priority) is int and 0 <= priority < PRIORITIES):
+        return priority
+    logger.error("%s: %.60r is no priority; give 0 (first) to 7. It stays as it is", job.id, priority)
+    return None
+
+
+# -- the attempt did not begin here, or is not to count ----------------------------------------------------------------
+
+
+def give_back(job: Job, policy: TaskOptions, reason: str = "", delay: float | None = None, **fields: Any) -> Settlement:
+    """Return a release that counts no attempt.
+
+    Args:
+        delay: seconds until the job is due; None = at its old place.
+        fields: further fields of the settlement.
+    """
+    delay_ms = None if delay is None else ms_of(delay)
+    return returning(release(job, delay_ms=delay_ms, reason=reason, **fields), policy)
+
+
+def not_prepared(job: Job, policy: TaskOptions, error: BaseException, now_ms: float) -> Settlement:
+    """Postpone a job whose preconditions (a database connection, …) failed; the job is not to blame."""
+    reason = f"not prepared: {class_of(error)}"
+    delay = min(60.0, max(1.0, _postponed_seconds(job, reason, now_ms)))
+    return give_back(job, policy, reason, delay, postpone=True)
+
+
+def undecodable(job: Job, error: BaseException) -> Settlement:
+    """Bury a job whose stored arguments cannot be decoded; no later attempt could read them."""
+    outcome, record = AttemptOutcome.UNDECODABLE, error_record(error)
+    return bury(job, reason="undecodable", outcome=outcome, error_class=class_of(error), error=record)
+
+
+def unknown_task(job: Job, policy: TaskOptions, now_ms: float, *, elsewhere: bool, jitter: float) -> Settlement:
+    """Postpone a job of a task that is not registered here, for up to a day: the caller may be newer code.
+
+    Args:
+        elsewhere: a live worker of the queue knows the task. Then the job is due again after a second or two, which
+            grows slowly, so that thousands of such jobs are no busy loop while that worker is busy.
+        jitter: 0 … 1.
+    """
+    if elsewhere:
+        waited = _postponed_seconds(job, _UNKNOWN_HERE, now_ms)
+        delay = min(15.0, max(1.0 + jitter, waited / 4))
+        return give_back(job, policy, _UNKNOWN_HERE, delay, postpone=True)
+    waited = _postponed_seconds(job, _UNKNOWN, now_ms)
+    if waited < _UNKNOWN_SECONDS:
+        return give_back(job, policy, _UNKNOWN, min(300.0, max(2.0, waited)), postpone=True)
+    advice = f"register it, or give the new name aliases=({job.task!r},)"
+    record = record_of("UnknownTask", f"no worker knew the task {job.task!r} for 24 hours; {advice}")
+    return bury(job, reason=_UNKNOWN, error_class="UnknownTask", error=record)
+
+
+def _postponed_seconds(job: Job, reason: str, now_ms: float) -> float:
+    """Return for how long the job has been postponed for this reason without a break."""
+    return max(0.0, now_ms - job.postponed_at_ms) / 1000 if job.postponed_for == reason else 0.0
+
+
+class UnknownTasks:
+    """Settler for jobs of unknown tasks, which checks whether a live worker knows their tasks. Thread-safe.
+
+    Args:
+        known: ``known(queue, task, now_ms)`` returns True if a live worker of the queue knows the task.
+    """
+
+    def __init__(self, known: Callable[[str, str, float], bool] = lambda queue, task, now_ms: False) -> None:
+        self._known = known
+        self._lock = threading.Lock()
+        #: (queue, task) → when the cached reply expires, the reply, and when the task is logged again
+        self._seen: dict[tuple[str, str], tuple[float, bool, float]] = {}
+
+    def settle(self, attempt: Attempt, policy: TaskOptions) -> Settlement:
+        """Return the settlement of the job."""
+        job, now_ms, now = attempt.job, attempt.now_ms, time.monotonic()
+        with self._lock:  # the other slots wait for the same reply
+            until, elsewhere, log_at = self._seen.get((job.queue, job.task), (0.0, False, 0.0))
+            if now >= until:
+                until = now + _ANSWER_SECONDS
+                try:
+                    elsewhere = self._known(job.queue, job.task, now_ms)
+                except Exception as error:  # the job has to be settled in any case
+                    logger.warning("the tasks of the other workers cannot be read: %s", error)
+            if now >= log_at:
+                log_at = now + _LOG_SECONDS
+                what = "are left to" if elsewhere else "wait for"
+                logger.warning("no task named %s in this process; its jobs %s a worker that has it", job.task, what)
+            if len(self._seen) >= _MOST_TASKS:
+                self._seen.clear()
+            self._seen[job.queue, job.task] = until, elsewhere, log_at
+        return unknown_task(job, policy, now_ms, elsewhere=elsewhere, jitter=random.random())

@@ -1,0 +1,655 @@
+"""Fetch loop: settles ended attempts, reserves jobs, passes them to the slots, and rests when there is nothing to do.
+
+One thread talks to Redis for all slots. While it waits for a reply, the slots work on the previous batch, and the ends
+of that batch are sent in the same call as the next reserve.
+
+A job is *held* from the reply that has it until its end is stored. It is *in hand* until its attempt has ended, in a
+slot or in their inbox.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ..core.job import DURABLE, UNCLEAR
+from ..core.records.frames import waits_for_end
+from ..core.redis.faults import Backoff, Fault
+from .attempt import NEVER, Attempt, Batcher, trusted
+from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE
+from .concurrency import ConcurrencyLimits
+from .ends import give_back, policy_of
+from .shards import CALL_SECONDS, SafetyCheck, ShardSelector, Source, UnreachableShards
+from .slots import Slots
+from .wake import REPEAT, WakeListener
+
+if TYPE_CHECKING:
+    from ..core.outcomes import Batch, Settlement
+    from .worker import Process
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: maximum number of jobs of one reserve, and of ends that are stored at once; a quarantine process takes one job
+BATCH: Final = 250
+#: maximum number of jobs that a process holds without a slot, however short they are
+MOST_WAITING: Final = 500
+#: jobs that wait this many seconds for a slot are given back, so that another worker can take them
+GIVE_BACK: Final = 0.5
+#: seconds for which a busy process may leave tokens unread, and for which any process may keep due work to itself
+PATIENCE: Final = 0.05
+#: quarantined jobs that are overdue by this many seconds are reported, so that other supervisors take them
+QUARANTINE_PATIENCE: Final = 2.0
+#: seconds that ends of a shard with no reserve at present wait for more to be sent with
+_SETTLE_AFTER_SECONDS: Final = 0.02
+_RECHECK_SECONDS: Final = 0.05
+_WORK_PER_SLOT_SECONDS: Final = 0.002
+#: seconds of the first pause of a process whose jobs cannot begin; each further one is twice as long
+_FIRST_PAUSE: Final = 0.25
+_LONGEST_PAUSE: Final = 5.0
+
+
+class ReadinessGate:
+    """Gate before each reserve, closed while a requirement of the handlers (a database, say) is unavailable.
+
+    Set by the slots and read by the fetch loop. A race between slots costs at most one pause.
+
+    Args:
+        clock: monotonic time in seconds.
+    """
+
+    __slots__ = ("_clock", "_pause", "until")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        #: no job is reserved before this moment of the clock
+        self.until = 0.0
+        self._clock = clock
+        self._pause = 0.0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Return True if the last job could not begin; the run times of held jobs are then meaningless."""
+        return self._pause > 0
+
+    def unfit(self) -> None:
+        """Record that a job could not begin."""
+        now = self._clock()
+        if now >= self.until:  # the other held jobs fail for the same reason, and count once
+            self._pause = min(_LONGEST_PAUSE, 2 * self._pause or _FIRST_PAUSE)
+            self.until = now + self._pause
+
+    def fit(self) -> None:
+        """Record that a job could begin here, which ends the pause after failed preparations."""
+        if self._pause:
+            self._pause = self.until = 0.0
+
+
+class Stage(IntEnum):
+    """Stage of a fetch loop on its way to the end. It only advances."""
+
+    #: reserve and run
+    WORK = 0
+    #: reserve no more, run what is held; calls that settle nothing are not retried
+    DRAIN = 1
+    #: give back at once what no slot has begun
+    GIVE_BACK = 2
+    #: settle once what has ended, and leave the rest
+    HALT = 3
+
+
+class Consumer:
+    """Fetch loop of one process. Public methods may be called in any thread, all others in its own.
+
+    Args:
+        waker: None in a quarantine process, which its supervisor calls by the scoreboard.
+        at_end: called when the loop is over, because there is nothing more to do.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        selector: ShardSelector,
+        slots: Slots,
+        waker: WakeListener | None,
+        readiness: ReadinessGate,
+        at_end: Callable[[], object] = lambda: None,
+    ) -> None:
+        #: the loop is over
+        self.finished = threading.Event()
+        #: exit code of the process, which says why the loop ended by itself
+        self.exit_code = EXIT_OK
+        self.stage = Stage.WORK
+        #: all attempts that this process has not settled yet; the heartbeat reads it too
+        self.held: set[Attempt] = set()
+        #: number of settled attempts
+        self.settled = 0
+        #: limits of how many jobs of a task or a queue run at the same time
+        self.limits = ConcurrencyLimits(process, selector)
+        self._process = process
+        self._health = process.health
+        self._quarantined = process.which == "quarantined"
+        self._selector = selector
+        self._slots = slots
+        self._waker = waker
+        self._readiness = readiness
+        self._at_end = at_end
+        self._batcher = Batcher(process.registry)
+        self._safety_check = SafetyCheck(selector, process.config.safety_check)
+        #: shards of a cluster that cannot be reached; the ends of their attempts are kept
+        self._unreachable = UnreachableShards(selector)
+        #: ended attempts that are not settled, when the oldest of them arrived, and when the last ones were settled
+        self._ends: dict[Source, list[Attempt]] = {}
+        self._ends_since = NEVER
+        self._settled_at = 0.0
+        #: jobs in hand, and the number of batches that they form
+        self._in_hand = 0
+        self._batches = 0
+        #: number of jobs that were ever reserved, and when jobs were last accepted or attempts collected (monotonic)
+        self._accepted = 0
+        self._busy_at = time.monotonic()
+        #: attempts that cannot be ended, and when their handlers had ended; the timeout monitor adds them
+        self._stuck: dict[Attempt, float] = {}
+        #: those of them that are new, with the jobs whose ends are decided
+        self._decided: deque[tuple[Attempt, list[Attempt]]] = deque()
+        #: jobs of stuck attempts that were passed on to be settled
+        self._passed: set[Attempt] = set()
+        self._listened_at = 0.0
+        self._thread = threading.Thread(target=self._run_thread, name="delayq-fetch", daemon=True)
+
+    @property
+    def idle_seconds(self) -> float:
+        """Time for which slots have been free and no job began or ended; 0 if no slot is free."""
+        return time.monotonic() - self._busy_at if self._slots.free else 0.0
+
+    def unreachable_for(self) -> float:
+        """Return the seconds for which a part of a cluster has been unreachable; 0 while all shards can be reached."""
+        return self._unreachable.lasting()
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks that this process can run; other workers leave jobs of unknown tasks to it."""
+        return self._process.registry.names
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def advance(self, stage: Stage) -> None:
+        """Go on to a stage, unless the loop has passed it."""
+        with self._selector.condition:
+            self.stage = max(self.stage, stage)
+            self._selector.nudge()
+
+    def overran(self, attempt: Attempt) -> None:
+        """Record that an attempt cannot be ended, because its handler hangs, or a listener to its end.
+
+        The loop drains, and does not wait for this attempt.
+        """
+        self._decided.append((attempt, [part for part in attempt.parts if part.settlement is not None]))
+        self._stuck[attempt] = attempt.ended
+        self.advance(Stage.DRAIN)
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the end of the loop. Return False after ``timeout`` seconds, or if an error ended its thread."""
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        return self.finished.is_set()
+
+    # --- the loop
+
+    def _run_thread(self) -> None:
+        pause = Backoff()
+        while not self._is_over():
+            try:
+                self._turn()
+                pause.reset()
+            except Exception as error:
+                # Calls to Redis are retried: an error that arrives here is a bug, and the loop continues.
+                time.sleep(pause.next(self._health.failed("fetch loop", error)))
+        self.limits.close()
+        self._stop_listening()
+        self.finished.set()
+        self._at_end()
+
+    def _is_over(self) -> bool:
+        self._pass_decided()
+        if self.stage >= Stage.GIVE_BACK:
+            self._give_back("the worker stops")
+        if self.stage == Stage.HALT:
+            self._collect()
+            self._settle_all()
+            return True
+        return self.stage > Stage.WORK and not (self._slots.done or self._slots.inbox) and self._has_only_stuck
+
+    @property
+    def _has_only_stuck(self) -> bool:
+        """True if no job is held but those of attempts that cannot be ended."""
+        stuck = 0
+        for attempt, ended in tuple(self._stuck.items()):  # the timeout monitor adds to it
+            if attempt in self._slots.running and attempt.ended == ended:
+                stuck += sum(part not in self._passed for part in attempt.parts)
+        return self._in_hand <= stuck and not self._ends
+
+    def _turn(self) -> None:
+        if self._slots.done:
+            self._collect()
+        if self._quarantined and self._can_settle:
+            self._settle_all()  # settled first, so that a crash of the next job does not affect it
+        now = time.monotonic()
+        room, source = 0, self._selector.due(now, self._room)
+        if source is not None and self._unreachable.rest(source):
+            return
+        if source is not None and self.stage == Stage.WORK and self._readiness.until <= now:
+            free = self._room(source)
+            room = self.limits.room(source, free, now)
+            if free > 0 >= room:
+                return  # this shard waits for its limit; the process rests only when no other one is due
+        if source is not None and room > 0:
+            if now >= self._listened_at:
+                self._refresh_wake_ups(now, has_room=True)  # from time to time, although the process reserves always
+            self._fetch(source, room)
+            if now - self._ends_since > _SETTLE_AFTER_SECONDS:
+                self._settle_all()
+        elif self._can_settle:
+            self._settle_all()
+        else:
+            self._rest()
+        self.limits.trim()
+
+    # --- room
+
+    def _room(self, source: Source) -> int:
+        """Return how many jobs of this shard can be reserved now."""
+        waiting, pace, max_jobs = len(self._slots.inbox), source.pace, self._process.config.max_jobs
+        room = pace.room(self._slots.free, waiting, self._process.config.prefetch_ms / 1000)
+        if pace.size == 1:
+            room = min(room, MOST_WAITING - waiting)
+        else:  # an attempt takes several jobs, and running jobs do not count as waiting
+            most = MOST_WAITING + self._slots.count * pace.size - self._in_hand
+            room = min(room * pace.size, max(most, self._slots.free - waiting))
+        if max_jobs is not None:
+            room = min(room, max_jobs - self._accepted)
+        if self._readiness.in_doubt:
+            room = min(room, self._slots.free - waiting)
+        return max(0, min(room, 1 if self._quarantined else BATCH))
+
+    # --- reserve
+
+    def _fetch(self, source: Source, limit: int) -> None:
+        # A reserve that was given up is repeated first, without further ends, so that Redis repeats its reply.
+        ends = self._take_ends(source) if source.unanswered is None else []
+        settlements, also = _settlements_of(ends)
+        queue, shard, sent_at = source.queue, source.shard, time.monotonic()
+        request, settles = source.unanswered or (os.urandom(16), bool(ends))
+        options: dict[str, Any] = {
+            "worker": self._process.name,
+            "request": request,  # the same in every retry
+            "which": self._process.which,
+            "allowances": self.limits.allowances(),
+        }
+        self._selector.begin_reserve(source, sent_at)
+
+        def call() -> tuple[list[bool], Batch]:
+            if settles:
+                return queue.settle_reserve(shard, settlements + also, limit, **options)
+            return [], queue.reserve(shard, limit, **options)
+
+        answer = self._call_with_retries(call, ends, source)
+        now = time.monotonic()
+        source.unanswered = (request, settles) if source in self._unreachable else None
+        if answer is None:
+            self._selector.apply_reply(source, now, 0.0, 0)
+            return
+        counted, batch = answer
+        self._account(ends, settlements, counted)
+        self._selector.apply_reply(source, now, batch.next_due_ms, batch.taken)
+        board = self._process.board
+        if board is not None and self._leaves_some_overdue(batch):
+            board.overdue_at = now
+        if batch.jobs:
+            self._accept(source, batch, sent_at, now)
+        if self.limits.exist:
+            self.limits.replied(source, batch, self._slots.free - len(self._slots.inbox), now)
+
+    def _leaves_some_overdue(self, batch: Batch) -> bool:
+        if self._quarantined:
+            return bool(batch.jobs) and batch.next_due_ms == 0
+        return batch.quarantine_due_ms is not None and batch.quarantine_due_ms < -1000 * QUARANTINE_PATIENCE
+
+    def _accept(self, source: Source, batch: Batch, sent_at: float, now: float) -> None:
+        """Pass reserved jobs to the slots."""
+        jobs, self._busy_at = batch.jobs, now
+        deadline, offset = sent_at + trusted(self._process.lease), batch.now_ms - now * 1000
+        attempts = [Attempt(job, source, now, deadline, offset) for job in jobs]
+        self.held.update(attempts)
+        self._accepted += len(attempts)
+        self._in_hand += len(attempts)
+        self.limits.took(source.queue.name, jobs)
+        slots, pace = self._slots, source.pace
+        if [job for job in jobs if job.merged or job.flags]:
+            attempts = self._arrange(source, attempts)
+        else:
+            pace.size = 1
+        slots.spread = not pace.tiny
+        # Wake one slot for every two milliseconds of work. Unmeasured work wakes as many slots as there are jobs.
+        wake = len(attempts) if pace.seconds is None else 1 + int(len(attempts) * pace.seconds / _WORK_PER_SLOT_SECONDS)
+        slots.put(attempts, min(wake, len(attempts)))
+        if self._accepted == self._process.config.max_jobs:
+            self.exit_code = EXIT_RECYCLE
+            self.advance(Stage.DRAIN)
+
+    def _arrange(self, source: Source, attempts: list[Attempt]) -> list[Attempt]:
+        """Return the attempts for the slots.
+
+        Merged jobs are combined into batches. Starts that might otherwise go unrecorded are recorded first.
+        """
+        unclear = [attempt for attempt in attempts if attempt.job.flags & UNCLEAR]
+        if unclear:
+            self._record_starts(unclear)
+        # The smallest batch: of slow jobs, no more than find a slot should be held.
+        source.pace.size = min([self._batcher.size_of(attempt.job) for attempt in attempts])
+        arranged = self._batcher.arrange(attempts)
+        self._batches += sum([bool(attempt.members) for attempt in arranged])
+        return arranged
+
+    def _record_starts(self, attempts: list[Attempt]) -> None:
+        """Record these starts in Redis before they happen, so that they count even if the whole machine dies."""
+        jobs = [attempt.job for attempt in attempts]
+        started = {(job.id, job.token) for job in jobs}
+        answers = self._call_with_retries(lambda: attempts[0].queue.touch(jobs, started), [], attempts[0].source) or [
+            "lost"
+        ] * len(attempts)
+        for attempt, answer in zip(attempts, answers, strict=True):
+            attempt.renewed(answer, attempt.deadline)
+
+    # --- ends of attempts
+
+    def _collect(self) -> None:
+        """Take over what the slots have finished, and update the measured run times."""
+        done, self._busy_at = self._slots.done, time.monotonic()
+        fresh: dict[Source, list[Attempt]] = {}
+        while done:
+            attempt = done.popleft()
+            fresh.setdefault(attempt.source, []).append(attempt)
+        for source, attempts in fresh.items():
+            if not self._readiness.in_doubt:
+                source.pace.measured(sum([attempt.ended - attempt.started for attempt in attempts]), len(attempts))
+            if self._batches:
+                self._batches -= sum([bool(attempt.members) for attempt in attempts])
+                attempts = [part for attempt in attempts for part in attempt.parts]
+            if self._passed:
+                attempts = [attempt for attempt in attempts if attempt not in self._passed]
+            self._add_ends(source, attempts)
+
+    def _pass_decided(self) -> None:
+        """Pass on the ends that are decided of stuck attempts: a hanging listener must not hold them."""
+        while self._decided:
+            attempt, parts = self._decided.popleft()
+            if parts and attempt in self._slots.running:  # else it has ended after all
+                self._passed.update(parts)
+                self._add_ends(attempt.source, parts)
+
+    def _give_back(self, reason: str) -> None:
+        """Give back, uncounted, what no slot has begun."""
+        for attempt in self._slots.take_back():
+            for part in attempt.parts:
+                policy = policy_of(self._process.registry.get(part.job.task), part.job)
+                part.settlement = give_back(part.job, policy, reason=reason)
+            self._batches -= bool(attempt.members)
+            self._add_ends(attempt.source, list(attempt.parts))
+
+    def _add_ends(self, source: Source, attempts: list[Attempt]) -> None:
+        """Move attempts out of the hand, to be settled."""
+        self._in_hand -= len(attempts)
+        self.limits.ended(source.queue.name, attempts)
+        if self._ends_since == NEVER:
+            self._ends_since = time.monotonic()
+        self._ends.setdefault(source, []).extend(attempts)
+
+    @property
+    def _can_settle(self) -> bool:
+        """True if an attempt has ended whose shard can be reached."""
+        if not self._unreachable:
+            return bool(self._ends)
+        return any(source not in self._unreachable for source in self._ends)
+
+    def _take_ends(self, source: Source) -> list[Attempt]:
+        """Remove and return the ends of this shard that the next reserve can store; store the others now."""
+        attempts = self._ends.pop(source, [])
+        if not self._ends:
+            self._ends_since = NEVER
+        for start in range(BATCH, len(attempts), BATCH):
+            self._settle(attempts[start : start + BATCH])
+        return attempts[:BATCH]
+
+    def _settle_all(self) -> None:
+        """Store all ends but those of shards that cannot be reached; they are kept, unless the loop halts."""
+        ends, self._ends = self._ends, {}
+        self._ends_since = NEVER
+        for source, attempts in ends.items():
+            if source not in self._unreachable:
+                for start in range(0, len(attempts), BATCH):
+                    self._settle(attempts[start : start + BATCH])
+            elif self.stage == Stage.HALT:
+                self._give_up(attempts, one_by_one=False)
+            else:
+                self._ends.setdefault(source, []).extend(attempts)
+
+    def _settle(self, attempts: list[Attempt]) -> None:
+        """Settle these attempts, which belong to one shard."""
+        queue, (settlements, also) = attempts[0].source.queue, _settlements_of(attempts)
+        counted = self._call_with_retries(
+            lambda: queue.settle(settlements + also), attempts, attempts[0].source, alone=len(attempts) == 1
+        )
+        if counted is None:
+            return
+        self._account(attempts, settlements, counted)
+        now = time.monotonic()
+        for attempt, settlement in zip(attempts, settlements, strict=True):
+            if settlement.verb not in ("ack", "record"):
+                self._selector.expect(attempt.source, now + (settlement.delay_ms or 0) / 1000)
+
+    def _account(self, attempts: list[Attempt], settlements: list[Settlement], counted: list[bool]) -> None:
+        """Record that Redis replied to the settlements of these attempts, which are not held any more."""
+        if not attempts:
+            return
+        self.held.difference_update(attempts)
+        self.settled += len(attempts)
+        self._settled_at = time.monotonic()
+        self._process.broker.tally.ended(attempts[0].job.queue, settlements)
+        for job, verb in [
+            (one.job, one.verb)
+            for one in settlements
+            if one.verb != "ack" or one.job.failures or one.job.key >= DURABLE or one.job.merged
+        ]:
+            # What has to be updated outside Redis. A record belongs to a job that was acked when its attempt began.
+            note = self._process.changes.note
+            if verb != "release" and waits_for_end(job):
+                note(job.queue, job.shard, "marks")
+            if verb == "fail" or job.failures:
+                note(job.queue, job.shard, "failed")
+            if verb == "bury":
+                note(job.queue, job.shard, "morgue")
+        if not all(counted):
+            for attempt, good in zip(attempts, counted, strict=False):
+                if not good and not attempt.lost:
+                    logger.warning(
+                        "%s: the end of the attempt (%s) came too late: its lease or the reply was lost",
+                        attempt.job.id,
+                        _outcome(attempt),
+                    )
+
+    def _call_with_retries(
+        self, call: Callable[[], T], attempts: list[Attempt], source: Source, *, alone: bool = False
+    ) -> T | None:
+        """Call ``call()`` and retry it until it succeeds. On a cluster it is called once, because others wait.
+
+        Args:
+            call: the call to Redis.
+            attempts: the attempts that it settles.
+            source: the shard.
+            alone: the call only settles one attempt, so nothing else can be the cause of an error.
+
+        Returns:
+            The result, or None when it was given up: on a bug, when the worker halts, or when the leases of
+                ``attempts`` ended so long ago, with Redis reachable, that the reaper has surely taken them. Also None
+                when the shard was set aside; then the attempts are settled as soon as it can be reached.
+        """
+        pause, others_wait = Backoff(), source.queue.deployment.connection.cluster
+        while True:
+            try:
+                with source.queue.deployment.connection.limited(CALL_SECONDS):
+                    answer = call()
+                self._health.recovered()
+                return answer
+            except Exception as error:
+                fault = self._health.failed("fetch loop", error)
+                if others_wait and fault is not Fault.BUG and self.stage < Stage.HALT:
+                    self._unreachable.add(source, error)
+                    if attempts:
+                        self._ends[source] = [*attempts, *self._ends.get(source, ())]
+                    return None
+            reachable_until = time.monotonic() - self._health.lasting()  # during an outage nobody takes a lease
+            lease_end = max((attempt.lease_end for attempt in attempts), default=NEVER)
+            hopeless = lease_end + self._process.lease < reachable_until or (self.stage > Stage.WORK and not attempts)
+            if fault is Fault.BUG or self.stage == Stage.HALT or hopeless:
+                self._give_up(attempts, one_by_one=fault is Fault.BUG and not alone)
+                return None
+            until = time.monotonic() + pause.next(fault)
+            while self.stage < Stage.HALT and (left := until - time.monotonic()) > 0:
+                time.sleep(min(left, 0.2))
+
+    def _give_up(self, attempts: list[Attempt], *, one_by_one: bool) -> None:
+        """Drop attempts that could not be settled. If anything else may be the cause, first retry each alone."""
+        if one_by_one:
+            for attempt in attempts:
+                self._settle([attempt])
+            return
+        for attempt in attempts:
+            logger.error(
+                "%s: the end of the attempt (%s) could not be stored; %s",
+                attempt.job.id,
+                _outcome(attempt),
+                "it was acked before" if attempt.acked else "its lease will run out",
+            )
+        self.held.difference_update(attempts)
+
+    # --- rest
+
+    def _rest(self) -> None:
+        """Wait for a due time, an ended attempt or a wake token."""
+        selector, slots = self._selector, self._slots
+        self.limits.trim(rests=True, has_room=self.stage == Stage.WORK and slots.free > len(slots.inbox))
+        if self._process.config.burst and not self._in_hand and not slots.done:
+            self._end_burst(time.monotonic())
+        selector.resting = True  # from here on an ended attempt ends the rest; the checks below cover earlier ones
+        now = time.monotonic()
+        until = NEVER
+        if slots.inbox:
+            self._serve_inbox(now)
+            until = now + _RECHECK_SECONDS
+        if self._quarantined and not self._in_hand:
+            until = min(until, self._check_call(now))
+        if self._readiness.until > now:
+            until = min(until, self._readiness.until)
+        has_room = self.stage == Stage.WORK and slots.free > len(slots.inbox) and self._readiness.until <= now
+        if slots.done or self._can_settle or (self.stage > Stage.WORK and self._has_only_stuck):
+            selector.resting = False
+            return
+        if self.stage > Stage.WORK:
+            self._stop_listening()
+        else:
+            until = min(until, self._refresh_wake_ups(now, has_room=has_room))
+        selector.rest(min(until, selector.next_due_at()) if has_room else until)
+
+    def _serve_inbox(self, now: float) -> None:
+        """Keep held jobs from waiting for busy slots: wake an idle slot, or give the jobs back after a while."""
+        slots = self._slots
+        if slots.free:
+            slots.wake(1)
+            return
+        try:
+            waited = now - slots.inbox[0].received
+        except IndexError:
+            return
+        if waited < GIVE_BACK:
+            return
+        for attempt in list(slots.running):
+            if attempt is not None and attempt.started:
+                attempt.source.pace.at_least(now - attempt.started)
+        self._give_back("no free slot")
+
+    def _check_call(self, now: float) -> float:
+        """Take the supervisor's call, and return when an idle quarantine process checks for one again.
+
+        A quarantine process has no wake listener, and ends when it stays idle for too long.
+        """
+        if self._process.board is not None and self._process.board.take_call():
+            self._selector.check_all()
+        elif now >= self._busy_at + self._process.config.quarantine_idle:
+            self.exit_code = EXIT_DRY
+            self.advance(Stage.DRAIN)
+        return now + _RECHECK_SECONDS
+
+    def _end_burst(self, now: float) -> None:
+        """End if no shard has ready jobs. The last attempt may have left some, so each shard is asked once more."""
+        if self._unreachable:
+            return
+        asked = [source.sent_at > self._settled_at for source in self._selector.sources]
+        if not all(asked):
+            self._selector.check_all()
+        elif all(source.due_at > now for source in self._selector.sources):
+            self.advance(Stage.DRAIN)
+
+    # --- wake-ups
+    # A process listens whenever it can take a job, also while it is busy: else the jobs of one queue would hide those
+    # of the others. What it knows of due work and cannot use, it passes on: a token in a list reaches only one process,
+    # and due times are known only to who has asked for them.
+
+    def _refresh_wake_ups(self, now: float, *, has_room: bool) -> float:
+        """Listen if there is room for jobs, and pass on what this process leaves. Return when to call this again."""
+        selector, waker = self._selector, self._waker
+        until = self._safety_check.next(now) if has_room else NEVER
+        if waker is None:
+            return until
+        if has_room:
+            until = min(until, self._listen(waker, now))
+        else:
+            selector.waiting = frozenset()
+        waker.put_back([*selector.take_unshared(now - PATIENCE), *self.limits.reminders(now)])
+        return min(until, selector.next_unshared_at() + PATIENCE, self.limits.remind_at)
+
+    def _listen(self, waker: WakeListener, now: float) -> float:
+        selector = self._selector
+        if now < self._listened_at and selector.next_due_at() <= now:
+            return self._listened_at
+        self._listened_at = now + PATIENCE
+        names = selector.uncertain_queues(now) - self.limits.full_queues
+        selector.waiting = names  # set before the check, so that a read that begins now is for these queues
+        if not names or waker.listens_to(names):
+            return NEVER
+        waker.call(names)
+        return now + REPEAT
+
+    def _stop_listening(self) -> None:
+        """Pass on all that this process knows of work to come."""
+        self._selector.waiting = frozenset()
+        if self._waker is not None:
+            self._waker.put_back(self._selector.take_unshared(sys.float_info.max))
+
+
+def _settlements_of(attempts: list[Attempt]) -> tuple[list[Settlement], list[Settlement]]:
+    """Return the settlements of these attempts, and the further ones that are stored with them."""
+    settlements = [attempt.settlement for attempt in attempts if attempt.settlement is not None]
+    return settlements, [one.also for one in settlements if one.also is not None]
+
+
+def _outcome(attempt: Attempt) -> str:
+    return attempt.settlement.outcome if attempt.settlement is not None else "?"
