@@ -90,8 +90,11 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    import os
+
     import django
 
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     django.setup()
     if "--write" in sys.argv:
         PAGE.write_text(page(), encoding="utf-8")
