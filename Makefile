@@ -1,5 +1,5 @@
 # make demo      the example shop with its worker, on servers of its own; Ctrl-C ends all (PORT=8001: another port)
-# make demo-pipeline  a campaign for a million customers on Spark: scheduled, run, its history drawn (CUSTOMERS=20000: fewer)
+# make demo-pipeline  a campaign for a million customers on Spark: scheduled, run, its history compared (CUSTOMERS=20000: fewer)
 # make test      every test; the servers it needs are started by the tests (Chromium for the admin's: .ci/browser)
 # make check     style, types, import contracts, migrations, the table of proofs, the size of the code, the built package
 # make test-all  the tests on every other supported Python found on this machine

@@ -160,8 +160,7 @@ class Settlement:
     """Change of a held job that ends its lease: one verb with the arguments of its script.
 
     ``verb`` is ack, ack_early, fail, release, bury, expire or record (the end of an attempt whose job was acked early).
-    ``delay_ms`` None means "at its old place". ``guard`` "token" requires only the fencing token; "expired" also
-    requires that the lease has run out. For a record it requires that no end of the attempt is stored yet.
+    ``delay_ms`` None means "at its old place".
 
     For merged jobs: ``oldest`` buries the first payload only, ``inherit`` keeps the back-off although new content
     arrived, ``score_policy`` decides between a returning payload and an equal one that arrived meanwhile.
@@ -185,7 +184,7 @@ class Settlement:
     own_crash: bool = False
     unclear: bool = False
     timed_out: bool = False  # of a bury: the time limit ended the attempt
-    guard: str = "token"
+    once: bool = False  # of a record: only if no end of the attempt is stored yet
     event: bool = True  # of a release: whether it may cause a second attempt
     oldest: bool = False
     inherit: bool = False

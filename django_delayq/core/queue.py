@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 from zlib import crc32
@@ -147,9 +148,8 @@ class Queue(ShardSet):
                 call.
 
         Returns:
-            For each, True if it was applied. False: the lease was lost (or, with ``guard="expired"``, has not run out)
-                and nothing was changed. A record is always applied, unless it has that guard and an end is stored
-                already.
+            For each, True if it was applied. False: the lease was lost and nothing was changed. A record is always
+                applied, unless it is to be stored ``once`` and an end is stored already.
         """
         applied = [False] * len(settlements)
         for (number, worker), places in _chunks((one.job.shard, one.job.worker) for one in settlements):
@@ -200,28 +200,24 @@ class Queue(ShardSet):
     def expired(self, number: int, *, offset: int = 0) -> list[Job]:
         """Return jobs of a shard whose lease ran out, the oldest first, up to 250; none during a reaper hold.
 
-        Settle them with ``guard="expired"``.
+        :meth:`take_over` gives them to one holder, who settles them.
         """
         return self._leases(number, offset, only_expired=True)
 
-    def take_over(
-        self, job: Job, worker: str, *, only_expired: bool = False, request: bytes | None = None
-    ) -> Job | None:
-        """Take a job whose attempt has begun over from its holder, under a new token, for one lease from now.
+    def take_over(self, jobs: Sequence[Job], worker: str) -> list[Job]:
+        """Take jobs of one shard whose leases ran out over, under a new token, for one lease from now.
 
         Args:
-            job: as its holder has it.
-            worker: the new holder. The returned job still names the old one, to which the attempt belongs.
-            only_expired: only if its lease is over.
-            request: the request id of an earlier call whose reply was lost: it gives the same job again.
+            jobs: up to 250, as their holders have them.
+            worker: the new holder. The returned jobs still name the old ones, to which the attempts belong.
 
         Returns:
-            The job under the new token; None if it is settled, or held under another token, or not over.
+            The jobs under the new token. Those that are settled, held under another token or not over are left out.
         """
-        held = pack((job.id, job.token, only_expired))
-        frame = self.call("take_over", job.shard, held, worker.encode(), request=request)
-        batch = unpack_batch(frame, self.name, job.shard, job.worker)
-        return next(iter([*batch.jobs, *batch.broken]), None)
+        number, old = jobs[0].shard, {job.id: job.worker for job in jobs}
+        held = pack([(job.id, job.token) for job in jobs])
+        batch = unpack_batch(self.call("take_over", number, held, worker.encode()), self.name, number, worker)
+        return [replace(job, worker=old[job.id]) for job in batch.jobs + batch.broken]
 
     def begun(
         self, number: int, worker: str = "", *, before_ms: float | None = None, except_workers: Iterable[str] = ()

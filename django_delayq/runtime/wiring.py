@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 
@@ -106,39 +107,44 @@ def _before_job(settings: Conf) -> Callable[[Job], None]:
 
 
 def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
-    """Return the worker configuration from the settings, overridden by command-line choices (None = not chosen)."""
-    defaults = settings.worker
-    fields: dict[str, Any] = {
-        "queues": defaults.queues or default_queues(settings),
-        "all_queues": not defaults.queues and chosen.get("queues") is None,
-        "pulled": frozenset(name for name, entry in settings.queues.items() if entry.kind == "pull"),
-        "weights": {name: entry.weight for name, entry in settings.queues.items()},
-        "concurrency": {name: entry.concurrency for name, entry in settings.queues.items() if entry.concurrency},
-        "threads": defaults.threads,
-        "processes": defaults.processes,
-        "quarantine": defaults.quarantine,
-        "dispatcher": defaults.dispatcher,
-        "grace": defaults.grace,
-        "prefetch_ms": defaults.prefetch_ms,
-        "heartbeat": defaults.heartbeat,
-        "max_jobs": defaults.max_jobs,
-        "max_rss": defaults.max_rss,
-        "scheduler": shard_order.scheduler(defaults.scheduler),
-        "splitter": shard_order.splitter(defaults.splitter),
-        "nodes": defaults.nodes,
-        "node": defaults.node,
-        "timezone": django_settings.TIME_ZONE or "UTC",
-    }
-    fields |= {name: value for name, value in chosen.items() if value is not None}
-    fields["awaited"] = frozenset(fields["queues"]) - declared_queues(settings)
-    if chosen.get("nodes") is not None and defaults.splitter == "default":
-        fields["splitter"] = "by_node"
-    if fields["node"] >= fields["nodes"]:
+    """Return the worker configuration from the settings and command-line choices (None = not chosen).
+
+    Raises:
+        Misconfigured: a choice is not one that the settings allow.
+    """
+    given = {name: value for name, value in chosen.items() if value is not None}
+    shared = {one.name for one in fields(WorkerConfig)} & {one.name for one in fields(settings.worker)}
+    worker = replace(settings.worker, **{name: given[name] for name in shared & given.keys()})  # checks the choices
+    queues = worker.queues or default_queues(settings)
+    splitter = "by_node" if "nodes" in given and worker.splitter == "default" else worker.splitter
+    if worker.node >= worker.nodes:
         raise Misconfigured(
-            f"node {fields['node']} of {fields['nodes']} nodes: they are counted from 0. Set --node and --nodes, or "
+            f"node {worker.node} of {worker.nodes} nodes: they are counted from 0. Set --node and --nodes, or "
             f"{SETTING}['WORKER']['node'] and ['nodes']"
         )
-    return WorkerConfig(**fields)
+    values = {name: getattr(worker, name) for name in shared} | given
+    entries = settings.queues.items()
+    values |= {
+        "queues": queues,
+        "all_queues": not worker.queues,
+        "awaited": frozenset(queues) - declared_queues(settings),
+        "pulled": frozenset(name for name, entry in entries if entry.kind == "pull"),
+        "weights": {name: entry.weight for name, entry in entries},
+        "concurrency": {name: entry.concurrency for name, entry in entries if entry.concurrency},
+        "splitter": splitter,
+        "timezone": django_settings.TIME_ZONE or "UTC",
+    }
+    return WorkerConfig(**values)
+
+
+def with_functions(config: WorkerConfig) -> WorkerConfig:
+    """Return the configuration with the functions that it names.
+
+    Raises:
+        Misconfigured: one cannot be loaded.
+    """
+    scheduler, splitter = shard_order.scheduler(str(config.scheduler)), shard_order.splitter(str(config.splitter))
+    return replace(config, scheduler=scheduler, splitter=splitter)
 
 
 def default_queues(settings: Conf) -> tuple[str, ...]:
@@ -212,7 +218,7 @@ def make_worker(config: WorkerConfig, child_spec: ChildSpec | None = None) -> Wo
     worker = Worker(
         broker,
         registry,
-        config,
+        with_functions(config),
         make_hooks(settings),
         middlewares=make_middlewares(settings),
         duties=bookkeeping.duties(settings, broker, changes, lambda: worker.queues),
@@ -243,29 +249,26 @@ def make_supervisor(config: WorkerConfig, command: Sequence[str], *, reload_on: 
 
     Database connections that were opened at start are closed again, because the supervisor runs no jobs.
     """
+    with_functions(config)
     make_middlewares(conf())
     hooks = make_hooks(conf())  # a wrong path raises one error here, instead of one in every new child
     databases.close_all()
     return Supervisor(command, config, connections.broker, registry, reload_on=reload_on, hooks=hooks)
 
 
-def child_command(name: str, options: Mapping[str, Any], config: WorkerConfig) -> list[str]:
-    """Return the command line of a child.
+def child_command(name: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the command line of a child: that of this process, without system checks.
 
-    It is that of this process, with the chosen queues spelled out and system checks skipped.
+    Only its options for the log count; the rest of its configuration comes with the child specification.
     """
     called = os.path.basename(sys.argv[0] if sys.argv else "")
     if name in sys.argv and called:
         command = list(get_child_arguments())
     else:  # started from code; the child finds its settings through the environment
         command = [sys.executable, "-m", "django", name]
-        for option in ("threads", "grace", "max_jobs", "max_rss", "nodes", "node", "log_format", "verbosity"):
+        for option in ("log_format", "verbosity"):
             if options.get(option) is not None:
                 command += [f"--{option.replace('_', '-')}", str(options[option])]
-        if options.get("dispatcher") is False:
-            command.append("--no-dispatcher")
-    if not config.all_queues:
-        command += ["--queues", ",".join(config.queues)]
     return [*command, "--skip-checks"]
 
 

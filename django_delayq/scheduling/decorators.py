@@ -176,7 +176,7 @@ def task(func: Callable[..., Any] | None = None, /, *, name: str | None = None, 
         kind: type[core.Task] = MergedTask if chosen.merge else Task
         new = kind(func, name=called, options=chosen)
         if chosen.recurring:
-            from ..worker.recurrence import check_recurring
+            from ..worker.recurring import check_recurring
 
             try:
                 check_recurring(new)

@@ -1,15 +1,14 @@
-"""Scheduled jobs as tests see them, and calls that wait for a commit."""
+"""Scheduled jobs as tests see them, and assertions about them, with messages that list jobs and the nearest match."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from django.db import connections as databases
 
-from ..core.codec import decode
+from ..core.codec import decode, encode
 from ..core.errors import InvalidJob
 from ..core.inputs import short, suggest
 from ..core.job import Payload, Undecodable
@@ -17,42 +16,57 @@ from ..core.job_view import JobView
 from ..core.records.frames import digest, held_digests, unpack_state
 from ..core.task import Task, registry
 from ..core.times import datetime_of
+from ..scheduling.entries import explicit
 from ..scheduling.targets import find_task
-from .faults import reachable
+from .clock import ms_of_delta, ms_of_moment
 
 if TYPE_CHECKING:
     from ..transactions import OnCommitCall
-    from .broker import MemoryBroker
+    from .redis import MemoryBroker
 
 #: possible states of a job
 STATES: Final = ("delayed", "ready", "reserved", "gated", "morgue")
+#: default tolerance for a due time
+TOLERANCE: Final = timedelta(seconds=1)
+#: scheduled jobs that an error message lists
+_LISTED: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
 class ScheduledJob:
-    """Job in the queue.
+    """Job in the queue, as it was when it was read.
 
-    ``state``: delayed, ready, reserved, gated (it waits behind a running attempt of its id) or morgue. ``delay`` counts
-    from the moment at which the due time was set. ``args`` and ``kwargs`` are as the task will receive them; merged
-    jobs have ``payloads`` instead.
+    Attributes:
+        task, id, queue, priority, context, failures: of the job.
+        args, kwargs: as the task will receive them.
+        payloads: of a merged job, which has no arguments.
+        state: delayed, ready, reserved, gated (it waits behind a running attempt of its id) or morgue.
+        due: due time; of a job in the morgue, when it was buried.
+        delay: time until then by the clock of the queue; zero if it has passed.
+        error: the last error: class, message, traceback.
+        reason: why it is in the morgue.
     """
 
-    task: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-    payloads: list[Any]
-    id: str
-    queue: str
-    due: datetime
-    delay: timedelta
-    priority: int
-    context: dict[str, Any]
-    state: str
-    failures: int
-    #: the last error: class, message, traceback
-    error: dict[str, Any] = field(default_factory=dict)
-    #: why it is in the morgue
-    reason: str = ""
+    def __init__(self, view: JobView, payloads: Sequence[Payload], now_ms: int) -> None:
+        job = view.job
+        self.task, self.id, self.queue, self.priority = job.task, job.id, job.queue, job.priority
+        self.context, self.failures = dict(job.context), job.failures
+        self.state, self.error, self.reason = view.state, view.error, view.reason
+        due_ms = view.due_ms if view.buried_ms is None else view.buried_ms
+        self.due, self.delay = datetime_of(due_ms), timedelta(milliseconds=max(0, due_ms - now_ms))
+        self.args: list[Any] = []
+        self.kwargs: dict[str, Any] = {}
+        self.payloads = [decode(payload.data) for payload in payloads]
+        try:
+            if not job.merged:
+                self.args, self.kwargs = view.arguments
+        except Undecodable:
+            self.args = [job.args]  # the raw bytes of a pull queue
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScheduledJob) and vars(self) == vars(other)
+
+    def __repr__(self) -> str:
+        return f"<ScheduledJob {self}>"
 
     def __str__(self) -> str:
         values = [repr(value) for value in self.args] + [f"{name}={value!r}" for name, value in self.kwargs.items()]
@@ -71,28 +85,21 @@ def jobs_of(
         InvalidJob: there is no such state.
     """
     names = None if task is None else names_of(task)
-    check_state(state)
+    _check_state(state)
     places = ("morgue",) if state == "morgue" else ("waiting", "reserved")
-    with reachable(broker):
-        entries = [
-            entry
+    with broker.reachable():
+        jobs = [
+            job
             for name in broker.queue_names()
             if queue in (None, name)
             for place in places
-            for view in _pages(broker, name, place)
-            for entry in _jobs(broker, view)
+            for job in _read(broker, name, place)
         ]
     return [
         job
-        for _, job in sorted(entries, key=lambda entry: entry[0])
+        for job in sorted(jobs, key=lambda job: job.due)
         if (names is None or job.task in names) and (id is None or job.id == str(id)) and state in (None, job.state)
     ]
-
-
-def check_state(state: object) -> None:
-    """Reject an unknown state, which no job can have; None = any."""
-    if state is not None and state not in STATES:
-        raise InvalidJob(f"a job's state is {', '.join(STATES)}, not {short(state)}.{suggest(str(state), STATES)}")
 
 
 def names_of(task: Task | str) -> set[str]:
@@ -103,77 +110,139 @@ def names_of(task: Task | str) -> set[str]:
     return {registered.name, *registered.options.aliases}
 
 
-def _pages(broker: MemoryBroker, queue: str, place: str) -> Iterator[JobView]:
-    cursor = ""
-    while True:
-        page = broker.inspector.page(queue, place, cursor=cursor, limit=250)
-        yield from page.jobs
+def _check_state(state: object) -> None:
+    if state is not None and state not in STATES:
+        raise InvalidJob(f"a job's state is {', '.join(STATES)}, not {short(state)}.{suggest(str(state), STATES)}")
+
+
+def _read(broker: MemoryBroker, queue: str, place: str) -> Iterator[ScheduledJob]:
+    cursor = None
+    while cursor != "":
+        page = broker.inspector.page(queue, place, cursor=cursor or "", limit=250)
         cursor = page.cursor
-        if not cursor:
-            return
+        for view in page.jobs:
+            yield from _jobs(broker, view)
 
 
-def _jobs(broker: MemoryBroker, view: JobView) -> Iterator[tuple[tuple[int, int], ScheduledJob]]:
-    """Yield the job of a view and the content gated behind it, each with its place among the other jobs."""
-    job = view.job
-    if view.state == "morgue":
-        buried_ms = view.buried_ms or 0
-        yield (buried_ms, 0), _job(view, view.payloads, buried_ms, buried_ms)
-        return
-    running, waiting = _payloads(broker, view) if job.merged else ([], [])
-    yield _placed(broker, view, running if view.state == "reserved" else waiting)
+def _jobs(broker: MemoryBroker, view: JobView) -> Iterator[ScheduledJob]:
+    """Yield the job of a view and the content gated behind it, each with its own payloads."""
+    job, now_ms = view.job, broker.clock.now_ms
+    held, payloads = [], list(view.payloads)
+    if job.merged and view.state != "morgue":
+        payloads = list(broker.inspector.payloads(job.queue, job.id))
+    if payloads and view.state == "reserved":
+        state = unpack_state(broker.client.hget(broker.shard(job.queue, job.shard).names["state"], job.id))
+        for name in held_digests(state):  # a second payload with equal bytes waits
+            held.append(next(payload for payload in payloads if digest(payload.data) == name))
+            payloads.remove(held[-1])
+    yield ScheduledJob(view, held or payloads, now_ms)
     if view.gated is not None:
-        yield _placed(broker, view.behind(), waiting)
+        yield ScheduledJob(view.behind(), payloads, now_ms)
 
 
-def _payloads(broker: MemoryBroker, view: JobView) -> tuple[list[Payload], list[Payload]]:
-    """Return the payloads that the running attempt of a merged job holds, and all others."""
-    job = view.job
-    held: set[bytes] = set()
-    if view.state == "reserved":
-        stored = broker.client.hget(broker.shard(job.queue, job.shard).names["state"], job.id)
-        held.update(held_digests(unpack_state(stored)))
-    running: list[Payload] = []
-    waiting: list[Payload] = []
-    for payload in broker.inspector.payloads(job.queue, job.id):
-        name = digest(payload.data)
-        (running if name in held else waiting).append(payload)
-        held.discard(name)  # a second payload with equal bytes waits
-    return running, waiting
+# -- assertions --------------------------------------------------------------------------------------------------------
 
 
-def _placed(broker: MemoryBroker, view: JobView, payloads: Sequence[Payload]) -> tuple[tuple[int, int], ScheduledJob]:
-    job = view.job
-    entry = broker.server.agenda.entry_of(job.queue, job.shard, job.id, gated=view.state == "gated")
-    set_ms, arrival = (entry.set_ms, entry.arrival) if entry is not None else (view.due_ms, 0)
-    return (view.due_ms, arrival), _job(view, payloads, view.due_ms, set_ms)
+class Expected(TypedDict, total=False):
+    """Attributes by which a job is asserted; None = any value."""
+
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    id: str | int | None
+    queue: str | None
+    delay: timedelta | float | None
+    at: datetime | float | None
+    within: timedelta | float | None
+    payloads: Sequence[Any] | None
+    context: Mapping[str, Any] | None
+    priority: int | None
+    state: str | None
+    failures: int | None
 
 
-def _job(view: JobView, payloads: Sequence[Payload], due_ms: int, set_ms: int) -> ScheduledJob:
-    job = view.job
-    try:
-        args, kwargs = view.arguments if not job.merged else ([], {})
-    except Undecodable:
-        args, kwargs = [job.args], {}  # the raw bytes of a pull queue
-    return ScheduledJob(
-        job.task,
-        args,
-        kwargs,
-        [decode(payload.data) for payload in payloads],
-        job.id,
-        job.queue,
-        datetime_of(due_ms),
-        timedelta(milliseconds=due_ms - set_ms),
-        job.priority,
-        dict(job.context),
-        view.state,
-        job.failures,
-        view.error,
-        view.reason,
-    )
+class Expectation:
+    """Expected attributes of a job of a task. Each one that is not None is one condition."""
+
+    def __init__(self, task: str, expected: Expected) -> None:
+        if unknown := expected.keys() - Expected.__annotations__.keys():
+            names = ", ".join(Expected.__annotations__)
+            raise TypeError(f"a scheduled job is not asserted by {min(unknown)}=; use one of {names}")
+        self.task = task
+        given = {name: value for name, value in expected.items() if value is not None}
+        self._expected = {name: _CHECKED[name](value) if name in _CHECKED else value for name, value in given.items()}
+        _check_state(expected.get("state"))
+        self._within = self._expected.pop("within", TOLERANCE)
+
+    def misses(self, job: ScheduledJob) -> list[str]:
+        """Return descriptions of the attributes of a job that differ from the expected ones."""
+        values = {**vars(job), "at": job.due}
+        return [
+            f"{name} is {_text(values[name])}, not {_text(wanted)}"
+            for name, wanted in self._expected.items()
+            if not self._is_met(name, values[name], wanted)
+        ]
+
+    def _is_met(self, name: str, value: Any, wanted: Any) -> bool:
+        if name in ("delay", "at"):
+            return bool(abs(value - wanted) <= self._within)
+        try:  # also as it is after it was stored and read: tuples become lists
+            return bool(value == wanted or value == decode(encode(wanted)))
+        except InvalidJob:  # an object like mock.ANY, which was compared before
+            return False
+
+    def __str__(self) -> str:
+        conditions = ", ".join(f"{name}={_text(wanted)}" for name, wanted in self._expected.items())
+        return f"{self.task} with {conditions}" if conditions else self.task
 
 
-# -- calls that wait for a commit ----------------------------------------------------------------------------------
+def _delta(value: timedelta | float) -> timedelta:
+    return timedelta(milliseconds=ms_of_delta(value))
+
+
+#: how expected values are compared
+_CHECKED: Final[dict[str, Callable[[Any], Any]]] = {
+    "args": lambda value: list(explicit(value, None)[0]),
+    "kwargs": lambda value: explicit(None, value)[1],
+    "id": str,
+    "delay": _delta,
+    "within": _delta,
+    "at": lambda value: datetime_of(ms_of_moment(value)),
+}
+
+
+def check_scheduled(
+    expected: Expectation, of_task: Sequence[ScheduledJob], others: Sequence[ScheduledJob], count: int | None, hint: str
+) -> list[ScheduledJob]:
+    """Return the jobs that match; ``hint`` is appended to the error message.
+
+    Raises:
+        AssertionError: no job matches, or their number differs from ``count``.
+    """
+    matches = [job for job in of_task if not expected.misses(job)]
+    if (matches and count is None) or len(matches) == count:
+        return matches
+    number = "no job" if not matches else "1 job" if len(matches) == 1 else f"{len(matches)} jobs"
+    required = "" if count is None else f", expected {count}"
+    lines = [f"{number} of {expected} {'are' if len(matches) > 1 else 'is'} scheduled{required}"]
+    if not matches and of_task:
+        misses, nearest = min(((expected.misses(job), job) for job in of_task), key=lambda entry: len(entry[0]))
+        lines.append(f"nearest: {nearest}\n    {'; '.join(misses)}")
+    lines += _listed([*of_task, *(job for job in others if job not in of_task)])
+    raise AssertionError("\n".join(filter(None, [*lines, hint])))
+
+
+def _listed(jobs: Sequence[ScheduledJob]) -> list[str]:
+    if not jobs:
+        return ["no jobs are scheduled"]
+    more = [f"    … and {len(jobs) - _LISTED} more"] if len(jobs) > _LISTED else []
+    return ["scheduled jobs:", *(f"    {job}" for job in jobs[:_LISTED]), *more]
+
+
+def _text(value: Any) -> str:
+    return str(value) if isinstance(value, (timedelta, datetime)) else repr(value)
+
+
+# -- calls that wait for a commit --------------------------------------------------------------------------------------
 
 
 def waiting_calls() -> list[OnCommitCall]:

@@ -1,12 +1,12 @@
 """Pytest fixtures. Without using them a project only imports this file.
 
-    delayq_fake         the in-memory queue, a new one for each test, with its functions as methods
+    delayq_fake         the in-memory queue, a new one for each test
     delayq_immediate    the same, with jobs that run when they are scheduled
 
 The ini option ``delayq`` decides for tests that use neither: ``fake`` (default): they have an in-memory queue, too;
 ``real``: the Redis of the settings; ``off``: none, its use is an error.
 
-``@pytest.mark.delayq(at=…, time_machine=True)`` passes arguments of ``fake_queue()`` to both.
+``@pytest.mark.delayq(at=…)`` freezes the clock of both.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
-    from .fake import Fake
+    from .kit import Fake
 
 
 MODES: Final = ("fake", "real", "off")
@@ -39,8 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     config.addinivalue_line(
         "markers",
-        "delayq(at=None, time_machine=False): start of the clock of the fixtures delayq_fake and delayq_immediate, "
-        "and whether timezone.now() moves with it",
+        "delayq(at=None): time at which the clock of the fixtures delayq_fake and delayq_immediate is frozen",
     )
 
 
@@ -81,17 +80,18 @@ def _fake() -> AbstractContextManager[object]:
     """Return a block with an in-memory queue; without fakeredis one that does nothing, so the queue is refused."""
     if find_spec("fakeredis") is None or find_spec("lupa") is None:
         return nullcontext()
-    from .blocks import fake_queue
+    from .kit import Fake
 
-    return fake_queue()
+    return Fake()
 
 
 @pytest.fixture
 def delayq_fake(request: pytest.FixtureRequest) -> Iterator[Fake]:
     """In-memory queue of ``django_delayq.testing`` in place of Redis, with a clock that moves only on request."""
-    from .blocks import fake_queue
+    from .kit import Fake
 
-    with fake_queue(**_options(request)) as fake:
+    marker = request.node.get_closest_marker("delayq")
+    with Fake() if marker is None else Fake(*marker.args, **marker.kwargs) as fake:
         yield fake
 
 
@@ -100,8 +100,3 @@ def delayq_immediate(delayq_fake: Fake) -> Iterator[Fake]:
     """``delayq_fake`` with jobs that run when they are scheduled."""
     with delayq_fake.immediate():
         yield delayq_fake
-
-
-def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    marker = request.node.get_closest_marker("delayq")
-    return {} if marker is None else {**dict(zip(("at",), marker.args, strict=False)), **marker.kwargs}

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ..core.errors import DelayQError, LeakedTransaction, QueueUnavailable, Verdict
+from asgiref.sync import async_to_sync
+from django.db import DatabaseError
+from django.db import connections as databases
+
+from ..core.errors import DelayQError, LeakedTransaction, Verdict
 from ..core.job import Job
-from ..core.layouts import queue_policy
-from ..core.outcomes import AttemptOutcome
+from ..core.outcomes import IN_MORGUE, AttemptOutcome
 from ..core.queue import Queue
 from ..core.task import registry
 from ..core.times import datetime_of
@@ -21,227 +30,347 @@ from ..settings import context_links
 from ..settings.conf import Conf, conf
 from ..worker import crash
 from ..worker.attempt import Attempt, Batcher, trusted
+from ..worker.changes import Changes
 from ..worker.ends import give_back, policy_of
-from ..worker.hooks import Hooks
+from ..worker.execution import Execution
 from ..worker.pace import Pace
 from ..worker.shard_selector import Source
-from . import dispatching
-from .agenda import Entry
-from .execution import RecordingExecution
-from .guard import Guard
-from .report import Ran, RunReport
+from ..worker.slots import EventLoop
 
 if TYPE_CHECKING:
-    from .broker import MemoryBroker
-    from .faults import Faults
+    from ..outbox.claims import Outbox
+    from .redis import MemoryBroker
+
+logger: Final = logging.getLogger("django_delayq.testing")
 
 #: worker name of jobs that a test runs
 HOLDER: Final = "test"
 #: attempts in one call after which a task is suspected of scheduling itself
 SELF_SCHEDULING: Final = 10_000
 
+Error = BaseException | type[BaseException]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One attempt at a job.
+
+    ``outcome`` is the text of an :class:`~django_delayq.core.outcomes.AttemptOutcome`; lost also if the attempt
+    ended after its lease had run out, so that its end changed nothing.
+    """
+
+    task: str
+    id: str
+    queue: str
+    attempt: int
+    outcome: str
+    due: datetime
+    #: time of the in-memory clock
+    at: datetime
+    error: BaseException | None = None
+    #: delay until the next attempt
+    retry_in: timedelta | None = None
+
+    def __str__(self) -> str:
+        reason = f": {type(self.error).__name__}: {self.error}" if self.error is not None else ""
+        retry = f", retry in {self.retry_in}" if self.retry_in is not None else ""
+        return f"{self.task} id={self.id} {self.outcome} (attempt {self.attempt}{retry}){reason}"
+
+
+@dataclass(slots=True)
+class RunReport:
+    """Result of ``run_due()``. Its length is the number of attempts."""
+
+    runs: list[Ran] = field(default_factory=list)
+    #: number of jobs that had expired and were removed
+    expired: int = 0
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.runs)) or "no jobs were run"
+
+    def of(self, *outcomes: str) -> list[Ran]:
+        """Return the attempts with one of these outcomes."""
+        return [ran for ran in self.runs if ran.outcome in outcomes]
+
+    @property
+    def succeeded(self) -> list[Ran]:
+        """Attempts whose handler returned."""
+        return self.of(AttemptOutcome.SUCCEEDED)
+
+    @property
+    def failed(self) -> list[Ran]:
+        """Attempts that failed and counted, including the last ones of jobs that were buried."""
+        return self.of(AttemptOutcome.FAILED, AttemptOutcome.TIMEOUT, AttemptOutcome.EXHAUSTED)
+
+    @property
+    def buried(self) -> list[Ran]:
+        """Attempts that ended in the morgue."""
+        return self.of(*IN_MORGUE)
+
 
 class Runner:
-    """Runner for the jobs of one in-memory broker."""
+    """Runner for the jobs of one in-memory broker.
 
-    def __init__(self, broker: MemoryBroker, faults: Faults) -> None:
+    Attributes:
+        has_unsent: there was an outage, so the outbox may hold jobs that were never sent.
+        faults: exceptions that the next attempts of tasks raise, by the name of the task.
+    """
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self.has_unsent = False
+        self.faults: dict[str, deque[Error]] = {}
         self._broker = broker
-        self._agenda = broker.server.agenda
-        self._faults = faults
         self._batcher = Batcher(registry)
-        self._cached: tuple[Conf, RecordingExecution] | None = None
-        #: due entries of paused queues
-        self._paused: list[Entry] = []
+        self._cached: tuple[Conf, LocalExecution] | None = None
 
     # -- selection ---------------------------------------------------------------------------------------------------
 
-    def run_due(self, until_ms: int, *, max_jobs: int | None, raise_errors: bool) -> RunReport:
-        """See :func:`django_delayq.testing.run_due`."""
-        refuse_event_loop()
-        dispatching.dispatch(self._broker)
-        try:
-            return self._run_due(until_ms, max_jobs, raise_errors)
-        finally:
-            dispatching.dispatch(self._broker)
-
-    def _run_due(self, until_ms: int, max_jobs: int | None, raise_errors: bool) -> RunReport:
-        report = RunReport()
-        clock = self._broker.clock
-        self._reap()
-        while max_jobs is None or len(report) < max_jobs:
-            entry = self._next()
-            if entry is None:
-                moment = self._next_moment_ms()
-                if moment is None or moment > until_ms:
-                    break
-                clock.reach(moment)
-                self._reap()
-                continue
-            if max_jobs is None and len(report) >= SELF_SCHEDULING:
-                self._agenda.put_back([entry])
-                raise RuntimeError(
-                    f"run_due() has run {SELF_SCHEDULING} jobs, and {report.runs[-1].task} is due again. If a task "
-                    "schedules itself, pass a smaller until=, or max_jobs="
-                )
-            self._run_entry(entry, report, raise_errors, None if max_jobs is None else max_jobs - len(report))
-        else:
-            return report
-        clock.reach(until_ms)
-        return report
-
-    def _next(self) -> Entry | None:
-        """Take the next due entry of a queue that is neither paused nor a pull queue."""
-        self._agenda.put_back([entry for entry in self._paused if not self._is_paused(entry)])
-        self._paused = [entry for entry in self._paused if self._is_paused(entry)]
-        while (entry := self._agenda.take()) is not None:
-            queue = self._broker.existing(entry.queue)
-            if queue is None or queue.kind != "python":
-                continue
-            if not self._is_paused(entry):
-                break
-            self._paused.append(entry)
-        return entry
-
-    def _is_paused(self, entry: Entry) -> bool:
-        queue = self._broker.existing(entry.queue)
-        return queue is not None and queue_policy(queue.layout, self._broker.clock.now_ms)["paused"] in ("out", "both")
-
-    def _next_moment_ms(self) -> int | None:
-        """Return the next time at which a job is due, a lease expires, or the pause of a due job ends."""
-        now_ms, due_ms = self._broker.clock.now_ms, self._agenda.next_ms()
-        moments = [end_ms for _, _, end_ms in self._lease_ends()] + ([] if due_ms is None else [due_ms])
-        queues = filter(None, (self._broker.existing(entry.queue) for entry in self._paused))
-        moments += [ends["out"] for queue in queues if "out" in (ends := queue.layout.get("until") or {})]
-        return min((moment for moment in moments if moment > now_ms), default=None)
-
-    def _lease_ends(self) -> Iterator[tuple[Queue, int, int]]:
-        """Yield the shards with reserved jobs, and when the first of these leases may be settled."""
-        client = self._broker.client
-        for queue in self._broker.queues():
-            for number in queue.numbers:
-                names = queue.shard(number).names
-                for _, end_ms in client.zrange(names["lease"], 0, 0, withscores=True):
-                    yield queue, number, max(int(end_ms), int(client.hget(names["meta"], "hold") or 0))
-
-    def _reap(self) -> None:
-        """Settle expired leases, as the worker's dispatcher does."""
-        for queue, number, end_ms in list(self._lease_ends()):
-            for job in queue.expired(number) if end_ms <= self._broker.clock.now_ms else ():
-                task = registry.get(job.task)
-                settlement = crash.lost(job, policy_of(task, job))
-                self._execution().notifier.ended_elsewhere(queue, task, settlement)
-                queue.settle([settlement])
-
-    # -- execution ---------------------------------------------------------------------------------------------------
-
-    def _run_entry(self, entry: Entry, report: RunReport, raise_errors: bool, room: int | None) -> None:
-        """Run a due job, together with those that its task takes in one batch."""
-        jobs = self._reserve(entry, report)
-        if jobs:
-            size = self._batcher.size_of(jobs[0])
-            jobs += self._reserve_more(entry, (size if room is None else min(size, room)) - 1, report)
-            self._run(self._broker.queue(entry.queue), entry.shard, jobs, report, raise_errors)
-
-    def _reserve_more(self, first: Entry, most: int, report: RunReport) -> list[Job]:
-        """Reserve up to ``most`` further due jobs of a shard."""
-        jobs: list[Job] = []
-        others: list[Entry] = []
-        while len(jobs) < most and (entry := self._next()) is not None:
-            if (entry.queue, entry.shard) == (first.queue, first.shard):
-                jobs += self._reserve(entry, report)
-            else:
-                others.append(entry)
-        self._agenda.put_back(others)
-        return jobs
-
-    def _reserve(self, entry: Entry, report: RunReport) -> list[Job]:
-        """Reserve a due job; return none if it does not wait any more, or has expired."""
-        try:
-            batch = self._broker.queue(entry.queue).reserve_id(entry.id, worker=HOLDER)
-        except QueueUnavailable:
-            self._agenda.put_back([entry])
-            raise
-        report.expired += batch.expired
-        return batch.jobs
-
     def run_one(self, queue: Queue, ident: str) -> None:
         """Run the waiting job of an id now, due or not; raise its exception."""
-        refuse_event_loop()
         batch = queue.reserve_id(ident, worker=HOLDER, early=True)
         self._run(queue, queue.shard_of(ident), batch.jobs, RunReport(), True)
+
+    def run_due(self, until_ms: int, max_jobs: int | None, raise_errors: bool) -> RunReport:
+        """See :meth:`.Fake.run_due`."""
+        report, clock = RunReport(), self._broker.clock
+        while max_jobs is None or len(report) < max_jobs:
+            now_ms, due, moments = clock.now_ms, *self._read_shards()
+            before = len(report), report.expired
+            for _, queue, number in due:
+                # After each job another shard may have the one that is due first.
+                self._run_shard(queue, number, report, max_jobs, raise_errors, once=len(due) > 1)
+                if (len(report), report.expired) != before:
+                    break
+            else:
+                moment = min((moment for moment in moments if moment > now_ms), default=until_ms + 1)
+                if (target := min(moment, until_ms)) > now_ms:
+                    clock.set(target)
+                if moment > until_ms:
+                    break
+        return report
+
+    def _read_shards(self) -> tuple[list[tuple[float, Queue, int]], list[int]]:
+        """Settle expired leases, as a dispatcher does.
+
+        Returns:
+            The shards with due jobs, by their first due time, and the moments at which there may be others.
+        """
+        due: list[tuple[float, Queue, int]] = []
+        moments: list[int] = []
+        for queue in self._broker.queues():
+            for number in queue.numbers if queue.kind == "python" else ():
+                tick = queue.tick(number)
+                if tick.expired:
+                    self._settle_expired(queue, number)
+                    tick = queue.tick(number)
+                moments += [int(ms) for ms in (tick.next_due_ms, tick.next_deadline_ms) if ms is not None]
+                if tick.set_aside or (tick.next_due_ms or math.inf) <= tick.now_ms:
+                    due.append((tick.next_due_ms or math.inf, queue, number))
+        return sorted(due, key=itemgetter(0)), moments
+
+    def _settle_expired(self, queue: Queue, number: int) -> None:
+        for job in queue.take_over(queue.expired(number), "dispatcher"):
+            task = registry.get(job.task)
+            settlement = crash.lost(job, policy_of(task, job))
+            self._execution().notifier.ended_elsewhere(queue, task, settlement)
+            queue.settle([settlement])
+
+    def _run_shard(
+        self, queue: Queue, number: int, report: RunReport, max_jobs: int | None, raise_errors: bool, *, once: bool
+    ) -> None:
+        """Run the due jobs of a shard, or the first of them."""
+        while max_jobs is None or len(report) < max_jobs:
+            batch = queue.reserve(number, 1, worker=HOLDER)
+            report.expired += batch.expired
+            if batch.jobs:
+                jobs = self._complete(queue, batch.jobs, report, max_jobs)
+                self._run(queue, number, jobs, report, raise_errors)
+            if once or not (batch.jobs or batch.expired):
+                break
+
+    def _complete(self, queue: Queue, jobs: list[Job], report: RunReport, max_jobs: int | None) -> list[Job]:
+        """Return a reserved job with those that its task takes in the same batch."""
+        (first,) = jobs
+        if max_jobs is None and len(report) >= SELF_SCHEDULING:
+            self._give_back(queue, jobs)
+            raise RuntimeError(
+                f"run_due() has run {SELF_SCHEDULING} jobs, and {report.runs[-1].task} is due again. If a task "
+                "schedules itself, pass a smaller until=, or max_jobs="
+            )
+        size = self._batcher.size_of(first)
+        room = min(size, size if max_jobs is None else max_jobs - len(report)) - 1
+        if room > 0:
+            batch = queue.reserve(first.shard, room, worker=HOLDER)
+            report.expired += batch.expired
+            jobs += [job for job in batch.jobs if job.task == first.task]
+            self._give_back(queue, [job for job in batch.jobs if job.task != first.task])
+        return jobs
+
+    # -- execution ---------------------------------------------------------------------------------------------------
 
     def _run(self, queue: Queue, number: int, jobs: Sequence[Job], report: RunReport, raise_errors: bool) -> None:
         now, clock = time.monotonic(), self._broker.clock
         source = Source(queue, number, Pace())
         deadline, offset = now + trusted(self._broker.lease_ms / 1000), clock.now_ms - now * 1000
         execution = self._execution()
-        waiting = self._batcher.arrange([Attempt(job, source, now, deadline, offset) for job in jobs])
-        while waiting:
-            run = waiting.pop(0)
-            for part in run.parts:
-                part.deadline = max(part.deadline, time.monotonic() + 1)  # a slow test must not lose the lease
-            outside, execution.raised = execution.raised, []
+        for run in self._batcher.arrange([Attempt(job, source, now, deadline, offset) for job in jobs]):
             execution(run)
-            raised, execution.raised = execution.raised, outside
+            raised = execution.raised.pop(run, run.error)
             self._settle(queue, run, report)
-            error = _worth_raising(run, raised, raise_errors)
+            error = _error_of(run, raised, raise_errors)
             if error is not None:
-                self._give_back(queue, waiting)
                 raise error
 
     def _settle(self, queue: Queue, run: Attempt, report: RunReport) -> None:
         settlements = [part.settlement for part in run.parts if part.settlement is not None]
-        counted = queue.settle(settlements)
-        for part, settlement, good in zip(run.parts, settlements, counted, strict=True):
-            job = part.job
-            outcome = settlement.outcome if good else AttemptOutcome.LOST
-            again = settlement.delay_ms if settlement.verb in ("fail", "release") and good else None
-            report.runs.append(
-                Ran(
-                    job.task,
-                    job.id,
-                    job.queue,
-                    job.failures + 1,
-                    outcome,
-                    datetime_of(job.due_ms),
-                    self._broker.clock.now,
-                    part.error,
-                    None if again is None else timedelta(milliseconds=again),
-                )
-            )
+        applied = queue.settle(settlements)
+        for part, settlement, is_applied in zip(run.parts, settlements, applied, strict=True):
+            job, due, now, retry_in = part.job, datetime_of(part.job.due_ms), self._broker.clock.now, None
+            if is_applied and settlement.verb in ("fail", "release") and settlement.delay_ms is not None:
+                retry_in = timedelta(milliseconds=settlement.delay_ms)
+            outcome = settlement.outcome if is_applied else AttemptOutcome.LOST
+            ran = Ran(job.task, job.id, job.queue, job.attempt, outcome, due, now, part.error, retry_in)
+            report.runs.append(ran)
 
     @staticmethod
-    def _give_back(queue: Queue, runs: Sequence[Attempt]) -> None:
-        for run in runs:
-            queue.settle([give_back(part.job, policy_of(registry.get(part.job.task), part.job)) for part in run.parts])
+    def _give_back(queue: Queue, jobs: Sequence[Job]) -> None:
+        queue.settle([give_back(job, policy_of(registry.get(job.task), job)) for job in jobs])
 
-    def _execution(self) -> RecordingExecution:
+    def _execution(self) -> LocalExecution:
         settings = conf()
         if self._cached is None or self._cached[0] is not settings:
-            self._cached = settings, RecordingExecution(self._hooks(settings), settings, self._faults)
+            self._cached = settings, LocalExecution(settings, self.faults)
         return self._cached[1]
 
-    @staticmethod
-    def _hooks(settings: Conf) -> Hooks:
-        links, guard = context_links.links(settings), Guard()
+    # -- dispatcher --------------------------------------------------------------------------------------------------
 
-        def before_job(job: Job) -> None:
-            context_links.restore(job, links)
-            guard.enter()
+    def dispatch(self) -> None:
+        """Do what a dispatcher does for durable jobs: send pending rows, and delete the rows of finished jobs."""
+        from ..outbox.claims import Outbox
+        from ..outbox.completions import Marks
 
-        hooks = wiring.make_hooks(settings)
-        return replace(hooks, before_job=before_job, after_job=lambda _: guard.leave())
+        if self._broker.server.down:
+            return
+        outboxes = [Outbox(alias) for alias in conf().outbox.databases]
+        if self.has_unsent:
+            self.has_unsent = False
+            for outbox in outboxes:
+                with suppress(DatabaseError, AssertionError, RuntimeError):  # a test without databases wrote no rows
+                    self._send_rows(outbox)
+        marks = Marks(outboxes, self._broker, Changes())
+        for queue in self._broker.queues():
+            for number in queue.numbers:
+                if self._broker.client.exists(queue.shard(number).names["marks"]):
+                    marks.take_down(queue.name, number)
+
+    def _send_rows(self, outbox: Outbox) -> None:
+        from ..outbox.relay import Relay
+
+        relay = Relay(conf(), outbox, self._broker)
+        while outbox.waiting.exists() and relay.turn():
+            pass
 
 
-def _worth_raising(run: Attempt, raised: Sequence[BaseException], raise_errors: bool) -> BaseException | None:
+class LocalExecution(Execution):
+    """Execution of the worker in the thread of a test, between the transactions of the test.
+
+    A worker has no open transaction around a job, but a ``TestCase`` has. So the on-commit callbacks of a job are
+    called when the job is over, as its own commits would have done, and an ``atomic`` block that the handler entered
+    and not left is detected as in a worker.
+
+    Attributes:
+        raised: exceptions of handlers, by their attempts.
+    """
+
+    def __init__(self, settings: Conf, faults: dict[str, deque[Error]]) -> None:
+        restore = partial(context_links.restore, links=context_links.links(settings))
+        hooks = replace(wiring.make_hooks(settings), before_job=restore, after_job=None)
+        super().__init__(registry, hooks, wiring.make_middlewares(settings), loop=_CallersLoop())
+        self._faults = faults
+        self._inner = self._call
+        self._call = self._call_between_transactions
+        self.raised: dict[Attempt, BaseException] = {}
+
+    def _call_between_transactions(self, attempt: Attempt) -> Any:
+        before = {one.alias: (len(one.atomic_blocks), len(one.run_on_commit)) for one in _open_databases()}
+        try:
+            result = self._inner(attempt)
+        except BaseException as error:
+            self.raised[attempt] = error
+            with suppress(LeakedTransaction):
+                _end_transactions(before)
+            raise
+        _end_transactions(before)
+        return result
+
+    def _call_handler(self, attempt: Attempt) -> Any:
+        if attempt.task is not None and (errors := self._faults.get(attempt.task.name)):
+            _raise_next(errors)
+        return super()._call_handler(attempt)
+
+
+def _raise_next(errors: deque[Error]) -> NoReturn:
+    error = errors.popleft()
+    # An object that is raised again would keep the traceback of its earlier attempts, too.
+    raise error.with_traceback(None) if isinstance(error, BaseException) else error()
+
+
+class _CallersLoop(EventLoop):
+    """Event loop that runs coroutines in the calling thread.
+
+    Their ``sync_to_async`` code also runs in this thread, so that it works in the transaction of the test.
+    """
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], run: Attempt) -> Any:
+        async def outcome() -> Any:
+            return await coroutine
+
+        return async_to_sync(outcome)()
+
+
+def _open_databases() -> Sequence[Any]:
+    return databases.all(initialized_only=True)
+
+
+def _end_transactions(before: dict[str, tuple[int, int]]) -> None:
+    """Roll back what a handler left open, then call its on-commit callbacks, and remove them.
+
+    Args:
+        before: numbers of ``atomic`` blocks and of callbacks before the handler, by the alias of the database.
+
+    Raises:
+        LeakedTransaction: it left a transaction open.
+        Exception: raised by a callback of ``transaction.on_commit`` that is not robust.
+    """
+    for connection in _open_databases():
+        depth, first = before.get(connection.alias, (0, 0))
+        if len(connection.atomic_blocks) > depth:
+            leaked = LeakedTransaction(
+                f"an atomic() block on the database {connection.alias!r} was entered and not left, so the work was "
+                "rolled back. Use `with transaction.atomic():`"
+            )
+            while len(connection.atomic_blocks) > depth:
+                connection.atomic_blocks[-1].__exit__(LeakedTransaction, leaked, None)
+            raise leaked
+        while depth and len(connection.run_on_commit) > first:
+            _, callback, is_robust = connection.run_on_commit.pop(first)
+            try:
+                callback()
+            except Exception:
+                if not is_robust:
+                    raise
+                logger.exception("a robust callback of transaction.on_commit() failed")
+
+
+def _error_of(run: Attempt, raised: BaseException | None, raise_errors: bool) -> BaseException | None:
     """Return the exception to raise to the caller. Verdicts are not raised, because they only decide about the job."""
-    leaked = [part.error for part in run.parts if isinstance(part.error, LeakedTransaction)]
-    errors = [*raised, *leaked, *([run.error] if run.error and not raised else [])]
-    for error in errors:
-        if isinstance(error, KeyboardInterrupt) or (raise_errors and not isinstance(error, Verdict)):
-            return error
-    if errors or not raise_errors:
-        return None
+    if isinstance(raised, KeyboardInterrupt) or not raise_errors:
+        return raised if isinstance(raised, KeyboardInterrupt) else None
+    if raised is not None:
+        return None if isinstance(raised, Verdict) else raised
     for part in run.parts:
         settlement = part.settlement
         if settlement is not None and settlement.verb != "ack" and settlement.reason:
@@ -256,5 +385,5 @@ def refuse_event_loop() -> None:
     except RuntimeError:
         return
     raise RuntimeError(
-        "jobs cannot be run inside a coroutine: use `await arun_due()`; under immediate() use aschedule()"
+        "jobs cannot be run inside a coroutine: use `await fake.arun_due()`; under immediate() aschedule()"
     )

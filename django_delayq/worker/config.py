@@ -1,11 +1,14 @@
-"""Worker configuration: a frozen object passed in by the caller. The worker itself reads no settings or environment."""
+"""Worker configuration: a frozen object passed in by the caller. The worker itself reads no settings or environment.
+
+The caller has checked the values, and gives names or dotted paths of functions; the process that works loads them. A
+supervisor passes its configuration to its children.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Any, TypeAlias
 
 from ..core.errors import Misconfigured
 from ..core.options import Concurrency
@@ -14,9 +17,6 @@ from .scheduler import Scheduler
 #: function that orders a process's (queue, shard) pairs, called with the pairs, the worker's name and its index. Pairs
 #: that it omits are appended
 Splitter: TypeAlias = Callable[[Sequence[tuple[str, int]], str, int], Sequence[tuple[str, int]]]
-
-SCHEDULERS: Final = ("weighted", "seq", "lag")
-SPLITTERS: Final = ("default", "rendezvous", "by_node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,43 +85,12 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.queues, tuple) or not self.queues:
             raise Misconfigured("the worker needs at least one queue name: queues=('default',)")
-        for name in ("threads", "processes", "quarantine"):
-            _int(name, getattr(self, name), 1, 1024)
-        for name, low in (("index", 0), ("nodes", 1), ("node", 0)):
-            _int(name, getattr(self, name), low, 1 << 30)
-        if self.max_jobs is not None:
-            _int("max_jobs", self.max_jobs, 1, 1 << 60)
-        least_of = {
-            "grace": 0.0,
-            "prefetch_ms": 0.0,
-            "heartbeat": 0.01,
-            "safety_check": 0.01,
-            "epoch_check": 0.01,
-            "quarantine_idle": 0.0,
-            "max_rss": 1.0,
-            "redis_patience": 0.0,
-        }
-        for name, least in least_of.items():
-            value = getattr(self, name)
-            if value is not None:
-                _number(name, value, least)
-        for queue, weight in self.weights.items():
-            _number(f"weight of queue {queue!r}", weight, 0.001)
-        if not callable(self.scheduler) and self.scheduler not in SCHEDULERS:
-            raise Misconfigured(
-                f"scheduler must be one of {', '.join(SCHEDULERS)} or a function; got {self.scheduler!r}"
-            )
-        if not callable(self.splitter) and self.splitter not in SPLITTERS:
-            raise Misconfigured(f"splitter must be one of {', '.join(SPLITTERS)} or a function; got {self.splitter!r}")
         if not (self.consumer or self.dispatcher):
             raise Misconfigured("a worker without consumer and without dispatcher has nothing to do; keep one of them")
 
-
-def _int(name: str, value: object, low: int, high: int) -> None:
-    if type(value) is not int or not low <= value <= high:
-        raise Misconfigured(f"{name} must be an int from {low} to {high}, got {value!r}")
-
-
-def _number(name: str, value: object, low: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= low and math.isfinite(value)):
-        raise Misconfigured(f"{name} must be a number, {low:g} or more, got {value!r}")
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> WorkerConfig:
+        """Return the configuration with the fields of another one that were sent as JSON."""
+        sets = {name: frozenset(fields[name]) for name in ("awaited", "pulled")}
+        limits = {name: Concurrency(**limit) for name, limit in fields["concurrency"].items()}
+        return cls(**{**fields, **sets, "queues": tuple(fields["queues"]), "concurrency": limits})

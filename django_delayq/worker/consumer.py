@@ -219,7 +219,7 @@ class Consumer:
         self._selector.apply_reply(source, now, batch.next_due_ms, batch.taken)
         board = self._process.board
         if board is not None and self._leaves_some_overdue(batch):
-            board.report_overdue(now)
+            board.overdue_at = now
         if batch.jobs:
             self._workload.accept(source, batch, sent_at, now)
             if self._workload.left_to_take == 0:

@@ -52,15 +52,30 @@ def lost(job: Job, policy: TaskOptions) -> Settlement:
     """
     if not job.flags & STARTED:
         reason = f"the lease of worker {job.worker or '?'} ran out before a known start"
-        return give_back(job, policy, reason, unclear=True, outcome=AttemptOutcome.LOST, guard="expired", event=True)
+        return give_back(job, policy, reason, unclear=True, outcome=AttemptOutcome.LOST, event=True)
     own = bool(job.flags & UNRENEWED)
     why = f"the lease of worker {job.worker} ran out during the attempt"
     if job.failures + 1 >= policy.max_attempts or (own and job.own_crashes + 1 >= policy.crash_limit):
-        return _bury_poison(job, why, guard="expired")
-    return _retry_crashed(job, policy, why, quarantine=job.quarantined, own_crash=own, guard="expired")
+        return _bury_poison(job, why)
+    return _retry_crashed(job, policy, why, quarantine=job.quarantined, own_crash=own)
 
 
-def _bury_poison(job: Job, why: str, started_ms: int = 0, run_ms: int = 0, *, guard: str = "token") -> Settlement:
+def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:
+    """Return the end of an attempt whose process died. The job was acked before, so it never begins again."""
+    return Settlement(
+        job,
+        job.deadline_ms,
+        max(0, int(now_ms) - job.deadline_ms),
+        verb="record",
+        outcome=AttemptOutcome.CRASHED,
+        reason=why[:200],
+        error_class="Crashed",
+        error=record_of("Crashed", why),
+        once=True,
+    )
+
+
+def _bury_poison(job: Job, why: str, started_ms: int = 0, run_ms: int = 0) -> Settlement:
     # All payloads of a merged job, because the cause may be any of them.
     return bury(
         job,
@@ -70,7 +85,6 @@ def _bury_poison(job: Job, why: str, started_ms: int = 0, run_ms: int = 0, *, gu
         outcome=AttemptOutcome.POISON,
         error_class="Crashed",
         error=record_of("Crashed", why),
-        guard=guard,
     )
 
 
@@ -83,7 +97,6 @@ def _retry_crashed(
     *,
     quarantine: bool,
     own_crash: bool = False,
-    guard: str = "token",
 ) -> Settlement:
     """Return the settlement of a crash: the first is retried at once, later ones after 10 s · 2^n."""
     # The exponent is bounded before the power, because a stored counter may be anything.
@@ -97,7 +110,6 @@ def _retry_crashed(
             outcome=AttemptOutcome.CRASHED,
             error_class="Crashed",
             error=record_of("Crashed", why),
-            guard=guard,
             quarantine=quarantine,
             own_crash=own_crash,
         ),

@@ -1,32 +1,32 @@
 """Dispatcher: the duties by which a worker process keeps the queues in order.
 
-It wakes other consumers when a job falls due and this process's own consumer did not reserve it, reaps expired leases
-and removes dead workers from the registry. Several dispatchers may run at once: each of their changes is one guarded
-script.
+It wakes other consumers when a job falls due and this process's own consumer did not reserve it, finds expired leases,
+removes dead workers from the registry, samples the depth of the queues, and completes changes of the number of shards.
+Several dispatchers may run at once: each of their changes is one guarded script.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ..core import layouts
+from ..core import figures, layouts
+from ..core.figures import TOTAL, DepthPoint, Histogram
 from ..core.workers import is_alive
 from .attempt import NEVER
 from .changes import Changes, What
-from .depth_sampler import DepthSampler
-from .orphans import Orphans
+from .dead import SILENT_MS, Ends, LeaseReaper
 from .parts import Part, Parts
-from .reaper import SILENT_MS, LeaseReaper
 from .recurring import RecurringTicker
 from .redis_health import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
+    from ..core.counts import Counts
     from ..core.outcomes import Tick
     from ..core.queue import Queue
     from .loop import Duty
@@ -50,6 +50,10 @@ _OF_A_LEASE: Final = 0.95
 _POLL_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.02
+#: seconds between two samples of the depth
+SAMPLE_SECONDS: Final = 60.0
+#: queues with a series of samples of their own; a series takes about 100 KB of Redis's memory
+MOST_QUEUES: Final = 500
 
 
 @dataclass(slots=True)
@@ -79,7 +83,7 @@ class ShardPoller:
 
     Args:
         pace: seconds between two routine checks, as long as there are few shards.
-        reaper: reaps expired leases; without one they are left to other processes.
+        reaper: settles expired leases; without one they are left to other processes.
         parts: guard by which a shard that fails delays no other.
     """
 
@@ -188,15 +192,8 @@ class ShardPoller:
         elif now - sent_at > self._lease / _SLOW and not tick.held_back:
             logger.warning("Redis took %.1f s for an answer; no lease is taken for %.0f s", now - sent_at, self._lease)
             self._hold_all()  # while Redis stalled, holders could not renew their leases either
-        elif (
-            self._reaper is not None
-            and tick.expired
-            and not tick.held_back
-            and self._reaper.reap(beat.queue, beat.shard, tick.now_ms)
-        ):
-            beat.check_at = now + _SOON_SECONDS
-        if self._reaper is not None and tick.begun and not tick.held_back:
-            self._reaper.reap_early_acked(beat.queue, beat.shard, tick.now_ms)
+        elif self._reaper is not None and (tick.expired or tick.begun) and not tick.held_back:
+            self._reaper.reap(beat.queue, beat.shard, tick)
 
     def _phase(self, beat: Beat) -> float:
         return (self._beats.index(beat) + 1) / len(self._beats)
@@ -251,6 +248,76 @@ class WorkerPruning:
         return 60.0
 
 
+class DepthSampler:
+    """Duty that stores a sample of each queue and of all together. Of several dispatchers one does it.
+
+    Args:
+        own: name of the worker.
+        most_queues: number of queues with a series of their own, those that did most.
+    """
+
+    def __init__(self, broker: Broker, own: str, *, most_queues: int = MOST_QUEUES) -> None:
+        self._broker = broker
+        self._own = own
+        self._most_queues = most_queues
+        self._has_begun = False
+        self._parts = Parts("depth-sampler", broker)
+        #: lateness so far by queue, as of the last sample that this process took
+        self._lateness: Mapping[str, Histogram] | None = None
+
+    def run(self) -> float:
+        """Store a sample unless another dispatcher did. The first turn only waits: a process may end soon."""
+        if self._has_begun and figures.claim_depths(self._broker, self._own):
+            self._sample()
+        self._has_begun = True
+        return SAMPLE_SECONDS
+
+    def _sample(self) -> None:
+        counts = self._counts()
+        if not counts:
+            return
+        before, self._lateness = self._lateness, self._broker.figures().lateness
+        late = {} if before is None else {name: it.since(before.get(name)) for name, it in self._lateness.items()}
+        busiest = sorted(counts, key=lambda one: -one.counter("scheduled") - one.counter("done"))[: self._most_queues]
+        samples = {one.queue: _sample_of([one], late.get(one.queue)) for one in busiest}
+        samples[TOTAL] = _sample_of(counts, sum(late.values(), Histogram()))
+        figures.record_depths(self._broker, samples, max(one.now_ms for one in counts))
+
+    def _counts(self) -> list[Counts]:
+        """Return the counts of each queue that can be read: of all together, and if that fails one by one."""
+        counts: list[Counts] = []
+        queues = self._broker.queues()
+
+        def count(some: list[Queue]) -> None:
+            counts.extend(self._broker.inspector.all_counts(queues=some, partial=True))
+
+        try:
+            count(queues)
+        except Exception:
+            for queue in queues:
+                self._parts.attempt(queue.name, partial(count, [queue]))
+        return [one for one in counts if not one.unreachable]
+
+
+def _sample_of(counts: Iterable[Counts], lateness: Histogram | None = None) -> DepthPoint:
+    """Return the sample of these queues together.
+
+    Args:
+        counts: their present counts.
+        lateness: of the attempts since the sample before.
+    """
+    queues = list(counts)
+    p50, p99 = (lateness.quantile(q) if lateness else None for q in (0.5, 0.99))
+    places = ("delayed", "ready", "reserved", "failed", "morgue")
+    return DepthPoint(
+        **{place: sum(getattr(one, place) for one in queues) for place in places},
+        lag_seconds=max((one.lag_seconds for one in queues), default=0.0),
+        **{group: sum(one.counter(group) for one in queues) for group in ("scheduled", "done", "failing")},
+        p50_ms=p50,
+        p99_ms=p99,
+    )
+
+
 class EpochCleanup:
     """Duty that completes changes of the number of shards. It sends commands to Redis only where one is unfinished.
 
@@ -283,7 +350,7 @@ def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | 
     ``selector`` is that of the consumer in this process, if there is one.
     """
     broker, name = process.broker, process.name
-    reaper = LeaseReaper(Orphans(process.registry, process.hooks, name), broker)
+    reaper = LeaseReaper(Ends(process.registry, process.hooks), name, broker)
     duties: dict[str, Duty] = {
         "shard-poller": ShardPoller(
             lambda: scope.queues,

@@ -161,7 +161,7 @@ class Ending:
     def end_by_command(self, command: str) -> None:
         """Carry out a "stop" or "drain" command, which is meant for the whole program."""
         if self._board is not None and self._is_supervised:
-            self._board.request_end(command)  # its supervisor sees it within a second
+            setattr(self._board, command, True)  # its supervisor sees it within a second
             return
         if command == "drain":
             self.drain()

@@ -22,11 +22,11 @@ from ..core.outcomes import Settlement
 from ..core.task import Registry
 from . import ends
 from .attempt import NEVER, Attempt, running, view_of
+from .child import Scoreboard
+from .crash import crashed_early
 from .hooks import Hooks, Middleware, Notifier, arguments_of, compose
-from .orphans import crashed_early
 from .readiness import ReadinessGate
 from .record import class_of, error_record, project_part
-from .scoreboard import Scoreboard
 from .slots import EventLoop
 from .timeouts import TimeoutMonitor
 

@@ -64,7 +64,7 @@ class Hooks:
     batch sends one for each of its jobs. ``before_job`` and ``after_job`` are called once for a batch, with its first
     job.
 
-    Outcomes of jobs whose process is gone are sent from a thread of a supervisor or a dispatcher (:mod:`.orphans`),
+    Outcomes of jobs whose process is gone are sent from a thread of a supervisor or a dispatcher (:mod:`.dead`),
     within ``thread_start``, ``before_job``, ``after_job`` and ``thread_end``.
     """
 

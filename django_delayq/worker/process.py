@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from ..core.outcomes import Which
     from ..core.task import Registry
     from .changes import Changes
+    from .child import Scoreboard
     from .config import WorkerConfig
     from .hooks import Hooks
     from .redis_health import RedisHealth
-    from .scoreboard import Scoreboard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

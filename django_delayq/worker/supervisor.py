@@ -1,30 +1,41 @@
 """Supervisor: starts worker processes, keeps them alive, settles the jobs of dead ones, and stops all of them in time.
 
-It runs no jobs, has no threads before it starts children, and talks to Redis only to settle the jobs of dead children.
-Listeners to the ends of those jobs are called here too (:mod:`.orphans`), in a thread for each dead child, so that one
-that hangs delays no other.
+It runs no jobs, has no threads before it starts children, and talks to Redis only to settle the jobs of dead children
+(:mod:`.dead`), in a thread for each of them, so that a listener that hangs delays no other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from ..core.redis.faults import Backoff
 from ..core.task import Registry
-from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, new_name, reap_adopted
-from .child_starter import ChildStarter
+from ..core.workers import choices_of
+from .attempt import NEVER
+from .child import (
+    EXIT_DRY,
+    EXIT_RECYCLE,
+    EXIT_STUCK,
+    ChildSpec,
+    Scoreboard,
+    new_name,
+    reap_adopted,
+)
 from .config import WorkerConfig
+from .dead import Death, Ends, Salvage
 from .hooks import Hooks
-from .orphans import Orphans
-from .places import Child, Place, Suspects
-from .salvage import Death
-from .salvage_threads import SalvageThreads
+from .loop import join_threads
+from .scope import Scope
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
-from .signs_of_life import SignsOfLife
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -36,6 +47,82 @@ _KILL_AFTER_SECONDS: Final = 0.5
 _TURN_SECONDS: Final = 1.0
 _START_RETRY_SECONDS: Final = 2.0
 _SALVAGE_AT_END_SECONDS: Final = 2.0
+#: lifetime in seconds from which a death does not count as fast
+LONG_LIFE: Final = 10.0
+#: fast deaths, of children that had begun to serve, after which the next child starts at once
+_FREE_RESTARTS: Final = 3
+_LONGEST_BACKOFF: Final = 60.0
+#: a supervisor that sees a longer time between two looks was stopped itself
+_PAUSE_SECONDS: Final = 2.0
+#: seconds in which children that were stopped too refresh their stamps
+_RECOVERY_SECONDS: Final = 5.0
+_PLANNED_ENDS: Final = {
+    EXIT_RECYCLE: "ended to be replaced",
+    EXIT_STUCK: "ended because a job ignored its time limit",
+    EXIT_DRY: "ended, no job waits for quarantine",
+}
+
+
+@dataclass(slots=True)
+class Child:
+    """Child process. Times are of ``time.monotonic()``."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    board: Scoreboard
+    born: float
+    #: why the supervisor killed it, if it did. No job is blamed then, unless ``blame`` is set
+    killed: str = ""
+    blame: bool = False
+    #: True once the supervisor has sent it a stop signal
+    stop_sent: bool = False
+
+    def cause(self, code: int) -> str:
+        """Return how the child ended, for the log and for the errors of its jobs."""
+        if self.killed:
+            return f"was killed: {self.killed}"
+        if code in _PLANNED_ENDS:
+            return _PLANNED_ENDS[code]
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"died of signal {-code} ({signal.Signals(-code).name})"
+            return f"died of signal {-code}"
+        return "ended" if code == 0 and self.board.leaving else f"ended with exit code {code}"
+
+
+@dataclass(slots=True)
+class Place:
+    """Place for a child: when the next one may start, and how many died fast in a row.
+
+    A quarantine place is filled only while jobs wait for quarantine.
+    """
+
+    index: int
+    quarantine: bool = False
+    child: Child | None = None
+    start_at: float = 0.0
+    fast_deaths: int = 0
+
+    def plan_restart(self, child: Child, now: float, *, expected: bool) -> None:
+        """Set when the next child starts.
+
+        Children that die fast are restarted at once three times, then after 1, 2, 4 … 60 s.
+        """
+        self.start_at = now
+        # A crash in quarantine costs its job one of few attempts, so crashes end by themselves; and other jobs wait for
+        # the place.
+        at_work = self.quarantine and bool(child.board.ready)
+        if expected or at_work or now - child.born >= LONG_LIFE:
+            self.fast_deaths = 0
+            return
+        self.fast_deaths += 1
+        # A child that never served will probably fail again at once. One that was killed at work deserves a few
+        # retries.
+        paid = self.fast_deaths - (_FREE_RESTARTS if child.board.ready else 0)
+        if paid > 0:
+            delay = min(_LONGEST_BACKOFF, 2.0 ** (min(paid, 10) - 1))
+            self.start_at = now + delay
+            logger.warning("children at place %d die fast; the next one starts in %.0f s", self.index, delay)
 
 
 class Supervisor:
@@ -66,17 +153,23 @@ class Supervisor:
         self._config = config
         self._reload_on = reload_on
         self._base = config.name or new_name()
-        self._starter = ChildStarter(command, self._base, config.threads)
-        self._salvage = SalvageThreads(
-            broker, config, self._starter.program, Orphans(registry, hooks, self._base), self._expect
-        )
+        #: name of this start of the program: another one each time, unlike a configured name of the worker
+        self._program = new_name()
+        self._command = list(command)
+        self._broker = broker
+        self._started = 0
+        self._ends = Ends(registry, hooks)
+        self._salvages: list[threading.Thread] = []
         self._places = [Place(index) for index in range(config.processes)]
         self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
-        self._suspects = Suspects()
+        #: when the next job is expected in quarantine, and when the last ones were handled. Later ones are reported by
+        #: a child that finds them overdue
+        self._suspects_at, self._suspects_served_at = NEVER, 0.0
         self._signals: Signals | None = None
         self._stop_by: float | None = None
         self._draining = False
-        self._signs_of_life = SignsOfLife(lambda: broker().lease_ms / 1000)
+        self._looked_at = time.monotonic()
+        self._believed_from = 0.0
 
     def run(self) -> int:
         """Work until stopped. Main thread only.
@@ -98,18 +191,19 @@ class Supervisor:
                     now = time.monotonic()
                     self._carry_out_requests()  # first, because a child that is dead by now may have left a request
                     self._reap(now)
-                    if self._is_over():
+                    if not self._is_ending:
+                        self._start_missing(now)
+                        self._serve_quarantine(now)
+                    elif not self._children():
                         break
-                    self._start_missing(now)
-                    self._serve_quarantine(now)
                     self._watch(now)
                     for number in signals.wait(self._next_turn(time.monotonic())):
                         self._handle_signal(number)
             finally:
-                self._kill_all("the supervisor ends", blame=False)
+                self._kill_all("the supervisor ends")
                 self._reap(time.monotonic(), wait=True)
                 self._signals = None
-                self._salvage.join(_SALVAGE_AT_END_SECONDS)
+                join_threads(self._salvages, _SALVAGE_AT_END_SECONDS)
         logger.info("supervisor %s stopped", self._base)
         return 0
 
@@ -147,10 +241,10 @@ class Supervisor:
         They do not use signals: several children may get the same request, and a second SIGTERM would end the program
         at once.
         """
-        requests = {child.board.requested_end for child in self._children()}
-        if "stop" in requests and self._stop_by is None:
+        boards = [child.board for child in self._children()]
+        if any(board.stop for board in boards) and self._stop_by is None:
             self._stop()
-        elif "drain" in requests and self._stop_by is None and not self._draining:
+        elif any(board.drain for board in boards) and not self._is_ending:
             self._drain()
 
     def _send_signal(self, number: int) -> None:
@@ -165,9 +259,6 @@ class Supervisor:
     def _children(self) -> list[Child]:
         return [place.child for place in self._all_places if place.child is not None]
 
-    def _is_over(self) -> bool:
-        return self._is_ending and not self._children()
-
     @property
     def _is_ending(self) -> bool:
         return self._stop_by is not None or self._draining
@@ -179,35 +270,37 @@ class Supervisor:
         elif not self._draining:
             moments += [place.start_at for place in self._places if place.child is None]
             if not any(now < place.start_at for place in self._quarantine):
-                moments.append(self._suspects.next_at)
+                moments.append(self._suspects_at)
         return max(0.0, min(moments) - now)
 
     # --- starting children
 
     def _start_missing(self, now: float) -> None:
-        if self._is_ending:
-            return
         for place in self._places:
             if place.child is None and place.start_at <= now:
                 self._start(place, now)
 
     def _start(self, place: Place, now: float) -> bool:
         """Start a child. Return False if the system has no process for it now; the place is tried again soon."""
+        name, config = f"{self._base}.{self._started + 1}", replace(self._config, index=place.index)
+        board = Scoreboard.create(1 if place.quarantine else config.threads)
+        spec = ChildSpec(name, config, board.fd, os.getpid(), place.quarantine, self._program)
         try:
-            place.child = self._starter.start(place)
+            process = subprocess.Popen(self._command, env=spec.environment(), pass_fds=(board.fd,))
         except OSError as error:
             logger.error("no process can be started now, which is retried in %.0f s: %s", _START_RETRY_SECONDS, error)
+            os.close(board.fd)
             place.start_at = now + _START_RETRY_SECONDS
             return False
+        self._started += 1
+        logger.info("child %s started%s: pid %d", name, " for quarantine" if place.quarantine else "", process.pid)
+        place.child = Child(name, process, board, time.monotonic())
         return True
 
     def _serve_quarantine(self, now: float) -> None:
         """Make an idle quarantine child check for jobs that are due in quarantine, or start one more child."""
-        if self._is_ending:
-            return
-        if any(child.board.overdue_at > self._suspects.served_at for child in self._children()):
-            self._suspects.expect(now)
-        if self._suspects.next_at > now:
+        is_overdue = any(child.board.overdue_at > self._suspects_served_at for child in self._children())
+        if not is_overdue and self._suspects_at > now:
             return
         children = [place.child for place in self._quarantine if place.child is not None]
         idle = [child for child in children if not child.board.busy]
@@ -216,38 +309,40 @@ class Supervisor:
             place = min(free, key=lambda place: place.start_at)
             if place.start_at > now or not self._start(place, now):
                 return
-        for child in idle:
-            child.board.call()
-        self._suspects.served(now)  # if all are busy, each checks again after its job
+        self._suspects_at, self._suspects_served_at = NEVER, now
+        for child in idle:  # if all are busy, each checks again after its job
+            child.board.called = True
 
     # --- watching children
 
     def _watch(self, now: float) -> None:
+        """Kill children that do not end in time, or that showed no life for most of a lease."""
         if self._stop_by is not None and now >= self._stop_by + _KILL_AFTER_SECONDS:
-            self._kill_all("it did not end within the grace period", blame=False)
+            self._kill_all("it did not end within the grace period")
             return
-        for child, seconds in self._signs_of_life.missing(self._children(), now):
-            self._end_lifeless(child, seconds)
+        gap, self._looked_at = now - self._looked_at, now
+        if gap > _PAUSE_SECONDS:
+            self._believed_from = now + _RECOVERY_SECONDS
+        children = self._children() if now >= self._believed_from else []
+        limit = 0.8 * self._broker().lease_ms / 1000 if children else NEVER
+        for child in children:
+            silent = now - child.board.stamped
+            if child.board.stamped and silent > limit:
+                self._end_lifeless(child, silent)
 
     def _end_lifeless(self, child: Child, seconds: float) -> None:
         """Send SIGABRT, which writes the stacks to stderr; one turn later SIGKILL, which always works."""
         if child.killed:
             child.process.kill()
             return
-        logger.error(
-            "child %s (pid %d) showed no life for %.0f s and is killed", child.name, child.process.pid, seconds
-        )
         child.killed, child.blame = f"it showed no life for {seconds:.0f} s", True
+        logger.error("child %s (pid %d) is killed: %s", child.name, child.process.pid, child.killed)
         child.process.send_signal(signal.SIGABRT)
 
-    def _kill_all(self, why: str, *, blame: bool) -> None:
+    def _kill_all(self, why: str) -> None:
         for child in self._children():
-            self._kill(child, why, blame=blame)
-
-    def _kill(self, child: Child, why: str, *, blame: bool) -> None:
-        if not child.killed:
-            child.killed, child.blame = why, blame
-        child.process.kill()
+            child.killed = child.killed or why
+            child.process.kill()
 
     # --- dead children
 
@@ -268,21 +363,45 @@ class Supervisor:
     def _handle_death(self, place: Place, child: Child, code: int, now: float) -> None:
         board, why = child.board, child.cause(code)
         planned = board.leaving or (bool(child.killed) and not child.blame)
-        expected = planned and (code in (0, EXIT_RECYCLE, EXIT_STUCK, EXIT_DRY) or self._stop_by is not None)
+        expected = planned and (code == 0 or code in _PLANNED_ENDS or self._stop_by is not None)
         # Stopped while it still imported the project: it had no handler yet to stop gracefully.
         expected = expected or (child.stop_sent and code == -signal.SIGTERM)
         logger.log(logging.INFO if expected else logging.WARNING, "child %s %s", child.name, why)
         place.plan_restart(child, now, expected=expected)
         if place.quarantine and (code != EXIT_DRY or board.called):
-            self._suspects.expect(place.start_at)  # more jobs may wait than it held
-        death, served = Death(child.name, why, board.records(), now, planned), bool(board.ready)
-        board.close()
-        if served:
-            self._salvage.start(death)
+            self._suspects_at = min(self._suspects_at, place.start_at)  # more jobs may wait than it held
+        if board.ready:
+            salvage = Salvage(Death(child.name, why, board.records(), now, planned), self._ends, self._expect)
+            thread = threading.Thread(
+                target=self._settle, args=(child.name, salvage), name="delayq-salvage", daemon=True
+            )
+            self._salvages = [other for other in self._salvages if other.is_alive()] + [thread]
+            thread.start()
+        os.close(board.fd)
+
+    # --- settling, in threads of its own
+
+    def _settle(self, name: str, salvage: Salvage) -> None:
+        """Settle the jobs of one child, with retries for one lease; after that any dispatcher's reaper does it."""
+        pause, began = Backoff(), time.monotonic()
+        while True:
+            try:
+                broker = self._broker()
+                scope = Scope(broker, self._config)
+                scope.refresh(choices_of(broker, self._program))
+                salvage.run(broker, scope.queues)
+                broker.forget(name)
+                broker.tally.flush()
+                return
+            except Exception as error:
+                if time.monotonic() - began > self._broker().lease_ms / 1000:
+                    logger.warning("jobs of child %s are left to the reaper: %s", name, error)
+                    return
+                time.sleep(pause.next())
 
     def _expect(self, seconds: float) -> None:
         """Expect a job in quarantine that is due so many seconds from now."""
-        self._suspects.expect(time.monotonic() + seconds)
+        self._suspects_at = min(self._suspects_at, time.monotonic() + seconds)
         signals = self._signals  # the main thread takes them away at its end
         if signals is not None:
             signals.poke()

@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 
 from ..core.errors import JobTimeout
 from .attempt import NEVER, Attempt
+from .child import Scoreboard
 from .record import frames_of_thread, stack_text
-from .scoreboard import Scoreboard
 
 logger = logging.getLogger("django_delayq.worker.limits")
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class TimeoutMonitor:
             if limit_at < self._next_check:
                 self._condition.notify()
         if self._board is not None:
-            self._board.limit(attempt.slot, limit_at)
+            self._board.slots[attempt.slot].limit_at = limit_at
 
     def disarm(self, attempt: Attempt) -> None:
         """End the limited section of the attempt. After this returns, its time limit is not enforced any more."""
@@ -160,7 +160,7 @@ class TimeoutMonitor:
         if now >= self._next_beat:
             self._next_beat = now + _BEAT
             if self._board is not None:
-                self._board.stamp(now)
+                self._board.stamped = now
             self._beat()
 
     def _enforce(self, attempt: Attempt, now: float) -> None:

@@ -15,7 +15,7 @@ from ..core.redis.faults import Backoff
 from ..core.task import Registry
 from ..core.workers import choices_of
 from .changes import Changes
-from .child import ChildSpec, new_name, served_by
+from .child import ChildSpec, Scoreboard, new_name, served_by
 from .commands import WorkerCommands
 from .config import WorkerConfig
 from .consumer import Consumer
@@ -30,7 +30,6 @@ from .process import Process
 from .redis_health import RedisHealth
 from .registration import Registration
 from .scope import Scope
-from .scoreboard import Scoreboard
 from .shard_selector import ShardSelector, build_sources
 from .shutdown import Signals
 from .timeouts import REACTION_SECONDS, TimeoutMonitor
@@ -138,7 +137,7 @@ class Worker:
         if selector is None:
             return
         if board is not None:
-            board.stamp(time.monotonic())
+            board.stamped = time.monotonic()
         ending, jobs = self.ending, None
         if self.config.consumer:
             jobs = JobParts(process, selector, ending, self._middlewares, reaction_seconds=self._reaction_seconds)
@@ -220,7 +219,7 @@ class Worker:
         """Start the parts from the inside out: each part is started before its callers."""
         board = self._process.board
         if board is not None:
-            board.set_ready(time.monotonic())  # from here on there may be jobs to settle if this process dies
+            board.ready = time.monotonic()  # from here on there may be jobs to settle if this process dies
         timeout_monitor.start()
         if self._jobs is not None:
             self._jobs.slots.start()
@@ -271,6 +270,6 @@ class Worker:
         left = len(self.consumer.held) if self.consumer is not None else 0
         self._end_hooks.call(clean, left)
         if self._process.board is not None:
-            self._process.board.set_leaving()
+            self._process.board.leaving = True
         logger.info("worker %s stopped%s", self.name, "" if clean else f", {left} jobs still running")
         self.done.set()

@@ -7,18 +7,6 @@ from django.contrib import admin
 from .models import Campaign, Customer, Event, Notification, Order, OrderLine, Payment, Product
 
 
-@admin.register(Customer)
-class CustomerAdmin(admin.ModelAdmin):
-    list_display = ("name", "email")
-    search_fields = ("name", "email")
-
-
-@admin.register(Product)
-class ProductAdmin(admin.ModelAdmin):
-    list_display = ("name", "price", "stock")
-    search_fields = ("name",)
-
-
 class OrderLineInline(admin.TabularInline):
     model = OrderLine
     extra = 0
@@ -39,29 +27,14 @@ class OrderAdmin(admin.ModelAdmin):
     inlines = (OrderLineInline, PaymentInline)
 
 
-@admin.register(Payment)
-class PaymentAdmin(admin.ModelAdmin):
-    list_display = ("reference", "order", "amount", "status", "checks", "created_at", "settled_at")
-    list_filter = ("status",)
-    search_fields = ("reference",)
-
-
-@admin.register(Notification)
-class NotificationAdmin(admin.ModelAdmin):
-    list_display = ("text", "customer", "kind", "sent_at")
-    list_filter = ("kind",)
-    list_select_related = ("customer",)
-    search_fields = ("text", "customer__name")
-
-
-@admin.register(Campaign)
-class CampaignAdmin(admin.ModelAdmin):
-    list_display = ("subject", "starts_at", "planned")
-
-
-@admin.register(Event)
-class EventAdmin(admin.ModelAdmin):
-    list_display = ("at", "source", "request", "order", "text")
-    list_filter = ("source",)
-    list_select_related = ("order",)
-    search_fields = ("text", "request")
+for model, columns, filters, searched in (
+    (Customer, ("name", "email"), (), ("name", "email")),
+    (Product, ("name", "price", "stock"), (), ("name",)),
+    (Payment, ("reference", "order", "amount", "status", "checks", "settled_at"), ("status",), ("reference",)),
+    (Notification, ("text", "customer", "kind", "sent_at"), ("kind",), ("text", "customer__name")),
+    (Campaign, ("subject", "starts_at", "planned"), (), ()),
+    (Event, ("at", "source", "request", "order", "text"), ("source",), ("text", "request")),
+):
+    admin.site.register(
+        model, list_display=columns, list_filter=filters, search_fields=searched, list_select_related=True
+    )

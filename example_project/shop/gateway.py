@@ -55,7 +55,8 @@ class FakeGateway:
 
 def get_gateway() -> FakeGateway:
     """Return the gateway of the settings."""
-    return FakeGateway(**conf.gateway())
+    seed = str(conf.value("GATEWAY_SEED", "shop"))
+    return FakeGateway(seed, conf.number("GATEWAY_FAILURE_RATE", 0.5), conf.number("GATEWAY_REFUSAL_RATE", 0.1))
 
 
 class PartnerDown(ConnectionError):

@@ -19,5 +19,5 @@ def send(order_id: str, version: int, statuses: list[str], attempt: int) -> None
     Raises:
         WarehouseBusy: nothing was accepted.
     """
-    if random.Random(f"{order_id}/{version}/{attempt}").random() < conf.warehouse_failure_rate():
+    if random.Random(f"{order_id}/{version}/{attempt}").random() < conf.number("WAREHOUSE_FAILURE_RATE", 0.1):
         raise WarehouseBusy(f"the warehouse is too busy for order {order_id}: {', '.join(statuses)}")

@@ -1,21 +1,15 @@
 """Settings of the example shop.
 
-Everything that a demo or a test may change comes from the environment (``SHOP_*``). By default the shop runs on a
-SQLite file and an embedded Redis in this folder, and cancels unpaid orders after 30 minutes.
+Everything that a demo or a test may change comes from the environment (``SHOP_*``; those of the shop itself are in
+``shop/conf.py``). By default the shop runs on a SQLite file and an embedded Redis in this folder.
 """
 
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from pathlib import Path
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-
-
-def _seconds(name: str, default: float) -> timedelta:
-    """Return a duration from the environment variable ``name``, given in seconds."""
-    return timedelta(seconds=float(os.environ.get(name, default)))
 
 
 # --- Redis -----------------------------------------------------------------------------------------------------------
@@ -39,23 +33,6 @@ DELAYQ = {
         "root": os.environ.get("SHOP_HISTORY", str(BASE_DIR / ".delayq" / "history")),
         "sla": {"shop.cancel_order": 5.0, "*": 60.0},  # cancellations must be on time, whatever else has to wait
     },
-}
-
-# --- the shop --------------------------------------------------------------------------------------------------------
-SHOP_CANCEL_AFTER = _seconds("SHOP_CANCEL_AFTER", 30 * 60)  # an order unpaid for this long is cancelled
-SHOP_REMIND_BEFORE = _seconds("SHOP_REMIND_BEFORE", 10 * 60)  # the customer is reminded this long before
-SHOP_RESTOCK_AFTER = _seconds("SHOP_RESTOCK_AFTER", 60 * 60)  # duration of a delivery
-SHOP_WAREHOUSE_AFTER = _seconds("SHOP_WAREHOUSE_AFTER", 60)  # time for which updates of an order are collected
-SHOP_WAREHOUSE_FAILURE_RATE = float(os.environ.get("SHOP_WAREHOUSE_FAILURE_RATE", "0.1"))
-SHOP_REPORT_EVERY = _seconds("SHOP_REPORT_EVERY", 24 * 60 * 60)  # period of the report on orders
-SHOP_CAMPAIGN_HOUR = int(os.environ.get("SHOP_CAMPAIGN_HOUR", "3"))  # local hour of the nightly campaign
-SHOP_CAMPAIGN_SPREAD = _seconds("SHOP_CAMPAIGN_SPREAD", 15 * 60)  # period over which its messages are sent
-SHOP_MAILBOX = os.environ.get("SHOP_MAILBOX") or None  # folder for greetings; None = they become notifications
-SHOP_NOWHERE_IS_BACK = os.environ.get("SHOP_NOWHERE_IS_BACK", "0") == "1"  # the provider that is down, see shop/mail.py
-SHOP_GATEWAY = {
-    "seed": os.environ.get("SHOP_GATEWAY_SEED", "shop"),
-    "failure_rate": float(os.environ.get("SHOP_GATEWAY_FAILURE_RATE", "0.5")),
-    "refusal_rate": float(os.environ.get("SHOP_GATEWAY_REFUSAL_RATE", "0.1")),
 }
 
 # --- Django ----------------------------------------------------------------------------------------------------------

@@ -72,8 +72,9 @@ def test_t02_ten_thousand_leases_expire_at_once(stage: Stage) -> None:
         pass
     stage.wait(LEASE)
     recovered: list[str] = []
-    while found := stage.queue.expired(0):
-        assert all(stage.settle(*(release(job, unclear=True, guard="expired") for job in found)))
+    while stage.queue.expired(0):
+        found = stage.take_lost()
+        assert all(stage.settle(*(release(job, unclear=True) for job in found)))
         recovered += [job.id for job in found]
     assert len(recovered) == len(set(recovered)) == 10_000
     assert stage.broker.inspector.counts("q").ready == 10_000
@@ -156,8 +157,7 @@ def test_t22_an_ack_counts_once_and_only_for_who_holds_the_job(stage: Stage) -> 
     stage.put("x")
     first = stage.take_one(worker="slow")
     stage.wait(LEASE)
-    (found,) = stage.queue.expired(0)
-    stage.settle(release(found, unclear=True, guard="expired"))
+    stage.settle(release(*stage.take_lost(), unclear=True))
     second = stage.take_one(worker="next")
     with unchanged(stage.broker):
         assert stage.done(first) == [False]
@@ -172,10 +172,16 @@ def test_t23_a_release_and_the_reaper_race_and_exactly_one_wins(stage: Stage, re
     job = stage.take_one()
     stage.wait(LEASE)
     (found,) = stage.queue.expired(0)
-    by_holder = release(job, delay_ms=3_600_000)
-    by_reaper = fail(found, 0, 0, delay_ms=0, outcome="crashed", guard="expired")
-    rivals = (by_reaper, by_holder) if reaper_first else (by_holder, by_reaper)
-    assert [stage.settle(rival)[0] for rival in rivals] == [True, False]
+
+    def by_holder() -> list[bool]:
+        return stage.settle(release(job, delay_ms=3_600_000))
+
+    def by_reaper() -> list[bool]:
+        return stage.settle(*(fail(one, delay_ms=0, outcome="crashed") for one in stage.queue.take_over([found], "r")))
+
+    assert (
+        (by_reaper(), by_holder()) == ([True], [False]) if reaper_first else (by_holder(), by_reaper()) == ([True], [])
+    )
     due = LEASE if reaper_first else LEASE + 3_600_000
     assert stage.picture()["waiting"] == [f"x +{due}"]
 
@@ -190,8 +196,8 @@ def test_t23_the_same_from_two_threads_many_times(broker: Broker) -> None:
             while not (found := queue.expired(0)):
                 pass
             holder = pool.submit(queue.settle, [release(job, delay_ms=3_600_000)])
-            reaper = pool.submit(queue.settle, [release(found[0], guard="expired")])
-            assert sorted((*holder.result(), *reaper.result())) == [False, True]
+            reaper = pool.submit(lambda: queue.settle([release(one) for one in queue.take_over(found, "reaper")]))
+            assert holder.result() != (reaper.result() == [True] and [True])
             view = quick.inspector.get("q", "x")
             assert view is not None
             assert (view.due_ms > quick.now_ms() + 3_000_000) == holder.result()[0]
@@ -305,7 +311,7 @@ def test_t64_the_token_is_a_fence_against_a_worker_that_rose_from_the_dead(stage
         tokens.append(job)
         stage.wait(LEASE if turn % 2 else -20)
         if found := stage.queue.expired(0):
-            stage.settle(release(found[0], guard="expired"))
+            stage.settle(release(*stage.queue.take_over(found, "reaper")))
         else:
             stage.released(job)
     for job in tokens:

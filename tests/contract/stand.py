@@ -9,7 +9,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import Generation, Job, NewJob, Payload, new_key
 from django_delayq.core.job_view import JobView
 from django_delayq.core.outcomes import Batch, Settlement, ack, bury, fail, release
-from django_delayq.testing.broker import MemoryBroker
+from django_delayq.testing.redis import MemoryBroker
 
 T0 = 1_700_000_000_000  # Unix ms, from which worlds count
 LEASE = 15_000
@@ -34,7 +34,7 @@ class Stand:
     def wait(self, ms: int) -> None:
         self.ms += ms
         if isinstance(self.broker, MemoryBroker):
-            self.broker.clock.freeze(self.ms / 1000)
+            self.broker.clock.set(self.ms)
             return
         for number in self.queue.numbers:
             self.broker.client.hset(self.queue.shard(number).names["meta"], "test_clock", self.ms * 1000)

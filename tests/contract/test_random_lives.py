@@ -20,8 +20,8 @@ from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.outcomes import Settlement, Which, ack, bury, expire, fail, release
 from django_delayq.core.records.frames import generation_of
 from django_delayq.core.redis.connection import Connection
-from django_delayq.testing.broker import MemoryBroker
-from django_delayq.testing.times import Clock
+from django_delayq.testing.clock import Clock
+from django_delayq.testing.redis import MemoryBroker
 from tests.support.core_calls import locate
 
 from .stand import LEASE, T0, Stand
@@ -105,7 +105,7 @@ def schedules(draw: Any) -> Step:
 @st.composite
 def endings(draw: Any) -> Callable[[Job], Settlement]:
     verb = draw(st.sampled_from(["ack", "fail", "fail", "release", "bury", "bury", "expire"]))
-    delay, guard = draw(delays), draw(st.sampled_from(["token", "token", "expired"]))
+    delay = draw(delays)
     of_merged = {"inherit": draw(st.booleans()), "oldest": draw(st.booleans()), "score_policy": draw(policies)}
     if verb == "ack":
         return lambda job: ack(job, 1, 2)
@@ -122,7 +122,6 @@ def endings(draw: Any) -> Callable[[Job], Settlement]:
                 delay_ms=delay,
                 outcome=outcome,
                 error=b'{"message":"no"}',
-                guard=guard,
                 quarantine=quarantine,
                 own_crash=own,
             ),
@@ -130,9 +129,7 @@ def endings(draw: Any) -> Callable[[Job], Settlement]:
         )  # type: ignore[arg-type]
     if verb == "bury":
         outcome = draw(st.sampled_from(["buried", "exhausted", "poison", "undecodable"]))
-        return lambda job: replace(
-            bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", guard=guard), **of_merged
-        )  # type: ignore[arg-type]
+        return lambda job: replace(bury(job, 1, 2, reason="why", outcome=outcome, error_class="E"), **of_merged)  # type: ignore[arg-type]
     priority, old_place = draw(st.sampled_from([None, None, 0, 7])), draw(st.booleans())
     unclear, quarantine = draw(st.booleans()), draw(st.sampled_from([None, None, True, False]))
     postponed = draw(st.sampled_from(["", "", "x", "y"]))
@@ -141,7 +138,6 @@ def endings(draw: Any) -> Callable[[Job], Settlement]:
             job,
             delay_ms=None if old_place else delay,
             priority=priority,
-            guard=guard,
             unclear=unclear,
             quarantine=quarantine,
             reason=postponed,
@@ -225,10 +221,9 @@ def operations(draw: Any) -> Step:
             return queue.discard(ident)
         if verb == "touch":
             return queue.touch(held[-2:], {(job.id, job.token) for job in held if flag}, ttr_ms=delay or None)
-        found = [job for number in queue.numbers for job in queue.expired(number)]
-        return [job.id for job in found], stand.settle(
-            *(fail(job, 1, 2, delay_ms=delay, guard="expired") for job in found)
-        )
+        found = [lost for number in queue.numbers if (lost := queue.expired(number))]
+        taken = [job for lost in found for job in queue.take_over(lost, "heir")]
+        return [seen(job) for job in taken], stand.settle(*(fail(job, 1, 2, delay_ms=delay) for job in taken))
 
     return Step(f"{verb}({ident}, {delay}, {flag}, {task!r})", step)
 

@@ -25,6 +25,7 @@ from .model_values import (
     Due,
     Grave,
     Item,
+    Lease,
     Live,
     better,
     one_more,
@@ -49,9 +50,7 @@ class ModelShard(WaitingJobs):
         live = self.lives.get(s.job.id)
         if live is None or live.lease is None or live.lease.token != s.job.token:
             return False
-        if s.guard == "expired" and (live.lease.deadline_ms > self.now_ms or self.held_back):
-            return False
-        if s.guard == "expired" or s.timed_out or s.outcome == "timeout":
+        if s.timed_out or s.outcome == "timeout":
             live.counts = one_more(live.counts, "timeouts")
         if s.verb == "ack":
             self.count("acked")
@@ -84,7 +83,7 @@ class ModelShard(WaitingJobs):
         """Record how an attempt ended whose job was acked when it began; only the first end counts."""
         is_open = self.begun.pop((s.job.token, s.job.id), None) is not None
         self.count("acked" if s.outcome == "succeeded" else s.outcome, by=is_open)
-        return is_open or s.guard != "expired"
+        return is_open or not s.once
 
     def expire_late(self, jobs: list[Job]) -> list[Job]:
         """End jobs that were handed out too late to be of use; return the others."""
@@ -196,6 +195,23 @@ class ModelShard(WaitingJobs):
             if live.lease and live.lease.deadline_ms <= self.now_ms
         ]
         return [] if self.held_back else [ident for _, ident in sorted(ran_out)]
+
+    def take_over(self, jobs: list[Job], worker: str) -> list[Job]:
+        """Give jobs to another holder if these hold them, and their leases ran out."""
+        ran_out = set(self.expired())
+        lost = [job for job in jobs if job.id in ran_out and self._lease_of(job.id).token == job.token]
+        if lost:
+            self.token = max(self.token + 1, self.now_us)
+        for job in lost:
+            live = self.lives[job.id]
+            live.lease = Lease(self.token, worker, self.now_ms + self.lease_ms)
+            live.counts = one_more(live.counts, "timeouts")
+        return [self.job(job.id, self.lives[job.id], job.worker) for job in lost]
+
+    def _lease_of(self, ident: str) -> Lease:
+        lease = self.lives[ident].lease
+        assert lease
+        return lease
 
     def tick(self, hold: bool) -> tuple[Any, ...]:
         if hold:

@@ -77,7 +77,7 @@ def new_jobs(draw: Any) -> NewJob:
 
 
 @st.composite
-def endings(draw: Any, guard: str = "token") -> Ending:
+def endings(draw: Any) -> Ending:
     """Return a function that makes a settlement of a job: one of the verbs with its arguments."""
     verb = draw(st.sampled_from(["ack", "fail", "fail", "release", "bury", "bury", "expire", "record", "ack_early"]))
     delay = draw(delays)
@@ -86,7 +86,7 @@ def endings(draw: Any, guard: str = "token") -> Ending:
         "oldest": draw(st.booleans()),
         "score_policy": draw(st.sampled_from(["min", "max", "first", "last"])),
     }
-    if verb == "ack" and guard == "token":
+    if verb == "ack":
         return lambda job: ack(job, 1, 2)
     if verb == "fail":
         outcome = draw(st.sampled_from(["failed", "timeout", "crashed"]))
@@ -100,7 +100,6 @@ def endings(draw: Any, guard: str = "token") -> Ending:
                 outcome=outcome,
                 error_class="E",
                 error=b"%d" % job.token,
-                guard=guard,
                 quarantine=quarantine,
                 own_crash=own,
             ),
@@ -109,15 +108,16 @@ def endings(draw: Any, guard: str = "token") -> Ending:
     if verb == "bury":
         outcome = draw(st.sampled_from(["buried", "exhausted", "poison", "undecodable"]))
         return lambda job: replace(
-            bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", error=b"dead", guard=guard), **of_merged
+            bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", error=b"dead"), **of_merged
         )
-    if verb == "ack_early" and guard == "token":
+    if verb == "ack_early":
         return lambda job: Settlement(job, 1, 2, verb=verb, event=False)
     if verb == "record":
         end = draw(st.sampled_from(["succeeded", "failed", "crashed"]))
-        return lambda job: Settlement(job, 1, 2, verb=verb, outcome=end, guard=guard)
+        once = draw(st.booleans())
+        return lambda job: Settlement(job, 1, 2, verb=verb, outcome=end, once=once)
     if verb == "expire":
-        return lambda job: Settlement(job, 1, 2, verb=verb, outcome="late", guard=guard)
+        return lambda job: Settlement(job, 1, 2, verb=verb, outcome="late")
     unclear, old_place, began = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     quarantine, postponed = draw(st.sampled_from([None, True, False])), draw(st.sampled_from(["", "", "x", "y"]))
     return lambda job: replace(
@@ -125,7 +125,6 @@ def endings(draw: Any, guard: str = "token") -> Ending:
             job,
             delay_ms=None if old_place else delay,
             unclear=unclear,
-            guard=guard,
             quarantine=quarantine,
             reason=postponed,
             postpone=bool(postponed),

@@ -240,7 +240,7 @@ class RecordingMachine(RuleBasedStateMachine):
         call = next(
             call
             for call in reversed(self.calls)
-            if call.script == "reserve" or (call.script == "settle" and call.args[4] != b"")
+            if call.script in ("reserve", "take_over") or (call.script == "settle" and call.args[4] != b"")
         )
         call.token, call.worker, call.ttr_ms = token, worker, ttr_ms
 

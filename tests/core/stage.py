@@ -67,6 +67,10 @@ class Stage:
         (job,) = self.take(worker=worker, number=number)
         return job
 
+    def take_lost(self, *, worker: str = "heir", number: int = 0) -> list[Job]:
+        """Take over what dead workers held."""
+        return self.queue.take_over(self.queue.expired(number), worker)
+
     def settle(self, *settlements: Settlement) -> list[bool]:
         return self.queue.settle(settlements)
 

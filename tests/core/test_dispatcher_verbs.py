@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import Broker, NewJob, fail, release
+from django_delayq.core import Broker, NewJob
 from tests.support.core_calls import held_by
 
 from .stage import LEASE, T0, Stage
@@ -67,9 +67,10 @@ def test_what_ran_out_is_taken_back_once(stage: Stage) -> None:
     stage.put("a")
     holder = stage.take_one()
     stage.wait(LEASE)
-    (found,) = stage.queue.expired(0)
-    reaped = [stage.settle(release(found, unclear=True, guard="expired"))[0] for _ in range(2)]
-    assert reaped == [True, False]
+    found = stage.queue.expired(0)
+    (taken,) = stage.queue.take_over(found, "heir")
+    assert stage.queue.take_over(found, "another") == []
+    assert [stage.released(taken, unclear=True) for _ in range(2)] == [True, False]
     assert stage.picture() == {"waiting": ["a +0 unclear"]}
     assert stage.done(holder) == [False]
 
@@ -95,11 +96,11 @@ def test_during_a_reaper_hold_nothing_is_taken_from_its_holder(stage: Stage) -> 
     stage.put("a")
     stage.take()
     stage.wait(LEASE)
-    (found,) = stage.queue.expired(0)
+    found = stage.queue.expired(0)
     assert stage.queue.tick(0, hold=True).held_back
     assert stage.queue.expired(0) == []
     with unchanged(stage.broker):
-        assert stage.settle(fail(found, 0, 0, delay_ms=0, outcome="crashed", guard="expired")) == [False]
+        assert stage.queue.take_over(found, "heir") == []
     stage.wait(LEASE - 1)
     assert stage.queue.tick(0).held_back
     stage.wait(1)

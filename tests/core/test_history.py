@@ -74,9 +74,9 @@ def test_timeouts_releases_buries_and_kicks_of_a_job_are_counted_over_its_whole_
 
 def test_a_lease_that_runs_out_is_a_timeout_and_so_is_a_limit_that_ended_the_last_attempt(stage: Stage) -> None:
     stage.put("a")
-    job = stage.take_one()
+    stage.take_one()
     stage.wait(stage.broker.lease_ms + 1)
-    stage.settle(fail(job, 1, 1, delay_ms=0, outcome=AttemptOutcome.CRASHED, guard="expired"))
+    stage.settle(fail(*stage.take_lost(), 1, 1, delay_ms=0, outcome=AttemptOutcome.CRASHED))
     assert counts(stage) == (1, 0, 0, 0)
     last = bury(stage.take_one(), 1, 1, reason="exhausted", outcome=AttemptOutcome.EXHAUSTED)
     last.timed_out = True

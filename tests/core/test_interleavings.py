@@ -125,13 +125,13 @@ class Interleavings(RuleBasedStateMachine):
         self.model.see(self.us, keep=False)
         found = self.real.expired(0)
         assert [job.id for job in found] == self.model.expired()
-        for job in found:
-            expired = (
-                fail(job, 1, 2, delay_ms=delay, outcome="crashed", guard="expired")
-                if counted
-                else release(job, unclear=True, guard="expired")
-            )
-            self.settle(expired)
+        self.model.see(self.us)
+        taken = self.real.take_over(found, "heir")
+        assert taken == self.model.take_over(found, "heir")
+        for job in taken:
+            self.holders[job.id] = job.token
+            counted_end = fail(job, 1, 2, delay_ms=delay, outcome="crashed")
+            self.settle(counted_end if counted else release(job, unclear=True))
 
     @precondition(lambda self: self.buried)
     @rule(which=st.integers(0, 3), delay=delays)

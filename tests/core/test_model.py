@@ -16,9 +16,21 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
-from django_delayq.core import Connection, IdTaken, NewJob, Payload, QueueFull, QueueUnavailable, Settlement, ack, fsck
+from django_delayq.core import (
+    Connection,
+    IdTaken,
+    Job,
+    NewJob,
+    Payload,
+    QueueFull,
+    QueueUnavailable,
+    Settlement,
+    ack,
+    fsck,
+)
 
 from . import model_operators as operators
+from .model import ModelShard
 from .model_draws import (
     EXAMPLES,
     IDS,
@@ -207,12 +219,12 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
         lambda self: self.begun(),
         which=st.integers(0, 2),
         outcome=st.sampled_from(["succeeded", "failed", "crashed"]),
-        guard=st.sampled_from(["token", "expired"]),
+        once=st.booleans(),
     )
-    def record_the_end(self, which: int, outcome: Any, guard: str) -> None:
+    def record_the_end(self, which: int, outcome: Any, once: bool) -> None:
         """Record how an attempt ended that began with an early ack: by its holder, or by another one after a crash."""
         began = self.begun()
-        self.end(Settlement(began[which % len(began)], 1, 2, verb="record", outcome=outcome, guard=guard))
+        self.end(Settlement(began[which % len(began)], 1, 2, verb="record", outcome=outcome, once=once))
 
     @act(lambda self: self.begun(), worker=st.sampled_from(["", "w1", "w3"]), age=st.sampled_from([None, 0, 1000]))
     def ask_who_began(self, worker: str, age: int | None) -> None:
@@ -234,7 +246,7 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
         which=st.integers(0, 1),
         late=st.sampled_from([None, -1, 0, 0, 0]),
         hold=st.integers(0, 3).map(lambda n: n == 0),
-        ending=endings(guard="expired"),
+        ending=endings(),
     )
     def reap(self, which: int, late: int | None, hold: bool, ending: Ending) -> None:
         deadlines = self.deadlines()
@@ -247,12 +259,25 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
         if hold:  # another dispatcher sees an outage between the look and the deed
             self.tick(shard.number, hold=True, check=False)
             assert self.real.expired(shard.number) == []
-        for job in found:
+        for job in self.take_over(shard, found):
             self.end(ending(job))
 
-    @act(lambda self: self.handed, past=pasts, ending=endings(guard="expired"))
+    def take_over(self, shard: ModelShard, jobs: list[Job]) -> list[Job]:
+        """Return the jobs that a dispatcher gets instead of holders whose leases ran out."""
+        if not jobs:
+            return []
+        shard.see(self.us)
+        taken = self.real.take_over(jobs, "heir")
+        assert taken == shard.take_over(jobs, "heir")
+        self.note_reserve(shard.token if taken else 0, "heir")
+        self.handed.extend(taken)
+        return taken
+
+    @act(lambda self: self.handed, past=pasts, ending=endings())
     def reap_what_was_looked_at_long_ago(self, past: Past, ending: Ending) -> None:
-        self.end(ending(self.past(past)))
+        job = self.past(past)
+        for taken in self.take_over(self.shard(job.id), [job]):
+            self.end(ending(taken))
 
     @act(anytime, number=st.integers(0, SHARDS - 1), hold=st.booleans(), check=st.booleans())
     def tick(self, number: int, hold: bool, check: bool) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core import Broker, Job, Settlement
+from django_delayq.core import Job, Settlement
+from tests.support.core_stored import pack, unpack_fields
 from tests.support.core_values import STARTED, new_key
 
 from .events_stage import read_events
@@ -16,24 +17,26 @@ def early(stage: Stage, *jobs: Job) -> list[bool]:
     return stage.settle(*(Settlement(job, verb="ack_early", event=False) for job in jobs))
 
 
-def record(job: Job, outcome: str = "succeeded", *, guard: str = "token") -> Settlement:
-    return Settlement(job, T0, 12, verb="record", outcome=outcome, guard=guard)
+def record(job: Job, outcome: str = "succeeded", *, once: bool = False) -> Settlement:
+    return Settlement(job, T0, 12, verb="record", outcome=outcome, once=once)
 
 
 # --- a job in the place of its holder
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_who_takes_a_job_over_holds_it_as_its_holder_did(stage: Stage, merged: bool) -> None:
+@pytest.mark.parametrize("started", [False, True])
+def test_who_takes_a_job_over_holds_it_as_its_holder_did(stage: Stage, merged: bool, started: bool) -> None:
     stage.add("a", b"p") if merged else stage.put("a", args=b"[1]", options=b"{}")
     job = stage.take_one()
-    stage.wait(1000)
-    (lease,) = stage.queue.leases(0)
-    taken = stage.queue.take_over(lease, "heir")
-    assert taken is not None and taken.token > job.token
-    assert (taken.worker, taken.flags, taken.reserves, taken.payloads) == ("w", STARTED, 1, job.payloads)
+    stage.queue.touch([job], {(job.id, job.token)} if started else ())
+    stage.wait(LEASE)
+    (taken,) = stage.take_lost()
+    assert taken.token > job.token
+    flags = STARTED if started else 0
+    assert (taken.worker, taken.flags, taken.reserves, taken.payloads) == ("w", flags, 1, job.payloads)
     assert (taken.id, taken.key, taken.args, taken.options_json) == ("a", job.key, job.args, job.options_json)
-    assert stage.picture()["reserved"] == [f"a by heir until {1000 + LEASE:+d} started"]
+    assert stage.picture()["reserved"] == [f"a by heir until {2 * LEASE:+d}{' started' if started else ''}"]
     with unchanged(stage.broker):
         assert stage.done(job) == [False]
         assert stage.queue.touch([job]) == ["lost"]
@@ -43,34 +46,33 @@ def test_who_takes_a_job_over_holds_it_as_its_holder_did(stage: Stage, merged: b
 def test_of_two_who_want_a_job_one_gets_it(stage: Stage) -> None:
     stage.put("a")
     job = stage.take_one()
-    assert stage.queue.take_over(job, "heir")
+    stage.wait(LEASE)
+    assert stage.queue.take_over([job], "heir")
     with unchanged(stage.broker):
-        assert stage.queue.take_over(job, "heir") is None
+        assert stage.queue.take_over([job], "heir") == []
 
 
-def test_a_lease_that_is_not_over_or_held_back_is_not_taken_over_as_expired(stage: Stage) -> None:
+def test_a_lease_that_is_not_over_or_held_back_is_not_taken_over(stage: Stage) -> None:
     stage.put("a")
     job = stage.take_one()
     with unchanged(stage.broker):
-        assert stage.queue.take_over(job, "heir", only_expired=True) is None
+        assert stage.queue.take_over([job], "heir") == []
     stage.wait(LEASE)
     stage.queue.tick(0, hold=True)
     with unchanged(stage.broker):
-        assert stage.queue.take_over(job, "heir", only_expired=True) is None
+        assert stage.queue.take_over([job], "heir") == []
     stage.wait(LEASE)
-    assert stage.queue.take_over(job, "heir", only_expired=True)
+    assert stage.queue.take_over([job], "heir")
 
 
-def test_a_take_over_that_is_sent_again_gives_the_same_job(broker: Broker) -> None:
-    from tests.support.core_stored import pack, unpack_fields
-
-    stage = Stage(broker, clock=False)
+def test_a_take_over_that_is_sent_again_gives_the_same_job(stage: Stage) -> None:
     stage.put("a")
     job = stage.take_one()
-    frame = pack((job.id, job.token, False))
-    first, second = (stage.queue.call("take_over", 0, frame, b"heir", request=b"r" * 16) for _ in range(2))
-    assert [unpack_fields(one)["token"] for one in (first, second)] == [unpack_fields(first)["token"]] * 2
-    assert unpack_fields(second)["ids"] == (b"a",)
+    stage.wait(LEASE)
+    held = pack([(job.id, job.token)])
+    replies = [stage.queue.call("take_over", 0, held, b"heir", request=b"r" * 16) for _ in range(2)]
+    first, second = map(unpack_fields, replies)
+    assert (first["token"], first["ids"]) == (second["token"], second["ids"]) and first["ids"] == (b"a",)
 
 
 # --- jobs that are acked before they begin
@@ -107,7 +109,7 @@ def test_an_end_that_others_find_counts_once_and_not_beside_the_runs_own(stage: 
     jobs = {job.id: job for job in stage.take()}
     early(stage, *jobs.values())
     assert stage.settle(record(jobs["ended"], "failed")) == [True]
-    crashes = [record(job, "crashed", guard="expired") for job in jobs.values()]
+    crashes = [record(job, "crashed", once=True) for job in jobs.values()]
     assert sorted(stage.settle(*crashes)) == [False, True]
     assert stage.settle(*crashes) == [False, False]
     assert {name: stage.counters().get(name, 0) for name in ("acked", "failed", "crashed")} == {
@@ -126,7 +128,7 @@ def test_two_runs_of_one_id_are_told_apart(stage: Stage) -> None:
     stage.put("a")
     second = stage.take_one()
     early(stage, second)
-    assert stage.settle(record(first, "crashed", guard="expired")) == [True]
+    assert stage.settle(record(first, "crashed", once=True)) == [True]
     assert [run.token for run in stage.queue.begun(0)] == [second.token]
 
 

@@ -93,7 +93,7 @@ class Deployment:
     def consume(self) -> None:
         queue, jobs = self.queue, self.jobs
         assert queue.touch([jobs["kept"], jobs["gated"]]) == ["held", "held"]
-        assert queue.take_over(jobs["kept"], "another") is not None
+        assert queue.take_over([jobs["kept"]], "another") == []
         assert queue.settle([ack(jobs["done"], 1, 2), release(jobs["released"], delay_ms=FAR)]) == [True, True]
         (early,) = queue.reserve_id("delayed", worker="w", early=True).jobs
         settled, _ = queue.settle_reserve(queue.shard_of(early.id), [ack(early, 1, 2)], 5, worker="w")

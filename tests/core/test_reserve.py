@@ -114,8 +114,7 @@ def test_sent_again_after_the_lease_a_job_is_held_anew_unless_it_went_to_another
     assert [job.id for job in stage.batch(1, request=b"r" * 16).jobs] == ["a"]
     assert stage.queue.expired(0) == []
     stage.wait(LEASE)
-    (a,) = stage.queue.expired(0)
-    stage.settle(fail(a, 0, 0, delay_ms=0, outcome="crashed", guard="expired"))
+    stage.settle(fail(*stage.take_lost(), 0, 0, delay_ms=0, outcome="crashed"))
     assert stage.take(worker="other")
     assert stage.batch(1, request=b"r" * 16).jobs == []
 

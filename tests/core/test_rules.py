@@ -75,8 +75,7 @@ def test_t62_a_queue_that_is_paused_for_reserving_hands_nothing_out_and_keeps_it
     assert (counted, batch.jobs) == ([True], [])
     stage.wait(LEASE)
     assert stage.queue.tick(0).expired
-    (found,) = stage.queue.expired(0)
-    assert stage.settle(release(found, guard="expired")) == [True]
+    assert stage.settle(release(*stage.take_lost())) == [True]
     assert stage.picture() == {"waiting": ["b +0", "c +0", "d +0"]}
     stage.broker.resume("q", "out")
     assert [job.id for job in stage.take()] == ["b", "c", "d"]

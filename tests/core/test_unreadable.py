@@ -43,9 +43,9 @@ def test_a_lease_with_an_unreadable_state_ends_like_the_others(stage: Stage, sta
     assert stage.done(a, b) == [True, False]
     assert stage.settle(bury(c, 1, 2, reason="why"), bury(b, 1, 2, reason="why")) == [True, False]
     stage.wait(LEASE)
-    (lost,) = stage.queue.expired(0)
+    (lost,) = stage.take_lost()
     assert lost.id == "b"
-    assert stage.released(lost, guard="expired")
+    assert stage.released(lost)
     assert [job.id for job in stage.take()] == ["b"]
 
 

@@ -33,7 +33,7 @@ class Shop:
         self.site = f"http://127.0.0.1:{self._port}"
 
     def __enter__(self) -> Shop:
-        options = ("--port", self._port, "--folder", self._folder, "--cancel-after", 40, "--rate", 3, "--no-colour")
+        options = ("--port", self._port, "--folder", self._folder, "--cancel-after", 40, "--rate", 3)
         command = [sys.executable, str(PROJECT / "demo.py"), *map(str, options)]
         # its output matters only if it does not start
         self._log = (self._folder.parent / "demo.log").open("w+")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,10 +15,10 @@ if TYPE_CHECKING:
 def shop(transactional_db: None, delayq: Any, settings: Any) -> None:
     """An empty shop: real commits, the run's Redis, a gateway that always says yes."""
     settings.ROOT_URLCONF = "shop_site.urls"
-    settings.SHOP_CANCEL_AFTER = timedelta(minutes=30)
-    settings.SHOP_REMIND_BEFORE = timedelta(minutes=10)
+    settings.SHOP_CANCEL_AFTER = 30 * 60
+    settings.SHOP_REMIND_BEFORE = 10 * 60
     settings.SHOP_WAREHOUSE_FAILURE_RATE = 0.0
-    settings.SHOP_GATEWAY = {"failure_rate": 0.0, "refusal_rate": 0.0}
+    settings.SHOP_GATEWAY_FAILURE_RATE = settings.SHOP_GATEWAY_REFUSAL_RATE = 0.0
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def test_a_refused_payment_starts_the_clock_again(place: Place, settings: Any) -
     from shop import services, tasks
     from shop.models import Order
 
-    settings.SHOP_GATEWAY = {"failure_rate": 0.0, "refusal_rate": 1.0}
+    settings.SHOP_GATEWAY_REFUSAL_RATE = 1.0
     order = place()
     payment = services.pay_order(order.pk)
 
@@ -144,7 +144,7 @@ def test_a_refused_payment_starts_the_clock_again(place: Place, settings: Any) -
 def test_an_unreachable_gateway_fails_the_check_and_is_counted(place: Place, settings: Any) -> None:
     from shop import gateway, services, tasks
 
-    settings.SHOP_GATEWAY = {"failure_rate": 1.0}
+    settings.SHOP_GATEWAY_FAILURE_RATE = 1.0
     payment = services.pay_order(place().pk)
 
     for _ in range(6):
@@ -267,7 +267,7 @@ def test_the_news_of_an_order_go_to_the_warehouse_in_one_call_in_their_order(pla
 def test_a_status_that_comes_twice_is_told_twice(place: Place, delayq: Any, settings: Any) -> None:
     from shop import services, tasks
 
-    settings.SHOP_GATEWAY = {"failure_rate": 0.0, "refusal_rate": 1.0}
+    settings.SHOP_GATEWAY_REFUSAL_RATE = 1.0
     order = place()
     tasks.check_payment(services.pay_order(order.pk).pk)
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def manage(folder: Path, redis_url: str, *arguments: str, **env: str) -> str:
 # --- the story -------------------------------------------------------------------------------------------------------
 @pytest.mark.spark
 @pytest.mark.slow
-def test_the_story_ends_with_everything_counted_and_drawn(story: Callable[..., Any]) -> None:
+def test_the_story_ends_with_everything_counted(story: Callable[..., Any]) -> None:
     process = story("--customers", str(CUSTOMERS), **SHORT_LIVED)
 
     said, _ = process.communicate(timeout=LIMIT)
@@ -88,20 +88,7 @@ def test_the_story_ends_with_everything_counted_and_drawn(story: Callable[..., A
     assert last_number(said, "jobs into the morgue, by the history") == 5
     assert re.search(r"7 of \d+ were missing, and are back", said)
     assert (process.folder / "customers.csv").read_text().count("\n") == CUSTOMERS + 1
-    results = process.folder / "results"
-    page = (results / "index.html").read_text()
-    assert set(re.findall(r'<section class="dq-chart[^>]* id="([^"]+)"', page)) == {
-        "hours-throughput",
-        "hours-lateness",
-        "hours-lateness-map",
-        "seconds-throughput",
-        "seconds-lateness",
-        "seconds-map",
-    }
-    assert "shop.greet" in page
-    linked = re.findall(r'(?:src|href)="([^"]+)"', page)
-    assert len(linked) == 4
-    assert all((results / name).stat().st_size > 500 for name in linked)
+    assert "make demo-pipeline ARGS=" in said
 
 
 def last_number(said: str, what: str) -> int:
@@ -111,7 +98,7 @@ def last_number(said: str, what: str) -> int:
 
 def test_the_file_of_customers_is_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(STORY.parent))
-    from pipeline_story import write_customers
+    from pipeline import write_customers
 
     now = datetime(2026, 11, 21, 3, tzinfo=UTC)
     first = write_customers(tmp_path / "a.csv", 40_000, now)
@@ -294,44 +281,3 @@ def test_a_mishap_without_unpaid_orders_says_what_to_do(shop: None) -> None:
 
     with pytest.raises(CommandError, match="shop_traffic"):
         call_command("shop_mishap")
-
-
-def test_the_busiest_stretch_is_divided_and_its_percentiles_are_exact(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    from shop import seconds
-
-    begin = datetime(2026, 11, 21, 3, 0, 0, 400_000, tzinfo=UTC)
-    rows = [(begin + timedelta(seconds=0.004 * n), "succeeded" if n % 10 else "failed", n) for n in range(1000)]
-    rows += [(begin + timedelta(hours=1), "succeeded", 5)]  # long after the stretch
-    rows += [(begin, "cancelled", None)]  # never began
-    write_attempts(tmp_path, rows)
-
-    found = seconds.read(tmp_path, "greetings", "shop.greet")
-
-    assert found is not None
-    assert (found.seconds, len(found.begins)) == (1, 5)
-    assert found.begins[0] == begin.replace(microsecond=0)
-    assert (sum(found.good), sum(found.bad)) == (900, 101)
-    assert found.p50[1] == 274.0  # the runs 150 … 399 began in the second piece
-    assert found.p99[1] == 396.0
-    assert sum(map(sum, found.lateness)) == 1000
-    assert found.lateness[0][:5] == [1, 1, 2, 4, 8]
-    assert seconds.read(tmp_path, "greetings", "shop.other") is None
-
-
-def write_attempts(root: Path, rows: list[tuple[datetime, str, int | None]]) -> None:
-    """Attempts as the history keeps them, as far as they are read."""
-    import pyarrow as pa
-    from deltalake import write_deltalake
-
-    stamps, outcomes, late = zip(*rows, strict=True)
-    table = pa.table(
-        {
-            "queue": ["greetings"] * len(rows),
-            "task": ["shop.greet"] * len(rows),
-            "ts": pa.array(stamps, pa.timestamp("us", tz="UTC")),
-            "outcome": outcomes,
-            "lateness_ms": pa.array(late, pa.int64()),
-        }
-    )
-    write_deltalake(root / "attempts", table)

@@ -97,18 +97,3 @@ def test_when_the_partner_is_given_up_somebody_hears_of_it(work_off: Callable[[]
     event = Event.objects.filter(order=order, source="worker").get()
     assert event.text == "gave up notifying the partner after 2 attempts; the job is in the morgue"
     assert connections.broker().inspector.graves("partners", "p")[0].reason == "exhausted"
-
-
-def test_what_happens_shows_united_updates_and_what_comes_round_again(
-    work_off: Callable[[], None], place: Place, client: Client
-) -> None:
-    from shop import services
-
-    services.pay_order(place().pk)
-
-    text = client.get("/what-happens/").content.decode()
-
-    assert "2 updates, one call" in text
-    assert "shop.report</code>" in text
-    assert "every 1d" in text
-    assert "shop.nightly_campaign</code>" in text

@@ -9,8 +9,8 @@ import pytest
 from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.redis.connection import Connection
-from django_delayq.testing.broker import MemoryBroker
-from django_delayq.testing.times import Clock
+from django_delayq.testing.clock import Clock
+from django_delayq.testing.redis import MemoryBroker
 
 T0 = 1_700_000_000_000  # Unix ms; the real one's clock stands there too
 

@@ -15,7 +15,7 @@ from django_delayq.status.change import Change
 from django_delayq.status.drawing import report
 from django_delayq.status.json_form import as_json
 from django_delayq.status.screen import Trail, screen
-from django_delayq.testing.broker import MemoryBroker
+from django_delayq.testing.redis import MemoryBroker
 
 from .conftest import T0
 

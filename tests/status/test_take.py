@@ -15,7 +15,7 @@ from django_delayq.core.outcomes import ack, bury, fail
 from django_delayq.core.queue import Queue
 from django_delayq.status import QueueStatus, RunningJob, Snapshot, Totals, WorkerStatus, take
 from django_delayq.status.reading import redis_status, worker_status
-from django_delayq.testing.broker import MemoryBroker
+from django_delayq.testing.redis import MemoryBroker
 
 from .conftest import T0
 

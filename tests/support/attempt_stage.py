@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,12 +80,13 @@ ATTEMPT_LOGGER = attempt_logger.name
 
 def make_job(**changes: Any) -> Job:
     """A reserved job as a worker would hold it."""
+    queue, ident = changes.get("queue", "default"), changes.get("id", "job-1")
     values = {
-        "queue": "default",
+        "queue": queue,
         "shard": 0,
-        "id": "job-1",
+        "id": ident,
         "task": "work",
-        "key": new_key(),
+        "key": blake2b(f"{queue}/{ident}".encode(), digest_size=16).digest(),
         "args": b"",
         "options_json": b"",
         "priority": 4,

@@ -8,23 +8,21 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from django_delayq.core import Broker, NewJob, Queue, Registry, Task, TaskOptions
+from django_delayq.core import Broker, NewJob, Queue, Registry, Task, TaskOptions, Tick
 from django_delayq.core.registry import pause_recurring, recurring_pauses, resume_recurring
 from django_delayq.core.workers import AnnouncementReply
 from django_delayq.worker.attempt import Attempt, trusted
 from django_delayq.worker.changes import Changes
 from django_delayq.worker.commands import WorkerCommands
-from django_delayq.worker.depth_sampler import DepthSampler
-from django_delayq.worker.dispatcher import EpochCleanup, ShardPoller, WorkerPruning
+from django_delayq.worker.dead import Ends, LeaseReaper
+from django_delayq.worker.dispatcher import DepthSampler, EpochCleanup, ShardPoller, WorkerPruning
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.limited_calls import HangingCall, LimitedCalls
 from django_delayq.worker.loop import Loop
-from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.parts import Parts
 from django_delayq.worker.process import Process
-from django_delayq.worker.reaper import LeaseReaper
 from django_delayq.worker.recurring import RecurringTicker
 from django_delayq.worker.redis_health import RedisHealth
 from django_delayq.worker.settler import Settler
@@ -55,6 +53,7 @@ __all__ = [
     "make_process",
     "poller_of",
     "prune_workers",
+    "reap",
     "reaper_of",
     "recurring",
     "sampler_of",
@@ -110,10 +109,24 @@ class TickingQueue:
 
 
 def reaper_of(
-    registry: Registry, hooks: Hooks | None = None, *, name: str = "", broker: Broker | None = None
+    registry: Registry,
+    hooks: Hooks | None = None,
+    *,
+    name: str = "",
+    broker: Broker | None = None,
+    runs_at_once: bool = False,
 ) -> LeaseReaper:
-    """Return what settles expired leases, by the policies of these tasks."""
-    return LeaseReaper(Orphans(registry, hooks, name), broker)
+    """Return what settles expired leases, by the policies of these tasks; as soon as they are found if wanted."""
+    reaper = LeaseReaper(Ends(registry, hooks), name, broker)
+    if runs_at_once:
+        reaper.attach(reaper.run)  # type: ignore[arg-type]
+    return reaper
+
+
+def reap(reaper: LeaseReaper, queue: Queue, now_ms: float) -> None:
+    """Let a reaper settle what is lost in the first shard of a queue, as a look at this moment finds it."""
+    reaper.reap(queue, queue.numbers[0], Tick(now_ms, None, None, expired=True, held_back=False, begun=1))
+    reaper.run()
 
 
 def poller_of(

@@ -7,8 +7,8 @@ import time
 
 from django_delayq.core import Connection
 from django_delayq.core.redis.scripts import compose, script_names
-from django_delayq.testing.server import MemoryServer
-from django_delayq.testing.times import Clock
+from django_delayq.testing.clock import Clock
+from django_delayq.testing.redis import MemoryServer
 
 
 class RunningClock(Clock):

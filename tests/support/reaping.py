@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from django_delayq import signals
 from django_delayq.core.broker import Broker
 from django_delayq.core.task import registry
+from django_delayq.worker.dead import Ends, LeaseReaper
 from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.loop import Loop
-from django_delayq.worker.orphans import Orphans
-from django_delayq.worker.reaper import LeaseReaper
 from django_delayq.worker.redis_health import RedisHealth
 
 
@@ -21,7 +20,7 @@ def reaping(broker: Broker, *names: str, hears: bool = False) -> Iterator[None]:
     """Take back leases of these queues soon after they expire; ``hears`` = send Django's signals."""
     health, lease = RedisHealth(), broker.lease_ms / 1000
     hooks = Hooks(wants=signals.wants, notify=signals.notify) if hears else None
-    reaper = LeaseReaper(Orphans(registry, hooks))
+    reaper = LeaseReaper(Ends(registry, hooks))
     patrol = ShardPoller(
         lambda: [broker.queue(name) for name in names], lease, lease / 3, health, reaper=reaper, pace=0.05
     )

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import redis
 
 from django_delayq.core import Broker, Job, Registry, Settlement
 from django_delayq.worker.attempt import NEVER
-from django_delayq.worker.child import ChildSpec
+from django_delayq.worker.child import ENDED, RUNNING, TIMED_OUT, ChildSpec, Scoreboard, Slot, child_spec
+from django_delayq.worker.dead import Death, Ends, Salvage, decide
 from django_delayq.worker.ending import Ending
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.orphans import Orphans
-from django_delayq.worker.salvage import Death, Salvage, decide
-from django_delayq.worker.scoreboard import Scoreboard, SlotRecord, digest_of
 from django_delayq.worker.supervisor import Supervisor
 
+from .attempt_stage import make_attempt, make_job
 from .duty_stage import make_process
 from .worker_stage import WorkerConfig, config, eventually, registry_of
 
@@ -30,8 +31,9 @@ __all__ = [
     "EXPECTATION",
     "NOW_MS",
     "ROOT",
+    "ChildSpec",
     "Program",
-    "SlotRecord",
+    "Slot",
     "Supervisor",
     "alive",
     "decided",
@@ -42,6 +44,7 @@ __all__ = [
     "orphaned_child",
     "record_of",
     "salvage_of",
+    "sent_to_child",
     "supervisor_of",
     "waiting_supervisor",
 ]
@@ -103,13 +106,12 @@ def supervisor_of(broker: Broker, program: str, *arguments: object, **settings: 
 DYING_CHILD = """
 import os, signal, sys
 from pathlib import Path
-from django_delayq.worker.scoreboard import Scoreboard
-from django_delayq.worker.child import child_spec
+from django_delayq.worker.child import Scoreboard, child_spec
 told = child_spec()
 births = Path(sys.argv[1])
 births.write_text(births.read_text() + told.name + chr(10))
 if told.name.endswith(".1"):
-    Scoreboard(told.board_fd, told.slots).request_end(sys.argv[2])
+    setattr(Scoreboard.open(told.board_fd, told.slots), sys.argv[2], True)
 else:
     os.kill(told.parent, signal.SIGTERM)
 os._exit(9)
@@ -138,9 +140,15 @@ def expect_suspect(supervisor: Supervisor) -> None:
     supervisor._expect(0.0)
 
 
+def sent_to_child(spec: ChildSpec) -> ChildSpec | None:
+    """Return what a child finds in the environment that its supervisor gives it."""
+    with patch.dict(os.environ, spec.environment()):
+        return child_spec()
+
+
 def orphaned_child(parent: int) -> ChildSpec:
     """Return what a child has from a supervisor whose pid is ``parent``; it is orphaned unless that is its parent."""
-    return ChildSpec(name="w-1", index=0, board_fd=-1, slots=1, parent=parent)
+    return ChildSpec(name="w-1", config=config(), board_fd=-1, parent=parent)
 
 
 #: end of a worker that is a program, from the command on
@@ -164,32 +172,39 @@ def new_board(slots: int) -> Scoreboard:
     return Scoreboard.create(slots)
 
 
-def record_of(job: str | Job, *, beside: Sequence[str] = (), **changes: Any) -> SlotRecord:
+def record_of(
+    job: str | Job,
+    *,
+    beside: Sequence[str] = (),
+    token: int = 7,
+    started: float = 1.0,
+    limit_at: float = NEVER,
+    timed_out: bool = False,
+    ended: bool = False,
+) -> Slot:
     """Return what a dead child left in shared memory about the attempt in one of its threads.
 
     Args:
         job: the job, or the id of one in the queue "default".
         beside: ids of the other jobs of its batch.
-        changes: fields with other values.
+        token, started, limit_at: other values than usual.
+        timed_out: its time limit was enforced, and it still ran.
+        ended: its handler had returned.
     """
-    values: dict[str, Any] = {
-        "queue": "default",
-        "shard": 0,
-        "id": job,
-        "token": 7,
-        "started": 1.0,
-        "limit_at": NEVER,
-        "timed_out": False,
-        "others": tuple(digest_of(ident) for ident in beside),
-    }
-    if isinstance(job, Job):
-        values |= {"queue": job.queue, "shard": job.shard, "id": job.id, "token": job.token}
-    return SlotRecord(**values | changes)
+    jobs = [make_job(id=ident, token=token) for ident in beside]
+    jobs.insert(0, job if isinstance(job, Job) else make_job(id=job, token=token))
+    board = Scoreboard.create(1)
+    board.mark(make_attempt(jobs[0], slot=0, started=started), [make_attempt(one) for one in jobs])
+    board.slots[0].limit_at = limit_at
+    board.slots[0].flag = TIMED_OUT if timed_out else ENDED if ended else RUNNING
+    (record,) = board.records()
+    os.close(board.fd)
+    return record
 
 
 def decided(
     jobs: Sequence[Job],
-    records: Sequence[SlotRecord],
+    records: Sequence[Slot],
     *,
     why: str = "died",
     planned: bool = False,
@@ -201,14 +216,14 @@ def decided(
 
 
 def salvage_of(
-    records: Sequence[SlotRecord],
+    records: Sequence[Slot],
     registry: Registry,
     hooks: Hooks | None = None,
     *,
     at: float = 9.0,
     expect: Callable[[float], None] = lambda seconds: None,
 ) -> Salvage:
-    """Return what settles the jobs of the worker "child", which was killed; its ``run`` gets the queues.
+    """Return what settles the jobs of the worker "child", which was killed; its ``run`` gets broker and queues.
 
     Args:
         records: what ran in its threads.
@@ -217,5 +232,4 @@ def salvage_of(
         at: moment of its death (monotonic).
         expect: called with the seconds until a job is due that waits for quarantine now.
     """
-    orphans = Orphans(registry, hooks, "supervisor")
-    return Salvage(Death("child", "was killed", records, at), orphans, expect)
+    return Salvage(Death("child", "was killed", records, at), Ends(registry, hooks), expect)

@@ -152,10 +152,10 @@ def config(**changes: Any) -> WorkerConfig:
 
 def config_of_settings() -> WorkerConfig:
     """Return the configuration of a worker for the queue ``default`` from Django's settings."""
-    from django_delayq.runtime.wiring import make_config
+    from django_delayq.runtime.wiring import make_config, with_functions
     from django_delayq.settings.conf import conf
 
-    return make_config(conf(), queues=("default",))
+    return with_functions(make_config(conf(), queues=("default",)))
 
 
 @contextlib.contextmanager

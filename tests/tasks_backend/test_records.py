@@ -156,14 +156,14 @@ def test_the_script_is_loaded_again_when_the_server_forgot_it(broker: Broker) ->
 @pytest.mark.django_db(transaction=True)
 def test_tasks_work_in_the_testing_kit_of_the_library() -> None:
     testing = pytest.importorskip("django_delayq.testing")
-    with testing.fake_queue():
+    with testing.fake_queue() as fake:
         first = deeds.meaning_of_life.enqueue()
         later = deeds.fail_value.using(run_after=timedelta(hours=1)).enqueue()
-        testing.run_due()
+        fake.run_due()
         first.refresh()
         later.refresh()
         assert (first.return_value, later.status) == (42, TaskResultStatus.READY)
-        testing.run_due(until=timedelta(hours=2), raise_errors=False)
+        fake.run_due(until=timedelta(hours=2), raise_errors=False)
         later.refresh()
         assert (later.status, later.errors[0].exception_class) == (TaskResultStatus.FAILED, ValueError)
 

@@ -1,4 +1,4 @@
-"""assert_scheduled, refute_scheduled and scheduled_jobs(): what they accept, and what they say."""
+"""assert_scheduled, refute_scheduled and delayq_fake.scheduled_jobs(): what they accept, and what they say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unittest.mock import ANY
 import pytest
 
 from django_delayq import InvalidJob, schedule
-from django_delayq.testing import Fake, assert_scheduled, refute_scheduled, scheduled_jobs
+from django_delayq.testing import Fake
 
 from .works import note, sync, tell
 
@@ -25,8 +25,8 @@ def message_of(failed: pytest.ExceptionInfo[AssertionError]) -> list[str]:
 def test_a_scheduled_job_has_what_was_asked_for(delayq_fake: Fake) -> None:
     now = delayq_fake.freeze(datetime(2030, 1, 1, tzinfo=UTC))
     schedule(note, "x", times=2, id=7, delay=HALF_HOUR, priority=1, context={"trace": "t"})
-    (job,) = scheduled_jobs()
-    assert job == assert_scheduled(note)
+    (job,) = delayq_fake.scheduled_jobs()
+    assert job == delayq_fake.assert_scheduled(note)
     assert (job.task, job.args, job.kwargs, job.payloads, job.id, job.queue) == (
         "works.note",
         ["x"],
@@ -74,37 +74,37 @@ def test_every_wish_is_looked_at(delayq_fake: Fake) -> None:
         "failures": 1,
         "count": 2,
     }
-    assert_scheduled(note, **good)
+    delayq_fake.assert_scheduled(note, **good)
     for name, value in bad.items():
         with pytest.raises(AssertionError):
-            assert_scheduled(note, **{**good, name: value})
+            delayq_fake.assert_scheduled(note, **{**good, name: value})
         if name != "count":
-            refute_scheduled(note, **{name: value})
+            delayq_fake.refute_scheduled(note, **{name: value})
             with pytest.raises(AssertionError):
-                refute_scheduled(note, **{name: good[name]})
+                delayq_fake.refute_scheduled(note, **{name: good[name]})
     with pytest.raises(TypeError, match="not asserted by colour="):
-        assert_scheduled(note, colour="red")
+        delayq_fake.assert_scheduled(note, colour="red")
 
 
 def test_arguments_are_compared_as_they_are_stored(delayq_fake: Fake) -> None:
     schedule(note, kwargs={"text": (1, Decimal("2.50"), date(2030, 1, 1)), "times": 1})
-    assert_scheduled(note, args=[], kwargs={"text": (1, Decimal("2.50"), date(2030, 1, 1)), "times": 1})
-    assert_scheduled(note, kwargs={"text": [1, Decimal("2.50"), date(2030, 1, 1)], "times": 1})
-    assert_scheduled(note, kwargs={"text": ANY, "times": 1})
+    delayq_fake.assert_scheduled(note, args=[], kwargs={"text": (1, Decimal("2.50"), date(2030, 1, 1)), "times": 1})
+    delayq_fake.assert_scheduled(note, kwargs={"text": [1, Decimal("2.50"), date(2030, 1, 1)], "times": 1})
+    delayq_fake.assert_scheduled(note, kwargs={"text": ANY, "times": 1})
 
 
 def test_payloads_are_in_the_order_of_their_scores(delayq_fake: Fake) -> None:
     for payload, score in (((3,), 3), ((1,), 1), ((2,), 2)):
         schedule(sync, id="a", payload=payload, score=score)
-    assert_scheduled(sync, id="a", payloads=[(1,), (2,), (3,)], count=1)
+    delayq_fake.assert_scheduled(sync, id="a", payloads=[(1,), (2,), (3,)], count=1)
 
 
 def test_a_due_time_may_be_off_by_so_much(delayq_fake: Fake) -> None:
     schedule(note, "x", delay=60.8)
-    assert_scheduled(note, delay=60)
-    refute_scheduled(note, delay=60, within=0.5)
-    assert_scheduled(note, delay=50, within=timedelta(seconds=11))
-    assert_scheduled(note, at=delayq_fake.clock.now + timedelta(seconds=70), within=10)
+    delayq_fake.assert_scheduled(note, delay=60)
+    delayq_fake.refute_scheduled(note, delay=60, within=0.5)
+    delayq_fake.assert_scheduled(note, delay=50, within=timedelta(seconds=11))
+    delayq_fake.assert_scheduled(note, at=delayq_fake.clock.now + timedelta(seconds=70), within=10)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -112,7 +112,7 @@ def test_the_delay_of_a_job_that_was_moved_counts_from_the_move(delayq_fake: Fak
     handle = schedule(note, "x", delay=60)
     delayq_fake.travel(30)
     handle.reschedule(delay=100)
-    assert_scheduled(note, delay=100, at=delayq_fake.clock.now + timedelta(seconds=100))
+    delayq_fake.assert_scheduled(note, delay=100, at=delayq_fake.clock.now + timedelta(seconds=100))
 
 
 def test_the_message_tells_the_nearest_miss_and_all_there_is(delayq_fake: Fake) -> None:
@@ -120,7 +120,7 @@ def test_the_message_tells_the_nearest_miss_and_all_there_is(delayq_fake: Fake) 
     schedule(note, "y", id="2", delay=60)
     schedule(tell, id="3")
     with pytest.raises(AssertionError) as failed:
-        assert_scheduled(note, args=["y"], delay=HALF_HOUR)
+        delayq_fake.assert_scheduled(note, args=["y"], delay=HALF_HOUR)
     assert message_of(failed) == [
         "no job of works.note with args=['y'], delay=0:30:00 is scheduled",
         "nearest: works.note('y') id=2 queue=notes delay=0:01:00 delayed",
@@ -134,26 +134,26 @@ def test_the_message_tells_the_nearest_miss_and_all_there_is(delayq_fake: Fake) 
 
 def test_the_message_of_an_empty_queue(delayq_fake: Fake) -> None:
     with pytest.raises(AssertionError) as failed:
-        assert_scheduled(note)
+        delayq_fake.assert_scheduled(note)
     assert message_of(failed) == ["no job of works.note is scheduled", "no jobs are scheduled"]
 
 
 def test_a_count_is_exact(delayq_fake: Fake) -> None:
     schedule(note, "x")
     schedule(note, "x")
-    assert_scheduled(note, count=2)
-    assert assert_scheduled(note, args=["y"], count=0) is None
+    delayq_fake.assert_scheduled(note, count=2)
+    assert delayq_fake.assert_scheduled(note, args=["y"], count=0) is None
     with pytest.raises(AssertionError, match=r"2 jobs of works\.note are scheduled, expected 1"):
-        assert_scheduled(note, count=1)
+        delayq_fake.assert_scheduled(note, count=1)
 
 
 def test_refute_tells_what_is_there(delayq_fake: Fake) -> None:
-    refute_scheduled(note)
+    delayq_fake.refute_scheduled(note)
     schedule(note, "x", id="1")
     with pytest.raises(AssertionError) as failed:
-        refute_scheduled(note, args=["x"])
+        delayq_fake.refute_scheduled(note, args=["x"])
     assert message_of(failed) == [
-        "1 job is scheduled of works.note with args=['x'], expected none",
+        "1 job of works.note with args=['x'] is scheduled, expected 0",
         "scheduled jobs:",
         "    works.note('x') id=1 queue=notes delay=0:00:00 ready",
     ]
@@ -161,42 +161,42 @@ def test_refute_tells_what_is_there(delayq_fake: Fake) -> None:
 
 def test_a_task_may_be_meant_by_its_name(delayq_fake: Fake) -> None:
     schedule(note, "x")
-    assert_scheduled("works.note")
-    assert scheduled_jobs("works.note", queue="notes")
-    assert not scheduled_jobs("works.gone")
-    assert not scheduled_jobs(queue="other")
+    delayq_fake.assert_scheduled("works.note")
+    assert delayq_fake.scheduled_jobs("works.note", queue="notes")
+    assert not delayq_fake.scheduled_jobs("works.gone")
+    assert not delayq_fake.scheduled_jobs(queue="other")
 
 
 def test_long_lists_are_cut(delayq_fake: Fake) -> None:
     for n in range(30):
         schedule(note, str(n))
     with pytest.raises(AssertionError) as failed:
-        assert_scheduled(tell)
+        delayq_fake.assert_scheduled(tell)
     assert message_of(failed)[-1] == "    … and 10 more"
 
 
 def test_a_span_that_is_none_is_refused(delayq_fake: Fake) -> None:
     with pytest.raises(InvalidJob, match="timedelta or a number of seconds, not 'soon'"):
-        assert_scheduled(note, delay="soon")  # type: ignore[arg-type]
+        delayq_fake.assert_scheduled(note, delay="soon")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("ask", [assert_scheduled, refute_scheduled])
+@pytest.mark.parametrize("ask", [Fake.assert_scheduled, Fake.refute_scheduled])
 def test_arguments_that_no_call_could_have_are_refused(delayq_fake: Fake, ask: Callable[..., Any]) -> None:
     schedule(note, "x")
     with pytest.raises(TypeError, match="args must be a list or tuple, got 'x'"):
-        ask(note, args="x")
+        ask(delayq_fake, note, args="x")
     with pytest.raises(TypeError, match="kwargs must be a dict, got 5"):
-        ask(note, kwargs=5)
+        ask(delayq_fake, note, kwargs=5)
 
 
 def test_a_misspelled_name_refutes_nothing(delayq_fake: Fake) -> None:
     with pytest.raises(InvalidJob, match=r"no task is named 'works.nite'. Did you mean 'works.note'"):
-        refute_scheduled("works.nite")
-    refute_scheduled("works.note")
+        delayq_fake.refute_scheduled("works.nite")
+    delayq_fake.refute_scheduled("works.note")
 
 
 def test_a_misspelled_state_is_no_state(delayq_fake: Fake) -> None:
     schedule(note, "x")
-    for ask in (assert_scheduled, refute_scheduled, scheduled_jobs):
+    for ask in (delayq_fake.assert_scheduled, delayq_fake.refute_scheduled, delayq_fake.scheduled_jobs):
         with pytest.raises(InvalidJob, match=r"a job's state is delayed, .*, not 'reddy'. Did you mean 'ready'"):
             ask(note, state="reddy")

@@ -9,7 +9,7 @@ import pytest
 from django_delayq import Queue, run_now, schedule, task
 from django_delayq.core import fsck
 from django_delayq.core.task import Task, registry
-from django_delayq.testing import Fake, run_due
+from django_delayq.testing import Fake
 
 
 @pytest.fixture
@@ -34,4 +34,4 @@ def test_jobs_behind_a_limit_wait_for_its_slot_and_run(delayq_fake: Fake, limite
     fsck.assert_invariants(delayq_fake.broker)
     assert held.ack()
     assert len(Queue("limited").reserve(5)) == 1
-    run_due()
+    delayq_fake.run_due()

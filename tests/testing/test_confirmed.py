@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_delayq import schedule, schedule_many
-from django_delayq.testing import Fake, scheduled_jobs
+from django_delayq.testing import Fake
 
 from .works import note
 
@@ -17,4 +17,4 @@ def test_confirmed_jobs_are_stored_without_a_wait(delayq_fake: Fake, settings: A
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": redis}
     assert schedule(note, "x", wait_for_confirmation=True).outcome == "created"
     assert schedule_many(note, [{"args": ["x"]}], wait_for_confirmation=True) == {"created": 1}
-    assert len(scheduled_jobs()) == 2
+    assert len(delayq_fake.scheduled_jobs()) == 2

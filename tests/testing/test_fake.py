@@ -32,22 +32,8 @@ from django_delayq import (
 )
 from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Misconfigured, QueueFull, QueueNotEmpty
-from django_delayq.testing import (
-    DelayQTestCase,
-    Fake,
-    MemoryBroker,
-    arun_due,
-    assert_scheduled,
-    clock,
-    fail_next,
-    fake_queue,
-    freeze,
-    redis_down,
-    run_due,
-    scheduled_jobs,
-    travel,
-)
+from django_delayq.core.errors import QueueFull, QueueNotEmpty
+from django_delayq.testing import DelayQTestCase, Fake, MemoryBroker, fake_queue
 
 from .project import ROOT
 from .works import note, tell
@@ -72,14 +58,9 @@ def test_blocks_inside_one_another() -> None:
         with fake_queue() as inner:
             schedule(note, "inner")
             assert connections.broker() is inner.broker
-            assert [job.args for job in scheduled_jobs()] == [["inner"]]
+            assert [job.args for job in inner.scheduled_jobs()] == [["inner"]]
         assert connections.broker() is outer.broker
-        assert [job.args for job in scheduled_jobs()] == [["outer"]]
-
-
-def test_without_a_block_the_functions_say_what_to_do() -> None:
-    with pytest.raises(RuntimeError, match="use `with fake_queue\\(\\):`"):
-        scheduled_jobs()
+        assert [job.args for job in outer.scheduled_jobs()] == [["outer"]]
 
 
 def test_settings_may_change_in_between_and_count(delayq_fake: Fake, settings: Any) -> None:
@@ -89,33 +70,24 @@ def test_settings_may_change_in_between_and_count(delayq_fake: Fake, settings: A
         with pytest.raises(QueueFull):
             schedule(note, "y")
     schedule(note, "z")
-    assert [job.args for job in scheduled_jobs()] == [["x"], ["z"]]
+    assert [job.args for job in delayq_fake.scheduled_jobs()] == [["x"], ["z"]]
 
 
-def test_as_a_decorator_of_functions_and_coroutines() -> None:
-    @fake_queue(at=NOON)
-    def plain(number: int) -> int:
-        schedule(note, "x")
-        assert clock.now == NOON
-        return number
-
-    @fake_queue()
+def test_in_a_coroutine() -> None:
     async def coroutine() -> int:
-        await aschedule(note, "x", delay=60)
-        await arun_due(until=60)
-        return len(scheduled_jobs())
+        with fake_queue() as fake:
+            await aschedule(note, "x", delay=60)
+            await fake.arun_due(until=60)
+            return len(fake.scheduled_jobs())
 
-    assert plain(3) == 3
     assert async_to_sync(coroutine)() == 0
-    with pytest.raises(TypeError, match="inherit from DelayQTestCase"):
-        fake_queue()(SimpleTestCase)
 
 
 def test_run_due_in_a_coroutine_says_what_to_do(delayq_fake: Fake) -> None:
     async def go() -> None:
-        run_due()
+        delayq_fake.run_due()
 
-    with pytest.raises(RuntimeError, match="await arun_due"):
+    with pytest.raises(RuntimeError, match=r"await fake\.arun_due"):
         asyncio.run(go())
 
 
@@ -124,7 +96,7 @@ def test_the_verbs_of_callers(delayq_fake: Fake) -> None:
     handle = schedule(note, "x", id="1", delay=60)
     assert (handle.outcome, handle.state()) == ("created", "delayed")
     assert reschedule(note, id="1", delay=120)
-    assert_scheduled(note, delay=120)
+    delayq_fake.assert_scheduled(note, delay=120)
     assert run_now(note, id="1")
     assert handle.state() == "ready"
     assert async_to_sync(arun_now)(note, id="1")
@@ -134,7 +106,7 @@ def test_the_verbs_of_callers(delayq_fake: Fake) -> None:
 
 def test_a_stale_handle_does_not_touch_the_next_job_of_its_id(delayq_fake: Fake) -> None:
     old = schedule(note, "x", id="n", delay=60)
-    run_due(until=timedelta(minutes=2))
+    delayq_fake.run_due(until=timedelta(minutes=2))
     new = schedule(note, "y", id="n", delay=60)
     assert (old.cancel(), old.reschedule(delay=1), old.run_now(), old.state()) == (False, False, False, None)
     assert (new.state(), new.cancel()) == ("delayed", "cancelled")
@@ -160,7 +132,7 @@ def test_it_has_what_a_real_redis_has(delayq_fake: Fake, done: list[Any]) -> Non
         broker.client.eval("return redis.call('HLEN', KEYS[1])", 1, "mine")
     with pytest.raises(redis.ResponseError, match="Error running script"):
         broker.client.eval("return 1 + {}", 0)
-    run_due(until=1)
+    delayq_fake.run_due(until=1)
     assert sorted(done, key=int) == [str(number) for number in range(20)]
     fsck.assert_invariants(broker)
 
@@ -197,48 +169,42 @@ def test_a_queue_may_be_deleted_and_comes_back(delayq_fake: Fake) -> None:
     with pytest.raises(QueueNotEmpty):
         broker.delete_queue("notes")
     assert broker.delete_queue("notes", force=True)
-    assert (broker.delete_queue("notes"), broker.queue_names(), scheduled_jobs()) == (False, [], [])
+    assert (broker.delete_queue("notes"), broker.queue_names(), delayq_fake.scheduled_jobs()) == (False, [], [])
     schedule(note, "y")
-    assert [job.args for job in scheduled_jobs()] == [["y"]]
+    assert [job.args for job in delayq_fake.scheduled_jobs()] == [["y"]]
 
 
 # -- time ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_clock_stands_still_and_moves_when_it_is_told(delayq_fake: Fake) -> None:
-    assert freeze(NOON) == clock.now == NOON
-    assert travel(timedelta(hours=1)) == NOON + timedelta(hours=1)
-    assert travel(-1800) == NOON + timedelta(minutes=30)
-    assert freeze() == NOON + timedelta(minutes=30)
-    assert freeze(0) == datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def test_the_clock_has_a_text_inside_and_outside_of_a_queue() -> None:
-    with fake_queue(NOON):
-        assert repr(clock) == f"<clock {NOON}>"
-    assert repr(clock) == "<clock, no in-memory queue is active>"
+    assert delayq_fake.freeze(NOON) == delayq_fake.clock.now == NOON
+    assert delayq_fake.travel(timedelta(hours=1)) == NOON + timedelta(hours=1)
+    assert delayq_fake.travel(-1800) == NOON + timedelta(minutes=30)
+    assert delayq_fake.freeze() == NOON + timedelta(minutes=30)
+    assert delayq_fake.freeze(0) == datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def test_due_times_count_from_the_clock(delayq_fake: Fake) -> None:
-    freeze(NOON)
+    delayq_fake.freeze(NOON)
     schedule(note, "x", delay=60)
-    assert [job.due for job in scheduled_jobs()] == [NOON + timedelta(minutes=1)]
+    assert [job.due for job in delayq_fake.scheduled_jobs()] == [NOON + timedelta(minutes=1)]
     schedule(note, "y", at=datetime(2020, 1, 1, tzinfo=UTC))
-    assert clock.now == NOON
-    run_due()
-    assert [job.args for job in scheduled_jobs()] == [["x"]]
+    assert delayq_fake.clock.now == NOON
+    delayq_fake.run_due()
+    assert [job.args for job in delayq_fake.scheduled_jobs()] == [["x"]]
 
 
 def test_the_clock_may_be_set_back_a_little(delayq_fake: Fake, done: list[Any]) -> None:
-    freeze(NOON)
+    delayq_fake.freeze(NOON)
     schedule(note, "before", delay=60)
-    travel(-5)
+    delayq_fake.travel(-5)
     schedule(note, "after", delay=60)
-    assert_scheduled(note, args=["after"], delay=60, within=0)
-    run_due(until=60)
+    delayq_fake.assert_scheduled(note, args=["after"], delay=60, within=0)
+    delayq_fake.run_due(until=60)
     assert done == ["after"]
-    with redis_down():
-        travel(-5)
+    with delayq_fake.redis_down():
+        delayq_fake.travel(-5)
 
 
 @pytest.mark.delayq(at=NOON)
@@ -246,33 +212,15 @@ def test_the_marker_says_when_it_begins(delayq_fake: Fake) -> None:
     assert delayq_fake.clock.now == NOON
 
 
-@pytest.mark.delayq(at=NOON, time_machine=True)
-def test_the_machines_clock_moves_along_where_it_is_asked_for(delayq_fake: Fake, done: list[Any]) -> None:
-    assert timezone.now() == NOON
-    schedule(tell, at=timezone.now() + timedelta(minutes=30))
-    run_due(until=timedelta(hours=1))
-    assert timezone.now() == NOON + timedelta(hours=1)
-    travel(60)
-    assert timezone.now() == clock.now == NOON + timedelta(hours=1, minutes=1)
-
-
-def test_the_machines_clock_comes_back() -> None:
-    with fake_queue(at=NOON, time_machine=True):
-        pass
-    assert timezone.now() != NOON
-
-
-def test_without_time_machine_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "time_machine", None)
-    with pytest.raises(Misconfigured, match="pip install time-machine"), fake_queue(time_machine=True):
-        pass
-    with pytest.raises(RuntimeError, match="no in-memory queue is active"):
-        scheduled_jobs()
-
-
-def test_inside_of_a_time_machine_of_the_project(delayq_fake: Fake) -> None:
-    with time_machine.travel(NOON, tick=False), fake_queue() as fake:
+def test_inside_of_a_time_machine_of_the_project(done: list[Any]) -> None:
+    with time_machine.travel(NOON, tick=False) as machine, fake_queue() as fake:
         assert fake.clock.now == NOON
+        schedule(note, "x", at=timezone.now() + timedelta(minutes=30))
+        machine.shift(1800)
+        fake.travel(1800)
+        assert timezone.now() == fake.clock.now
+        fake.run_due()
+    assert done == ["x"]
 
 
 # -- trouble ---------------------------------------------------------------------------------------------------------
@@ -281,25 +229,26 @@ def test_inside_of_a_time_machine_of_the_project(delayq_fake: Fake) -> None:
 def test_errors_on_order(delayq_fake: Fake, done: list[Any]) -> None:
     for n in range(3):
         schedule(note, str(n))
-    fail_next("works.note", TimeoutError("slow"))
-    fail_next(note, ValueError)
-    report = run_due(raise_errors=False)
+    delayq_fake.fail_next("works.note", TimeoutError("slow"))
+    delayq_fake.fail_next(note, ValueError)
+    report = delayq_fake.run_due(raise_errors=False)
     assert [type(ran.error) for ran in report.runs] == [TimeoutError, ValueError, type(None)]
     assert done == ["2"]
     with pytest.raises(TypeError, match="takes an exception"):
-        fail_next(note, "no")  # type: ignore[arg-type]
+        delayq_fake.fail_next(note, "no")  # type: ignore[arg-type]
     with pytest.raises(InvalidJob, match=r"no task is named 'works.nota'. Did you mean 'works.note'"):
-        fail_next("works.nota", ValueError)
+        delayq_fake.fail_next("works.nota", ValueError)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_redis_is_away_and_comes_back(delayq_fake: Fake) -> None:
     handle = schedule(note, "before")
-    with redis_down():
-        for call in (lambda: schedule(note, "x"), handle.cancel, handle.state, run_due, Queue("notes").counts):
+    with delayq_fake.redis_down():
+        verbs = (handle.cancel, handle.state, delayq_fake.run_due, Queue("notes").counts)
+        for call in (lambda: schedule(note, "x"), *verbs):
             with pytest.raises(QueueUnavailable, match="simulates an outage"):
                 call()
-    assert [job.args for job in scheduled_jobs()] == [["before"]]
+    assert [job.args for job in delayq_fake.scheduled_jobs()] == [["before"]]
 
 
 # -- unittest --------------------------------------------------------------------------------------------------------
@@ -307,7 +256,7 @@ def test_redis_is_away_and_comes_back(delayq_fake: Fake) -> None:
 
 class SimpleTests(DelayQTestCase, SimpleTestCase):
     def test_it_begins_empty(self) -> None:
-        assert not scheduled_jobs()
+        assert not self.delayq.scheduled_jobs()
         schedule(note, "x")
 
     def test_it_begins_empty_each_time(self) -> None:
@@ -316,8 +265,8 @@ class SimpleTests(DelayQTestCase, SimpleTestCase):
 
     async def test_async(self) -> None:
         await aschedule(note, "x")
-        await arun_due()
-        assert not scheduled_jobs()
+        await self.delayq.arun_due()
+        assert not self.delayq.scheduled_jobs()
 
 
 class DatabaseTests(DelayQTestCase, TestCase):
@@ -325,6 +274,7 @@ class DatabaseTests(DelayQTestCase, TestCase):
 
     @classmethod
     def setUpTestData(cls) -> None:
+        assert isinstance(connections.broker(), MemoryBroker)
         schedule(note, "of the class")
 
     def setUp(self) -> None:
@@ -332,27 +282,27 @@ class DatabaseTests(DelayQTestCase, TestCase):
             schedule(note, "of the test")
 
     def test_with_captured_callbacks(self) -> None:
-        assert_scheduled(note, args=["of the test"], count=1, at=NOON)
+        self.delayq.assert_scheduled(note, args=["of the test"], count=1, at=NOON)
 
     def test_without(self) -> None:
         schedule(tell)
         with self.assertRaisesRegex(AssertionError, "1 job waits for the commit"):
-            assert_scheduled(tell)
+            self.delayq.assert_scheduled(tell)
 
     async def test_async(self) -> None:
-        assert_scheduled(note)
+        self.delayq.assert_scheduled(note)
 
 
 class CommittingTests(DelayQTestCase, TransactionTestCase):
     def test_commits_are_real(self) -> None:
         schedule(note, "x")
-        assert_scheduled(note)
+        self.delayq.assert_scheduled(note)
 
 
 class PlainTests(DelayQTestCase, unittest.IsolatedAsyncioTestCase):
     async def test_async(self) -> None:
         await aschedule(note, "x")
-        assert_scheduled(note)
+        self.delayq.assert_scheduled(note)
 
 
 def test_after_all_of_them_the_real_broker_is_back() -> None:
@@ -362,7 +312,7 @@ def test_after_all_of_them_the_real_broker_is_back() -> None:
 def test_a_test_class_fails_like_any_other() -> None:
     class Failing(DelayQTestCase, SimpleTestCase):
         def runTest(self) -> None:
-            assert_scheduled(note)
+            self.delayq.assert_scheduled(note)
 
     result = unittest.TestResult()
     Failing().run(result)

@@ -12,13 +12,13 @@ from django.contrib.auth.models import Group
 from django.db import transaction
 
 from django_delayq import aschedule, schedule, schedule_many
-from django_delayq.testing import Fake, fake_queue, immediate, run_due, scheduled_jobs
+from django_delayq.testing import Fake
 
 from .works import again, chain, decide, in_transaction, note, sync, tell, write_group
 
 
-def test_a_job_is_done_when_schedule_returns(done: list[Any]) -> None:
-    with immediate():
+def test_a_job_is_done_when_schedule_returns(delayq_fake: Fake, done: list[Any]) -> None:
+    with delayq_fake.immediate():
         handle = schedule(note, "x", delay=3600)
         assert (done, handle.outcome, handle.state()) == (["x"], "created", None)
 
@@ -27,7 +27,7 @@ def test_outside_of_the_block_jobs_wait(delayq_fake: Fake, done: list[Any]) -> N
     with delayq_fake.immediate():
         schedule(note, "inside")
     schedule(note, "outside")
-    assert (done, len(scheduled_jobs())) == (["inside"], 1)
+    assert (done, len(delayq_fake.scheduled_jobs())) == (["inside"], 1)
 
 
 def test_debug_mode_switches_nothing_on(delayq_fake: Fake, settings: Any, done: list[Any]) -> None:
@@ -36,17 +36,18 @@ def test_debug_mode_switches_nothing_on(delayq_fake: Fake, settings: Any, done: 
     assert done == []
 
 
-def test_what_it_raises_comes_out_of_schedule(delayq_immediate: Fake) -> None:
-    delayq_immediate.fail_next(note, ValueError("no"))
-    with pytest.raises(ValueError, match="no"):
+def test_what_it_raises_comes_at_the_end_of_the_block(delayq_fake: Fake, done: list[Any]) -> None:
+    delayq_fake.fail_next(note, ValueError("no"))
+    with pytest.raises(ValueError, match="no"), delayq_fake.immediate():
         schedule(note, "x")
-    (job,) = scheduled_jobs(note)
-    assert (job.state, job.failures) == ("delayed", 1)
+        schedule(note, "y")
+    (job,) = delayq_fake.scheduled_jobs(note)
+    assert (job.args, job.state, job.failures, done) == (["x"], "delayed", 1, ["y"])
 
 
 def test_a_verdict_is_no_error(delayq_immediate: Fake) -> None:
     schedule(decide, "release", id="1")
-    assert [job.state for job in scheduled_jobs()] == ["delayed"]
+    assert [job.state for job in delayq_immediate.scheduled_jobs()] == ["delayed"]
 
 
 def test_many_and_merged_jobs_and_those_of_jobs(delayq_immediate: Fake, done: list[Any]) -> None:
@@ -55,22 +56,30 @@ def test_many_and_merged_jobs_and_those_of_jobs(delayq_immediate: Fake, done: li
     schedule(sync, id="1", payload=2)
     schedule(chain, 2)
     assert done == ["a", "b", {"1": [1]}, {"1": [2]}, 2, 1, 0]
-    assert not scheduled_jobs()
+    assert not delayq_immediate.scheduled_jobs()
 
 
-def test_a_task_that_schedules_itself_for_ever_is_found_out(delayq_immediate: Fake) -> None:
-    with pytest.raises(RuntimeError, match="If a task schedules itself"):
+def test_a_task_that_schedules_itself_for_ever_is_found_out(delayq_fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_delayq.testing.kit.SELF_SCHEDULING", 20)
+    with pytest.raises(RuntimeError, match=r"has run 20 jobs .*if a task schedules itself"), delayq_fake.immediate():
         schedule(again)
 
 
-def test_what_was_waiting_before_waits_on(done: list[Any]) -> None:
-    with fake_queue():
-        schedule(note, "before")
-        with immediate():
-            schedule(note, "now")
-        assert done == ["now"]
-        run_due()
-        assert done == ["now", "before"]
+def test_what_was_waiting_before_waits_on(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(note, "before")
+    with delayq_fake.immediate():
+        schedule(note, "now")
+    assert done == ["now"]
+    delayq_fake.run_due()
+    assert done == ["now", "before"]
+
+
+def test_the_errors_of_a_block_inside_another_come_at_its_own_end(delayq_fake: Fake) -> None:
+    delayq_fake.fail_next(note, ValueError("no"))
+    with delayq_fake.immediate():
+        with pytest.raises(ValueError, match="no"), delayq_fake.immediate():
+            schedule(note, "x")
+        schedule(note, "y")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -93,9 +102,9 @@ def test_in_a_testcase_it_runs_with_the_captured_callbacks(
 
 @pytest.mark.django_db
 def test_what_it_raises_after_a_commit_comes_at_the_end_of_the_block(
-    django_capture_on_commit_callbacks: Callable[..., Any], done: list[Any]
+    delayq_fake: Fake, django_capture_on_commit_callbacks: Callable[..., Any], done: list[Any]
 ) -> None:
-    with pytest.raises(ZeroDivisionError), immediate() as fake:
+    with pytest.raises(ZeroDivisionError), delayq_fake.immediate() as fake:
         fake.fail_next(note, ZeroDivisionError("one"))
         with django_capture_on_commit_callbacks(execute=True):
             first, second = schedule(note, "x"), schedule(note, "y")
@@ -103,8 +112,8 @@ def test_what_it_raises_after_a_commit_comes_at_the_end_of_the_block(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_several_errors_come_together() -> None:
-    with pytest.raises(BaseExceptionGroup) as group, immediate() as fake:
+def test_several_errors_come_together(delayq_fake: Fake) -> None:
+    with pytest.raises(BaseExceptionGroup) as group, delayq_fake.immediate() as fake:
         fake.fail_next(note, ValueError, times=2)
         with transaction.atomic():
             schedule(note, "x")
@@ -114,21 +123,28 @@ def test_several_errors_come_together() -> None:
 
 @pytest.mark.django_db
 def test_an_error_of_what_a_job_schedules_on_its_commit_comes_at_the_end_too(
-    django_capture_on_commit_callbacks: Callable[..., Any],
+    delayq_fake: Fake, django_capture_on_commit_callbacks: Callable[..., Any]
 ) -> None:
-    with pytest.raises(ValueError, match="no"), immediate() as fake:
+    with pytest.raises(ValueError, match="no"), delayq_fake.immediate() as fake:
         fake.fail_next(note, ValueError("no"))
         with django_capture_on_commit_callbacks(execute=True):
             schedule(in_transaction, "x")
         assert Group.objects.count() == 1
 
 
-def test_an_error_of_what_a_job_schedules_is_its_own(delayq_immediate: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tell, "func", lambda: schedule(note, "x"))
-    delayq_immediate.fail_next(note, ValueError("no"))
-    with pytest.raises(ValueError, match="no"):
+def test_what_a_job_schedules_runs_after_it_as_in_a_worker(
+    delayq_fake: Fake, monkeypatch: pytest.MonkeyPatch, done: list[Any]
+) -> None:
+    def handler() -> None:
+        schedule(note, "x")
+        done.append("handler")
+
+    monkeypatch.setattr(tell, "func", handler)
+    delayq_fake.fail_next(note, ValueError("no"))
+    with pytest.raises(ValueError, match="no"), delayq_fake.immediate():
         schedule(tell)
-    assert [(job.task, job.failures) for job in scheduled_jobs()] == [("works.tell", 1), ("works.note", 1)]
+        assert done == ["handler"]
+    assert [(job.task, job.failures) for job in delayq_fake.scheduled_jobs()] == [("works.note", 1)]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -146,5 +162,5 @@ def test_a_coroutine_that_calls_schedule_itself_is_told(delayq_immediate: Fake) 
     async def go() -> None:
         schedule(note, "x")
 
-    with pytest.raises(RuntimeError, match="use aschedule"):
+    with pytest.raises(RuntimeError, match="under immediate\\(\\) aschedule"):
         asyncio.run(go())

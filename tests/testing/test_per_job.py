@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq import Queue, connections, current_job, schedule, task
 from django_delayq.core.task import registry
-from django_delayq.testing import Fake, run_due
+from django_delayq.testing import Fake
 
 
 @pytest.mark.usefixtures("delayq_fake")
@@ -41,7 +41,7 @@ def test_a_false_is_a_retry_in_the_kit(delayq_fake: Fake) -> None:
 
     try:
         schedule(ask, 5)
-        report = run_due()
+        report = delayq_fake.run_due()
     finally:
         registry.remove(ask)
     assert [ran.outcome for ran in report.runs] == ["failed", "succeeded"] and answers == []

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group
 from django.db import transaction
 
 from django_delayq import LeakedTransaction, schedule
-from django_delayq.testing import Fake, assert_scheduled, refute_scheduled, run_due, scheduled_jobs
+from django_delayq.testing import Fake
 
 from .works import in_transaction, leak, note, once, tell, write_group
 
@@ -21,7 +21,7 @@ def test_in_a_testcase_jobs_wait_for_a_commit_that_never_comes_and_are_told_of(d
     schedule(note, "x", id="1")
     schedule(tell, id="2")
     with pytest.raises(AssertionError) as failed:
-        assert_scheduled(note)
+        delayq_fake.assert_scheduled(note)
     assert str(failed.value).splitlines()[-1] == (
         "2 jobs wait for the commit (schedule works.note 1, schedule works.tell 2); wrap the call in "
         "captureOnCommitCallbacks(execute=True), or in pytest-django's "
@@ -36,7 +36,7 @@ def test_running_nothing_because_of_a_missing_commit_is_warned_of(delayq_fake: F
         schedule(note, "x")
     nothing = r"run_due\(\) ran no job: 1 job waits for the commit \(schedule works.note"
     with pytest.warns(UserWarning, match=nothing) as of_run_due:
-        assert not run_due()
+        assert not delayq_fake.run_due()
         assert not delayq_fake.run_due()
     assert done == []
     assert [warning.filename for warning in (*of_immediate, *of_run_due)] == [__file__] * 3
@@ -58,10 +58,10 @@ def test_captured_callbacks_send_them(
 ) -> None:
     with django_capture_on_commit_callbacks(execute=True):
         schedule(note, "x", delay=60)
-        refute_scheduled(note)
-    assert_scheduled(note, args=["x"], delay=60)
+        delayq_fake.refute_scheduled(note)
+    delayq_fake.assert_scheduled(note, args=["x"], delay=60)
     with pytest.raises(AssertionError) as failed:
-        assert_scheduled(tell)
+        delayq_fake.assert_scheduled(tell)
     assert "wait for the commit" not in str(failed.value)
 
 
@@ -74,15 +74,15 @@ def test_a_rolled_back_savepoint_drops_its_jobs(
         with suppress(ZeroDivisionError), transaction.atomic():
             schedule(note, "goes")
             raise ZeroDivisionError
-    assert [job.args for job in scheduled_jobs()] == [["stays"]]
+    assert [job.args for job in delayq_fake.scheduled_jobs()] == [["stays"]]
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_real_commit_sends_them(delayq_fake: Fake) -> None:
     with transaction.atomic():
         handle = schedule(note, "x")
-        refute_scheduled(note)
-    assert_scheduled(note)
+        delayq_fake.refute_scheduled(note)
+    delayq_fake.assert_scheduled(note)
     assert handle.outcome == "created"
 
 
@@ -93,7 +93,7 @@ def test_what_a_job_schedules_is_sent_when_it_ends_as_in_a_worker(
     with django_capture_on_commit_callbacks(execute=True):
         schedule(in_transaction, "x")
     with django_capture_on_commit_callbacks(execute=True) as callbacks:
-        run_due()
+        delayq_fake.run_due()
     assert (done, callbacks, Group.objects.get().name) == (["x"], [], "x")
 
 
@@ -111,8 +111,8 @@ def test_what_a_job_rolled_back_is_not_sent(
     with django_capture_on_commit_callbacks(execute=True):
         schedule(tell)
     with pytest.raises(ZeroDivisionError):
-        run_due()
-    assert [job.args for job in scheduled_jobs(note)] == [["before"]]
+        delayq_fake.run_due()
+    assert [job.args for job in delayq_fake.scheduled_jobs(note)] == [["before"]]
 
 
 @pytest.mark.django_db
@@ -124,9 +124,9 @@ def test_a_transaction_that_is_left_open_is_found(
     with django_capture_on_commit_callbacks(execute=True):
         schedule(leak, "x")
     with pytest.raises(LeakedTransaction, match="entered and not left"):
-        run_due()
+        delayq_fake.run_due()
     assert list(Group.objects.values_list("name", flat=True)) == ["of the test"]
-    (buried,) = scheduled_jobs(leak, state="morgue")
+    (buried,) = delayq_fake.scheduled_jobs(leak, state="morgue")
     assert buried.error["class"] == "django_delayq.core.errors.LeakedTransaction"
 
 
@@ -134,7 +134,7 @@ def test_a_transaction_that_is_left_open_is_found(
 def test_a_transaction_that_is_left_open_is_found_without_a_testcase_too(delayq_fake: Fake) -> None:
     schedule(leak, "x")
     with pytest.raises(LeakedTransaction, match="entered and not left"):
-        run_due()
+        delayq_fake.run_due()
     assert not Group.objects.exists()
 
 
@@ -145,7 +145,7 @@ def test_a_coroutine_task_sees_the_rows_of_the_test(
     Group.objects.create(name="of the test")
     with django_capture_on_commit_callbacks(execute=True):
         schedule(write_group, "of the job")
-    run_due()
+    delayq_fake.run_due()
     assert done == [2]
 
 
@@ -157,7 +157,7 @@ def test_exactly_once_is_once(
         schedule(once, "x", id="1")
     queue = delayq_fake.broker.queue("notes")
     monkeypatch.setattr(queue, "settle", lambda settlements: [False for _ in settlements])  # the acks are lost
-    assert [ran.outcome for ran in run_due().runs] == ["lost"]
+    assert [ran.outcome for ran in delayq_fake.run_due().runs] == ["lost"]
     monkeypatch.undo()
-    assert [ran.outcome for ran in run_due(until=60).runs] == ["succeeded"]
+    assert [ran.outcome for ran in delayq_fake.run_due(until=60).runs] == ["succeeded"]
     assert Group.objects.count() == 1

@@ -64,7 +64,6 @@ capture_exception = captured.append
     "tests/test_sentry.py": """
 import sentry_sdk
 from django_delayq import schedule, task
-from django_delayq.testing import run_due
 from sentry_sdk.integrations.logging import ignored
 
 
@@ -76,7 +75,7 @@ def fails():
 def test_a_failure_is_sent_once(settings, delayq_fake, caplog):
     settings.DELAYQ = {**settings.DELAYQ, "HOOKS": {"report_error": "shop.sentry.report"}}
     schedule(fails, id="x")
-    run_due(raise_errors=False)
+    delayq_fake.run_due(raise_errors=False)
     assert [str(error) for error in sentry_sdk.captured] == ["no"]
     assert sentry_sdk.tags == {"task": "shop.fails", "job": "x", "attempt": 1}
     assert {record.name for record in caplog.records if record.levelname == "ERROR"} == set(ignored)

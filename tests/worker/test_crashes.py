@@ -11,7 +11,7 @@ import redis
 
 from django_delayq.core import Broker
 from tests.support.attempt_stage import make_job
-from tests.support.supervisor_stage import Program, SlotRecord, decided, record_of
+from tests.support.supervisor_stage import Program, Slot, decided, record_of
 from tests.support.worker_stage import eventually, places, put, put_payload
 
 
@@ -64,7 +64,7 @@ def test_what_a_dead_child_held_is_settled_by_the_batch_that_it_ran() -> None:
     others = [make_job(id="second", merged=True, token=8), make_job(id="second", merged=True, queue="other")]
     running = record_of("first", beside=["second"])
 
-    def said(planned: bool, record: SlotRecord) -> list[str]:
+    def said(planned: bool, record: Slot) -> list[str]:
         return [one.outcome for one in decided([*jobs, *others], [record], planned=planned)]
 
     stuck = record_of("first", beside=["second"], limit_at=2.0, timed_out=True)

@@ -144,7 +144,7 @@ def test_the_jobs_of_a_killed_process_on_living_masters_go_back_at_once(
     try:
         began = time.monotonic()
         with pytest.raises(QueueUnavailable):
-            salvage.run(queues)
+            salvage.run(spread, queues)
         assert time.monotonic() - began < 3.5
         still = {queue.name for queue in queues[1:] if queue.name not in names and list(held_by(queue, "child"))}
         assert still == set()
@@ -158,7 +158,7 @@ def test_the_jobs_of_a_killed_process_on_living_masters_go_back_at_once(
 
     def is_done() -> bool:
         with contextlib.suppress(QueueUnavailable):
-            salvage.run(queues)
+            salvage.run(spread, queues)
             return True
         return False
 
@@ -219,7 +219,7 @@ def test_when_a_silent_master_answers_again_no_lease_is_taken_from_its_holder_at
     def held() -> int:
         return sum(len(queue.leases(number)) for queue in queues for number in queue.numbers)
 
-    reaper = reaper_of(registry_of(work), broker=broker)
+    reaper = reaper_of(registry_of(work), broker=broker, runs_at_once=True)
     poller = poller_of(queues, lease=1.0, heartbeat=0.3, reaper=reaper, broker=broker)
     poller.run()
     silent.pause()

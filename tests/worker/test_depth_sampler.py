@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django_delayq.core import Broker, NewJob, ack, bury
-from django_delayq.worker.depth_sampler import PERIOD, DepthSampler
+from django_delayq.worker.dispatcher import SAMPLE_SECONDS, DepthSampler
 from tests.support.worker_stage import depths_of
 
 
 def sample(broker: Broker, name: str = "w1", **options: int) -> DepthSampler:
     sampler = DepthSampler(broker, name, **options)
-    assert sampler.run() == PERIOD
+    assert sampler.run() == SAMPLE_SECONDS
     sampler.run()
     return sampler
 
@@ -45,7 +45,7 @@ def test_t86_a_sample_has_each_queue_and_all_together(broker: Broker) -> None:
 
 def test_a_process_that_ends_within_a_minute_sends_nothing(broker: Broker) -> None:
     stock(broker)
-    assert DepthSampler(broker, "w1").run() == PERIOD
+    assert DepthSampler(broker, "w1").run() == SAMPLE_SECONDS
     assert points(broker, "orders") == []
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, Connection, QueueUnavailable, Registry, Settlement
-from django_delayq.worker.reaper import SILENT_MS, UNKNOWN_TASK_MS
+from django_delayq.worker.dead import SILENT_MS, UNKNOWN_TASK_MS
 from tests.support.attempt_stage import UNCLEAR
 from tests.support.core_stored import backdate_begun, shard_key
-from tests.support.duty_stage import RedisHealth, poller_of, reaper_of
+from tests.support.duty_stage import RedisHealth, poller_of, reap, reaper_of
 from tests.support.worker_stage import eventually, put, registry_of
 
 LEASE = 0.03
@@ -42,7 +42,7 @@ def work() -> None: ...
 
 
 def patrol(broker: Broker, health: RedisHealth, registry: Registry | None = None) -> Any:
-    reaper = reaper_of(registry_of(work) if registry is None else registry)
+    reaper = reaper_of(registry_of(work) if registry is None else registry, runs_at_once=True)
     return poller_of([broker.queue("default")], lease=LEASE, heartbeat=HEARTBEAT, health=health, reaper=reaper)
 
 
@@ -99,10 +99,10 @@ def test_an_early_run_of_a_worker_that_lives_is_left_alone(broker: Broker) -> No
         (job,) = queue.reserve(0, 1, worker=name).jobs
         assert queue.settle([Settlement(job, verb="ack_early", event=False)]) == [True]
     broker.announce("here", {})
-    reaper_of(registry_of(work)).reap_early_acked(queue, 0, broker.now_ms())
+    reap(reaper_of(registry_of(work)), queue, broker.now_ms())
     assert len(queue.begun(0)) == 2, "a worker that began a moment ago may not have announced itself"
     backdate_begun(queue, broker.now_ms() - SILENT_MS - 1)
-    reaper_of(registry_of(work)).reap_early_acked(queue, 0, broker.now_ms())
+    reap(reaper_of(registry_of(work)), queue, broker.now_ms())
     assert [job.id for job in queue.begun(0)] == ["here"]
 
 
@@ -119,7 +119,7 @@ def test_runs_of_living_workers_do_not_hide_those_of_dead_ones(broker: Broker) -
     broker.announce("here", {})
     backdate_begun(queue, broker.now_ms() - SILENT_MS - 1, "young")
     reaper = reaper_of(registry_of(work))
-    reaper.reap_early_acked(queue, 0, broker.now_ms())
+    reap(reaper, queue, broker.now_ms())
     left = broker.client.hkeys(shard_key(queue, "begun"))
     assert {field[8:].decode() for field in left} == {*map(str, range(300)), "young"}
 
@@ -130,8 +130,8 @@ def test_a_lease_of_a_task_that_no_dispatcher_knows_comes_back_uncounted_in_the_
     eventually(lambda: queue.expired(0), "the end of the lease")
     (lease,) = queue.leases(0)
     reaper = reaper_of(registry_of(work))
-    assert not reaper.reap(queue, 0, lease.deadline_ms + UNKNOWN_TASK_MS - 1)
+    reap(reaper, queue, lease.deadline_ms + UNKNOWN_TASK_MS - 1)
     assert state(broker, ident) == "reserved"
-    assert reaper.reap(queue, 0, lease.deadline_ms + UNKNOWN_TASK_MS)
+    reap(reaper, queue, lease.deadline_ms + UNKNOWN_TASK_MS)
     view = broker.inspector.get("default", ident)
     assert view is not None and (view.state, view.job.failures, view.job.flags) == ("ready", 0, UNCLEAR)

@@ -12,7 +12,7 @@ import pytest
 from django_delayq import signals
 from django_delayq.core import Broker, JobTimeout
 from tests.support.attempt_stage import ATTEMPT_LOGGER, make_job
-from tests.support.duty_stage import HangingCall, LimitedCalls, reaper_of
+from tests.support.duty_stage import HangingCall, LimitedCalls, reap, reaper_of
 from tests.support.worker_stage import Hooks, events_of, eventually, places, put, registry_of
 
 
@@ -47,8 +47,7 @@ def test_a_listener_that_hangs_at_a_lost_job_delays_no_other_one(
     for ident in ("a", "b"):
         lose(broker, ident)
     reaper = reaper_of(registry_of(work, timeout=0.2, on_exhausted=exhausted))
-    reaper.reap(broker.queue("default"), 0, broker.now_ms())
-    reaper.run()
+    reap(reaper, broker.queue("default"), broker.now_ms())
     assert places(broker) == {"morgue": 2} and heard == ["a", "b"]
     (line,) = [one for one in caplog.messages if "are given up" in one]
     assert line.startswith("a: the listeners to its end (poison) did not end within 0.2 s") and "gate.wait(60)" in line
@@ -59,8 +58,7 @@ def test_without_a_time_limit_the_lease_is_the_limit(broker: Broker, gate: threa
     lose(broker, "a")
     hooks = Hooks(wants=lambda event, task: True, notify=lambda event, **_: gate.wait(60))
     reaper = reaper_of(registry_of(work), hooks)
-    reaper.reap(broker.queue("default"), 0, broker.now_ms())
-    reaper.run()
+    reap(reaper, broker.queue("default"), broker.now_ms())
     assert places(broker) == {"morgue": 1}
     assert [event.outcome for event in events_of(broker)] == ["poison"]
 
@@ -91,7 +89,7 @@ def test_the_end_of_a_lost_job_has_the_level_and_the_words_of_any_other_end(
     lose(broker, "a", **lost)
     reaper = reaper_of(registry_of(work))
     with caplog.at_level(logging.INFO):
-        reaper.reap(broker.queue("default"), 0, broker.now_ms())
+        reap(reaper, broker.queue("default"), broker.now_ms())
     (record,) = [one for one in caplog.records if one.name == ATTEMPT_LOGGER]
     assert (record.levelno, record.getMessage()[: len(text)]) == (level, text)
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from django_delayq.core import Broker, Misconfigured
+from django_delayq.core import Broker
 from django_delayq.worker.shard_selector import split
 from tests.support.worker_stage import WorkerConfig, config, eventually, places, put, registry_of, run_dry, working
 
@@ -30,12 +30,6 @@ def test_the_processes_of_a_node_begin_at_different_shards_of_it() -> None:
 @pytest.mark.parametrize(("nodes", "node"), [(1, 0), (2, 1), (2, 7), (50, 3), (50, 49)])
 def test_no_node_however_wrong_leaves_a_shard_out(nodes: int, node: int) -> None:
     assert sorted(ordered(nodes=nodes, node=node, index=4)) == PLACES
-
-
-@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"node": -1}, {"nodes": 1.5}])
-def test_nodes_are_counted_in_whole_numbers(wrong: dict[str, int]) -> None:
-    with pytest.raises(Misconfigured, match="must be an int"):
-        ordered(**wrong)
 
 
 def fill(broker: Broker, jobs: int) -> None:

@@ -198,7 +198,7 @@ def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
             Tick(now + 60_000, None, now, True, True),
         ]
     )
-    patrol = poller_of([queue], reaper=reaper_of(registry_of()))
+    patrol = poller_of([queue], reaper=reaper_of(registry_of(), runs_at_once=True))
     for _ in range(3):
         check_now(patrol)
     assert queue.holds == [False, False, True] and queue.reaped == 0
@@ -208,7 +208,7 @@ def test_nothing_is_reaped_after_an_outage_longer_than_a_heartbeat() -> None:
     now = time.time() * 1000
     queue = TickingQueue([Tick(now, None, None, False, False), Tick(now, None, None, False, True)])
     health = RedisHealth()
-    patrol = poller_of([queue], health=health, reaper=reaper_of(registry_of()))
+    patrol = poller_of([queue], health=health, reaper=reaper_of(registry_of(), runs_at_once=True))
     patrol.run()
     health.last_outage, health.cleared_at = 7.0, 1.0
     patrol.run()

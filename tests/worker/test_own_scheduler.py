@@ -13,7 +13,7 @@ from django_delayq.core import Broker, Misconfigured
 from django_delayq.worker.scheduler import DueShard
 from tests.support.attempt_stage import NEVER
 from tests.support.waiting_stage import ShardSelector
-from tests.support.worker_stage import WorkerConfig, config_of_settings, put, registry_of, run_dry
+from tests.support.worker_stage import config_of_settings, put, registry_of, run_dry
 
 from .test_shard_selector import served, sources
 
@@ -134,8 +134,3 @@ def test_a_wrong_scheduler_is_refused_before_anything_starts(settings: Any, path
     settings.DELAYQ = {**settings.DELAYQ, "WORKER": {"scheduler": path}}
     with pytest.raises(Misconfigured, match=rf"DELAYQ\['WORKER'\]\['scheduler'\]: .*{text}"):
         config_of_settings()
-
-
-def test_a_wrong_name_of_a_scheduler_is_refused() -> None:
-    with pytest.raises(Misconfigured, match="weighted, seq, lag or a function; got 'lags'"):
-        WorkerConfig(queues=("default",), scheduler="lags")

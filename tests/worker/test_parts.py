@@ -60,7 +60,9 @@ def test_a_shard_that_cannot_be_checked_keeps_no_other_from_being_reaped(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = forgotten(broker, "first", "second")
-    poller = poller_of([first, second], lease=LEASE, heartbeat=0.01, reaper=reaper_of(registry_of(work)))
+    poller = poller_of(
+        [first, second], lease=LEASE, heartbeat=0.01, reaper=reaper_of(registry_of(work), runs_at_once=True)
+    )
     with damaged(first):
         eventually(lambda: poller.run() >= 0 and not second.leases(0), "the end of the lost lease")
         assert (
@@ -72,7 +74,7 @@ def test_a_shard_that_cannot_be_checked_keeps_no_other_from_being_reaped(
 
 def test_a_shard_that_fails_is_tried_more_and_more_seldom(broker: Broker) -> None:
     (queue,) = forgotten(broker, "first")
-    poller = poller_of([queue], lease=LEASE, heartbeat=0.01, reaper=reaper_of(registry_of(work)))
+    poller = poller_of([queue], lease=LEASE, heartbeat=0.01, reaper=reaper_of(registry_of(work), runs_at_once=True))
     with damaged(queue):
         assert eventually(lambda: poller.run() > 0.3, "a rest longer than the poller ever takes in so short a lease")
 
@@ -83,7 +85,7 @@ def test_ends_that_somebody_listens_to_are_settled_beside_a_shard_that_fails(bro
     registry = registry_of(work, max_attempts=1)
     reaper = reaper_of(registry, hooks, name="dispatcher")
     for queue in queues:
-        reaper.reap(queue, 0, broker.now_ms())
+        reaper.reap(queue, 0, queue.tick(0))
     with damaged(queues[0]):
         reaper.run()
     assert told == ["second"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from django_delayq.worker.places import LONG_LIFE, Place, Suspects
-from tests.support.attempt_stage import NEVER
+from django_delayq.worker.supervisor import LONG_LIFE, Place
 
 
 def child(*, born: float, ready: bool = True) -> Any:
@@ -43,14 +42,3 @@ def test_a_quarantine_child_that_died_at_work_is_replaced_at_once_and_one_that_n
     place = Place(3, quarantine=True)
     assert pauses(place, 6) == [0] * 6
     assert pauses(place, 3, ready=False) == [1, 2, 4]
-
-
-def test_expected_suspects_are_kept_until_somebody_attends_to_them() -> None:
-    suspects = Suspects()
-    assert suspects.next_at == NEVER
-    suspects.expect(NEVER)
-    for at in (30.0, 10.0, 20.0):
-        suspects.expect(at)
-    assert suspects.next_at == 10
-    suspects.served(20.0)
-    assert (suspects.next_at, suspects.served_at) == (30, 20)

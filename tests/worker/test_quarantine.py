@@ -13,7 +13,7 @@ import pytest
 from django_delayq import current_job
 from django_delayq.core import Broker, fail, release
 from tests.support.attempt_stage import make_job
-from tests.support.supervisor_stage import Program, SlotRecord, alive, decided, record_of
+from tests.support.supervisor_stage import Program, Slot, alive, decided, record_of
 from tests.support.worker_stage import DEADLINE, STARTED, config, eventually, places, put, registry_of, working
 
 MakeProgram = Callable[..., Program]
@@ -244,9 +244,7 @@ def test_the_start_of_a_job_that_was_lost_unclearly_is_recorded_before_it_happen
         ([record_of("a", beside=["another"])], False),
     ],
 )
-def test_a_crash_is_surely_a_jobs_own_only_if_nothing_else_can_have_caused_it(
-    records: list[SlotRecord], own: bool
-) -> None:
+def test_a_crash_is_surely_a_jobs_own_only_if_nothing_else_can_have_caused_it(records: list[Slot], own: bool) -> None:
     """``gone`` ended and was acked; ``acked early`` runs and is in Redis no more."""
     jobs = [make_job(id="a"), make_job(id="b")]
     settlements = decided(jobs, records)

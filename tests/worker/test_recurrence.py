@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_delayq.core import InvalidJob, Misconfigured, Task, TaskOptions
-from django_delayq.worker.recurrence import Cron, Every, check_recurring, grace_ms, recurrence_of
+from django_delayq.worker.recurring import Cron, Every, check_recurring, grace_ms, recurrence_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

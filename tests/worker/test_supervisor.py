@@ -16,8 +16,8 @@ import pytest
 
 from django_delayq.core import Broker
 from tests.support.attempt_stage import make_job
-from tests.support.supervisor_stage import ROOT, Program, alive, decided, record_of
-from tests.support.worker_stage import eventually, places, put, registry_of
+from tests.support.supervisor_stage import ROOT, ChildSpec, Program, alive, decided, record_of, sent_to_child
+from tests.support.worker_stage import Concurrency, config, eventually, places, put, registry_of
 
 
 def failures(broker: Broker, ident: str) -> int:
@@ -232,6 +232,13 @@ def test_sigttin_shows_what_every_thread_is_doing(
     running.await_words("ended")
     running.signal(signal.SIGTERM)
     assert running.wait() == 0
+
+
+def test_a_child_gets_the_whole_configuration_of_its_supervisor() -> None:
+    limits = {"a": Concurrency(total=3), "b": Concurrency(local=1)}
+    settings = config(queues=("a", "b"), awaited=frozenset({"b"}), weights={"a": 2.0}, concurrency=limits, max_rss=500)
+    spec = ChildSpec("w.1", settings, board_fd=3, parent=os.getpid(), program="p")
+    assert sent_to_child(spec) == spec and "DELAYQ_CHILD" not in os.environ
 
 
 def test_what_a_dead_child_held_is_settled_by_what_it_was_doing() -> None:

@@ -6,7 +6,7 @@
 --         6 and 7 the first and the last class that is served (lib/keys); 8 limits of tasks (lib/park); missing = all
 --         classes, no limits
 -- Returns {one '1' or '0' (the lease was lost) for each entry, the batch (lib/reserve) or ''}. A record is always stored,
---         unless it has the mark `expired`.
+--         unless it has the mark `once`.
 -- Events  those of the entries; cancelled
 -- include keys clock begin window marks body state taken due event
 local worker, limit = ARGV[3], tonumber(ARGV[5])

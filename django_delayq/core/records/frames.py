@@ -399,12 +399,12 @@ def pack_allowances(allowances: Sequence[Allowance]) -> bytes:
 
 
 #: marks of a settlement, which its entry has if they are true
-_MARKS: Final = ("quarantine", "own_crash", "oldest", "inherit", "unclear", "postpone", "began", "timed_out")
+_MARKS: Final = ("quarantine", "own_crash", "oldest", "inherit", "unclear", "postpone", "began", "timed_out", "once")
 
 
 def pack_settlements(settlements: Sequence[Settlement]) -> bytes:
     """Return the entries of ``settle.lua``: usual acks as columns, and what has more to say."""
-    is_ack = [settlement.verb == "ack" and settlement.guard == "token" for settlement in settlements]
+    is_ack = [settlement.verb == "ack" for settlement in settlements]
     order = sorted(range(len(settlements)), key=lambda place: not is_ack[place])
     ordered, number = [settlements[place] for place in order], sum(is_ack)
     acks, others = ordered[:number], ordered[number:]
@@ -435,7 +435,6 @@ def _fields_of(settlement: Settlement) -> dict[str, Any]:
         "delay": None if settlement.delay_ms is None else int(settlement.delay_ms),
         "priority": None if settlement.priority is None else bytes((settlement.priority,)),
         "score_policy": SCORE_POLICY[settlement.score_policy] if job.merged else None,
-        "expired": settlement.guard == "expired",
     } | {mark: getattr(settlement, mark) for mark in _MARKS}
     return {name: value for name, value in fields.items() if value is not None and value is not False and value != b""}
 

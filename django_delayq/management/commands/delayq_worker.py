@@ -102,6 +102,8 @@ class Command(LoggingCommand):
         if patience is not None and not options["burst"]:
             raise CommandError("--redis-patience is for --burst: every other worker waits for Redis", returncode=2)
         child = child_spec()
+        if child is not None:
+            wiring.run_worker(child.config, child)
         settings = conf()
         config = wiring.make_config(
             settings,
@@ -117,10 +119,7 @@ class Command(LoggingCommand):
             dispatcher=options["dispatcher"],
             burst=options["burst"] or None,
             redis_patience=(BURST_PATIENCE_SECONDS if patience is None else patience) if options["burst"] else None,
-            index=child.index if child is not None else None,
         )
-        if child is not None:
-            wiring.run_worker(config, child)
         redis_error = wiring.ensure_server()
         if not redis_error:
             wiring.check_queues(config.queues, settings)
@@ -146,7 +145,7 @@ class Command(LoggingCommand):
 
     def supervise(self, config: WorkerConfig, options: dict[str, Any]) -> None:
         """Run the supervisor until it is stopped."""
-        command = wiring.child_command(NAME, options, config)
+        command = wiring.child_command(NAME, options)
         reload_on: frozenset[int] = frozenset()
         if options["reload"]:
             reload_on = frozenset({int(signal.SIGHUP)})

@@ -5,7 +5,7 @@
 -- (of a release: a byte with the new one) and score_policy (0 min, 1 max, 2 first, 3 last; missing = 0: it decides
 -- between a returned payload and an equal one that arrived since). Marks, true or missing:
 -- durable     of an ack: the end, or that of a payload, is awaited outside Redis
--- expired     only if the lease has run out; of a record: only if no end of the attempt is stored
+-- once        of a record: only if no end of the attempt is stored
 -- quarantine  the job waits for quarantine from now on
 -- own_crash   the process died during the attempt, and no other job can have caused that
 -- oldest      of a bury: only the first payload
@@ -201,7 +201,7 @@ end
 
 -- Ends the attempt of an entry. Return the counter to increment, or nil.
 local function settle(e, s)
-  if e.timed_out or e.outcome == 'timeout' or e.expired then
+  if e.timed_out or e.outcome == 'timeout' then
     increment(s, 'timeouts')
   end
   local counter = string.sub(e.verb, 1, 3) ~= 'ack' and gives_way(e, s)
@@ -215,15 +215,6 @@ local function settle(e, s)
   return counter
 end
 
--- Return true if the caller still holds the job in this state; if not, nothing may change. A lease whose state cannot be
--- read has no token: it ends when it has run out.
-local function is_held(e, state)
-  if e.expired then
-    return (read_state(state).token or 0) == e.token and has_run_out(e.id)
-  end
-  return has_token(state, e.token)
-end
-
 -- Records the end of an attempt whose job was acked when it began: its event, and the counter that was left out then.
 -- Return false if an end is stored already, and that matters.
 local function record(e)
@@ -231,7 +222,7 @@ local function record(e)
   if is_open then
     increment_count(e.outcome == 'succeeded' and 'acked' or e.outcome)
   end
-  if is_open or not e.expired then
+  if is_open or not e.once then
     emit(e.event)
     return true
   end
@@ -247,7 +238,7 @@ return function(entries)
   for i, e in ipairs(entries) do
     if e.verb == 'record' then
       answer(record(e))
-    elseif is_done[e.id] or not is_held(e, states[i]) then
+    elseif is_done[e.id] or not has_token(states[i], e.token) then
       answer(false)
     else
       answer(true, e.id)

@@ -7,7 +7,7 @@
 -- that); `due` is its previous one, so that the wait counts as lateness.
 -- Counts of the generation: timeouts (its time was over while it was held), releases (before the last kick; later ones
 -- follow from reserves and failures), buries, kicks. A kick keeps them, and nothing else. No counter exceeds 65535.
--- exports has_token increment pack_state read_state put_state start_of_fresh_state forget_postponement has_run_out
+-- exports has_token increment pack_state read_state put_state start_of_fresh_state forget_postponement
 
 local MISSING = {
   __index = {
@@ -60,10 +60,4 @@ end
 
 function forget_postponement(s)
   s.postponed_at, s.postponed_for, s.postponed_to = nil, nil, nil
-end
-
--- Return true if the lease is over; during a reaper hold none is.
-function has_run_out(id)
-  local deadline = tonumber(redis.call('ZSCORE', LEASE, id))
-  return deadline and deadline <= now_ms and now_ms >= hold_ms
 end

@@ -6,7 +6,6 @@ that was interrupted.
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser, ArgumentTypeError
 from datetime import date, timedelta
 from typing import Any
@@ -39,62 +38,24 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--day",
-            type=a_day,
-            help="whose greetings these are (default: today); a customer gets one "
-            "for each day, however often this runs",
-        )
-        parser.add_argument(
-            "--grace",
-            type=span,
-            default=GRACE,
-            metavar="SECONDS",
-            help="leave orders alone that are younger than this (600)",
-        )
+        add = parser.add_argument
+        add("--day", type=a_day, help="whose greetings these are (default: today); a customer gets one for each day")
+        add("--grace", type=span, default=GRACE, metavar="SECONDS", help="leave younger orders alone (600)")
 
     def handle(self, *args: Any, day: date | None, grace: timedelta, **options: Any) -> None:
         day = day or timezone.localdate()
         self.pipeline(
-            "bulk",
-            "--model",
-            "shop.Customer",
-            "--task",
-            "shop.greet",
-            "--id",
-            f"night:{{id}}:{day}",
-            "--args",
-            "id,email",
-            "--due",
-            "+5m",
-            "--run-id",
-            f"night-{day}",
-            "--yes",
+            "bulk --model shop.Customer --task shop.greet --args id,email --due +5m --yes"
+            f" --id night:{{id}}:{day} --run-id night-{day}"
         )
         self.pipeline(
-            "reconcile",
-            "--model",
-            "shop.Order",
-            "--filter",
-            json.dumps({"status": "placed"}),
-            "--task",
-            "shop.cancel_order",
-            "--id",
-            "order-{id}",
-            "--args",
-            "id",
-            "--due",
-            "expires_at",
-            "--created",
-            "created_at",
-            "--grace",
-            f"{grace.total_seconds():g}s",
+            'reconcile --model shop.Order --filter {"status":"placed"} --task shop.cancel_order --id order-{id}'
+            f" --args id --due expires_at --created created_at --grace {grace.total_seconds():g}s"
         )
-        self.pipeline("run")
-        self.pipeline("compact")
-        self.pipeline("purge")
+        for step in ("run", "compact", "purge"):
+            self.pipeline(step)
 
-    def pipeline(self, *arguments: str) -> None:
+    def pipeline(self, command: str) -> None:
         """Run one step. An error ends the night; the next call of the command resumes there."""
-        self.stdout.write(f"delayq_pipeline {arguments[0]}")
-        call_command("delayq_pipeline", *arguments, stdout=self.stdout, stderr=self.stderr)
+        self.stdout.write(f"delayq_pipeline {command.partition(' ')[0]}")
+        call_command("delayq_pipeline", *command.split(), stdout=self.stdout, stderr=self.stderr)

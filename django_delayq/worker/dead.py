@@ -1,0 +1,358 @@
+"""Jobs whose holder is gone: those of a dead child, and those whose leases ran out.
+
+The supervisor settles the first, in a thread for each child: it alone knows how they died, and has loaded the project.
+The reaper of a dispatcher takes over the others before it settles them, so that one process alone does. Both notify
+the listeners of an end before they settle it. If they die in between, the lease runs out and a dispatcher begins anew:
+what a listener does therefore happens at least once; once, if nothing dies. Listeners that take longer than the job's
+time limit, or than the lease, are given up.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from ..core.errors import QueueUnavailable
+from ..core.job import STARTED, Job, new_request
+from ..core.options import TaskOptions
+from ..core.outcomes import Settlement
+from ..core.permits import Place
+from ..core.task import Registry
+from ..core.workers import WorkerRegistry, is_alive
+from . import crash
+from .attempt import NEVER, trusted
+from .child import ENDED, TIMED_OUT, Slot, place_of
+from .ends import give_back, policy_of
+from .hooks import Hooks, Notifier, error_of
+from .limited_calls import HangingCall, LimitedCalls
+from .parts import Parts
+
+if TYPE_CHECKING:
+    from ..core.broker import Broker
+    from ..core.outcomes import Tick
+    from ..core.queue import Queue
+
+logger: Final = logging.getLogger(__name__)
+
+#: time limit of the calls to one shard of a cluster, in seconds
+SHARD_SECONDS: Final = 2.0
+#: a lease that ended so long ago is given back by a dispatcher that does not know the task
+UNKNOWN_TASK_MS: Final = 600_000
+#: a worker that was silent for so long, and for three heartbeats, is dead
+SILENT_MS: Final = 60_000
+#: seconds between two checks of a shard for attempts of dead workers whose jobs were acked early
+EARLY_CHECK_SECONDS: Final = 30.0
+#: ends that wait for their listeners; further ones are found again at the next look
+_MOST_WAITING: Final = 1000
+
+
+class Ends:
+    """Ends of jobs that other processes held.
+
+    Args:
+        registry: the tasks.
+        hooks: who listens.
+    """
+
+    def __init__(self, registry: Registry, hooks: Hooks | None = None) -> None:
+        self.registry = registry
+        self._hooks = hooks or Hooks()
+        self._notifier = Notifier(self._hooks)
+
+    def has_listeners(self, settlement: Settlement) -> bool:
+        """Return True if anything is called for this end."""
+        return self._notifier.has_listeners(settlement, self.registry.get(settlement.job.task))
+
+    def listeners(self) -> LimitedCalls:
+        """Return the thread in which :meth:`notify` calls listeners, a context manager."""
+        return LimitedCalls("delayq-listeners", self._hooks.thread_start, self._hooks.thread_end)
+
+    def notify(self, queue: Queue, settlement: Settlement, listeners: LimitedCalls) -> bool:
+        """Call the listeners. Return False if that is to be tried again when the lease is over.
+
+        Listeners that hang are given up: otherwise each process that settles the job would hang.
+        """
+        job = settlement.job
+        limit = policy_of(self.registry.get(job.task), job).timeout or NEVER
+        seconds = min(limit, trusted(queue.deployment.lease_ms / 1000))
+        try:
+            return listeners.call(lambda: copy_context().run(self._notify, queue, settlement), seconds)
+        except HangingCall as error:
+            text = "%s: the listeners to its end (%s) did not end within %.1f s and are given up\n%s"
+            logger.error(text, job.id, settlement.outcome, seconds, error)
+            return True
+
+    def _notify(self, queue: Queue, settlement: Settlement) -> bool:
+        job, hooks = settlement.job, self._hooks
+        try:
+            if hooks.before_job is not None:
+                hooks.before_job(job)
+        except Exception:
+            logger.exception("%s: its end (%s) is settled later, before_job failed", job.id, settlement.outcome)
+            return False
+        self._notifier.ended_elsewhere(queue, self.registry.get(job.task), settlement)
+        try:
+            if hooks.after_job is not None:
+                hooks.after_job(job)
+        except Exception:
+            logger.exception("%s: what listened to its end left something behind", job.id)
+        return True
+
+    def settle(self, queue: Queue, settlements: Sequence[Settlement], seed: bytes | None = None) -> list[Settlement]:
+        """Settle jobs, and count and log their ends as a worker does for its own jobs; return those that counted."""
+        counted = queue.settle(settlements, seed=seed)
+        stored = [settlement for settlement, good in zip(settlements, counted, strict=True) if good]
+        queue.tally.ended(queue.name, stored)
+        for settlement in stored:
+            self._hooks.log.failed(settlement, error_of(settlement))
+        return stored
+
+
+# --- dead children
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Death of a child."""
+
+    worker: str
+    #: how it died, for the log and the stored errors
+    why: str
+    #: what its scoreboard says that it was running
+    records: Sequence[Slot]
+    #: monotonic time
+    at: float
+    #: it ended on purpose (stop, recycling, an attempt that ignored its limit): only the culprit counts
+    planned: bool = False
+
+
+def decide(jobs: Sequence[Job], death: Death, registry: Registry, now_ms: float) -> list[Settlement]:
+    """Return the settlement of each job that a dead child held, according to Redis; ``now_ms`` is Redis's time."""
+    running = {place: record for record in death.records for place in record.places}
+    # The process may have died under any job that ran, and of those whose handler was back under one whose end was not
+    # stored. Jobs that were acked when they began are among them.
+    held = {place_of(job) for job in jobs}
+    begun = [record for record in death.records if record.flag != ENDED or not held.isdisjoint(record.places)]
+    beside = sum(record.jobs for record in begun) - 1
+    settlements = []
+    for job in jobs:
+        record = running.get(place_of(job))
+        policy = policy_of(registry.get(job.task), job)
+        if record is None:
+            # Not begun, or ended and not acked: in the second case it runs again, so the cause is put on record.
+            settlements.append(_give_back(job, policy, f"not running: {death.why}"))
+            continue
+        run_ms = max(0, int((death.at - record.started) * 1000))
+        started_ms = int(now_ms - (time.monotonic() - record.started) * 1000)
+        is_late = not death.planned and record.flag != ENDED and record.limit_at < death.at
+        if record.flag == TIMED_OUT or is_late:
+            stack = record.stack.decode(errors="replace") if record.flag == TIMED_OUT else ""
+            settlements.append(crash.overran(job, policy, started_ms, run_ms, stack))
+        elif death.planned:
+            settlements.append(_give_back(job, policy, f"interrupted: {death.why}", began=True))
+        else:
+            settlements.append(
+                crash.crashed(job, policy, death.why, beside=beside, started_ms=started_ms, run_ms=run_ms)
+            )
+    return settlements
+
+
+def _give_back(job: Job, policy: TaskOptions, reason: str, *, began: bool = False) -> Settlement:
+    return give_back(job, policy, reason=reason[:200], event=True, began=began)
+
+
+class Salvage:
+    """Settle everything that a dead child held, or had begun after an early ack.
+
+    Of the latter, more than 250 in one shard are left to a reaper. What was decided and notified is kept from one call
+    of :meth:`run` to the next.
+
+    Args:
+        death: that of the child.
+        ends: notifies and settles.
+        expect: called with the seconds until a job is due that waits for quarantine now.
+    """
+
+    def __init__(self, death: Death, ends: Ends, expect: Callable[[float], None] = lambda seconds: None) -> None:
+        self._death = death
+        self._ends = ends
+        self._expect = expect
+        self._seed = new_request()
+        #: by shard, once it was read: the settlements that are not stored, and for which nothing is called any more
+        self._quiet: dict[Place, list[Settlement]] = {}
+        #: those whose listeners are not called yet
+        self._loud: list[Settlement] = []
+
+    def run(self, broker: Broker, queues: Sequence[Queue]) -> None:
+        """Settle the jobs for whose ends nothing is called first: what is called for the others may take its time.
+
+        Shards of a cluster that cannot be reached are left out; what the others had is settled.
+
+        Raises:
+            QueueUnavailable: Redis is away, or a part of the cluster; may be called again. If nobody does, the leases
+                run out.
+        """
+        parts, now_ms = Parts("salvage", broker, seconds=SHARD_SECONDS), broker.now_ms()
+        shards = {(queue.name, number): queue for queue in queues for number in queue.numbers}
+
+        def attempt(place: Place, work: Callable[[Queue, int], None]) -> None:
+            if not parts.retry_at(place):  # else its node did not answer a moment ago
+                parts.attempt(place, partial(work, shards[place], place[1]))
+
+        held: list[Job] = []
+        begun: list[Job] = []
+
+        def read(queue: Queue, number: int) -> None:
+            leases, early = queue.leases(number), queue.begun(number, self._death.worker)
+            held.extend([job for job in leases if job.worker == self._death.worker])
+            begun.extend(early)
+            self._quiet[queue.name, number] = []
+
+        for place in shards:
+            if place not in self._quiet:
+                attempt(place, read)
+        self._decide(held, begun, now_ms)
+        for place in shards:
+            attempt(place, self._store)
+        with self._ends.listeners() as listeners:
+            for one in list(self._loud):
+                place = one.job.queue, one.job.shard
+                if not parts.retry_at(place):
+                    if self._ends.notify(shards[place], one, listeners):
+                        self._quiet[place].append(one)
+                    self._loud.remove(one)
+                    attempt(place, self._store)
+        if self._loud or any(self._quiet.get(place, True) for place in shards):
+            raise QueueUnavailable("not all of them could be settled")
+
+    def _decide(self, held: Sequence[Job], begun: Sequence[Job], now_ms: float) -> None:
+        ends = decide(held, self._death, self._ends.registry, now_ms)
+        for one in [*ends, *(crash.crashed_early(job, self._death.why, now_ms) for job in begun)]:
+            to = self._loud if self._ends.has_listeners(one) else self._quiet[one.job.queue, one.job.shard]
+            to.append(one)
+
+    def _store(self, queue: Queue, number: int) -> None:
+        quiet = self._quiet.get((queue.name, number))
+        if quiet:
+            for one in self._ends.settle(queue, quiet, self._seed):
+                if one.quarantine:
+                    self._expect((one.delay_ms or 0) / 1000)
+            quiet.clear()
+
+
+# --- leases that ran out
+
+#: queue and end of a job whose lease ran out
+_Lost: TypeAlias = tuple["Queue", Settlement]
+
+
+class LeaseReaper:
+    """Duty that settles expired leases, by the policies of their tasks, in the shards that the shard poller names.
+
+    A job whose task is not registered here is left to a dispatcher that has its policy. If there is none for ten
+    minutes the job goes back uncounted, so that a worker meets it and it cannot stay reserved for ever.
+
+    Args:
+        ends: notifies and settles.
+        name: of this process. It holds what it takes over under another name than its own jobs.
+        broker: that of the queues; on a Cluster, one dead node delays no other.
+    """
+
+    def __init__(self, ends: Ends, name: str = "", broker: Broker | None = None) -> None:
+        self._ends = ends
+        self._name = f"{name}/settling"
+        self._parts = Parts("reaper", broker)
+        self._ring: Callable[[], None] = lambda: None
+        #: shards with work, as of their last checks
+        self._found: dict[tuple[Queue, int], Tick] = {}
+        self._unknown: set[str] = set()
+        self._checked_at: dict[Place, float] = {}
+
+    def attach(self, ring: Callable[[], None]) -> None:
+        """See :class:`~.loop.Attached`."""
+        self._ring = ring
+
+    def reap(self, queue: Queue, shard: int, tick: Tick) -> None:
+        """Settle expired leases of a shard soon, and attempts of dead workers whose jobs were acked early."""
+        self._found[queue, shard] = tick
+        self._ring()
+
+    def run(self) -> float:
+        """Settle what was found, first what nothing is called for. Returns the seconds until the next turn."""
+        #: by queue, shard, id and token
+        loud: dict[tuple[str, int, str, int], _Lost] = {}
+        with self._ends.listeners() as listeners:
+            while self._found or loud:  # what is not settled now is found at a later check
+                while self._found:
+                    (queue, shard), tick = self._found.popitem()
+                    self._parts.attempt((queue.name, shard), partial(self._reap, queue, shard, tick, loud))
+                if loud:
+                    queue, one = loud.pop(next(iter(loud)))
+                    shard = one.job.shard
+                    self._parts.attempt((queue.name, shard), partial(self._settle, queue, [one], listeners))
+        return NEVER
+
+    def _reap(self, queue: Queue, shard: int, tick: Tick, loud: dict[tuple[str, int, str, int], _Lost]) -> None:
+        def settle(ends: Sequence[Settlement]) -> int:
+            quiet = []
+            for one in ends:
+                if not self._ends.has_listeners(one):
+                    quiet.append(one)
+                elif len(loud) < _MOST_WAITING:
+                    loud.setdefault((queue.name, shard, one.job.id, one.job.token), (queue, one))
+            return self._settle(queue, quiet)
+
+        stayed = 0
+        while tick.expired and (jobs := queue.expired(shard, offset=stayed)):
+            decided = [self._decide(queue, job, tick.now_ms) for job in jobs]
+            stayed += len(jobs) - settle([one for one in decided if one is not None])
+        if tick.begun:
+            settle(self._crashed_early(queue, shard, tick.now_ms))
+
+    def _settle(self, queue: Queue, ends: Sequence[Settlement], listeners: LimitedCalls | None = None) -> int:
+        """Take over the jobs, notify the listeners if any, and settle them. Return how many were taken over."""
+        held = [one for one in ends if one.verb == "record"]  # by nobody
+        lost = {one.job.id: one for one in ends if one.verb != "record"}
+        taken = queue.take_over([one.job for one in lost.values()], self._name) if lost else []
+        held += [replace(lost[job.id], job=job) for job in taken]
+        self._ends.settle(queue, [one for one in held if listeners is None or self._ends.notify(queue, one, listeners)])
+        return len(taken)
+
+    def _decide(self, queue: Queue, job: Job, now_ms: float) -> Settlement | None:
+        policy = policy_of(self._ends.registry.get(job.task), job)
+        if self._is_ours(queue, job):
+            return crash.lost(job, policy)
+        if now_ms - job.deadline_ms < UNKNOWN_TASK_MS:
+            return None
+        reason, began = "lease ran out and no dispatcher knew the task", bool(job.flags & STARTED)
+        return replace(give_back(job, policy, reason=reason, event=True, began=began), unclear=True)
+
+    def _crashed_early(self, queue: Queue, shard: int, now_ms: float) -> list[Settlement]:
+        """Return the ends of what dead workers had begun in a shard after an early ack."""
+        now = time.monotonic()
+        if now - self._checked_at.get((queue.name, shard), -NEVER) < EARLY_CHECK_SECONDS:
+            return []
+        self._checked_at[queue.name, shard] = now
+        workers = WorkerRegistry(queue.registry).workers()
+        alive = {worker["name"] for worker in workers if is_alive(worker, now_ms, least_ms=SILENT_MS)}
+        lost = queue.begun(shard, before_ms=now_ms - SILENT_MS, except_workers=alive)
+        settled_here = [job for job in lost if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS or self._is_ours(queue, job)]
+        return [crash.crashed_early(job, f"worker {job.worker} is gone", now_ms) for job in settled_here]
+
+    def _is_ours(self, queue: Queue, job: Job) -> bool:
+        # The jobs of a pull queue need no task, and a body that cannot be read names none.
+        if queue.kind == "pull" or not job.task or job.task in self._ends.registry:
+            return True
+        if job.task not in self._unknown:
+            self._unknown.add(job.task)
+            logger.warning(
+                "%s: its holder is gone, but the task %s is not registered here; left to a dispatcher that has it",
+                job.id,
+                job.task,
+            )
+        return False
