@@ -197,10 +197,9 @@ def test_without_redis_the_embedded_one_needs_a_folder(settings: Any) -> None:
 
 
 def test_without_redis_the_embedded_one_is_started(settings: Any, tmp_path: Path) -> None:
-    from django_delayq.embedded import shared
+    from django_delayq import embedded
 
     settings.DELAYQ = {"EMBEDDED_DIR": tmp_path / "store"}
     assert connections.queue("orders").name == "orders"
     connections.close_broker()
-    key = next(key for key in shared._shared if key[1].endswith("store"))
-    shared._shared.pop(key).stop()
+    embedded.release_all()

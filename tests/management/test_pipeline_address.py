@@ -10,6 +10,7 @@ import pytest
 import redis
 from django.test import override_settings
 
+from django_delayq import embedded
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.redis.config import RedisConfig
 from django_delayq.management.pipeline import address
@@ -93,15 +94,12 @@ def test_a_password_from_a_program_cannot_be_handed_on() -> None:
 
 
 def test_the_embedded_redis_is_started_and_named(tmp_path: Path) -> None:
-    from django_delayq.embedded import EmbeddedRedis
-
     text = redis_address(EMBEDDED_DIR=str(tmp_path / "a folder"))
-    store = EmbeddedRedis(tmp_path / "a folder")
     try:
         config = config_of({"redis": text})
         assert redis.Redis(unix_socket_path=config.path).ping()
     finally:
-        store.stop()
+        embedded.release_all()
 
 
 def test_executors_elsewhere_cannot_use_a_socket_of_this_machine() -> None:

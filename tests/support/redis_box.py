@@ -20,8 +20,7 @@ from typing import Any
 
 import redis
 
-from django_delayq.embedded import bundled_binary, find_binary, server_version
-from django_delayq.embedded.binaries import SERVER_NAMES
+from django_delayq.embedded import SERVER_NAMES, bundled_binary, find_binary, server_version
 
 from . import processes
 
