@@ -94,7 +94,6 @@ def raised(
     acked: bool = False,
     timed_out: bool = False,
     record: Callable[[BaseException], bytes] = error_record,
-    retry_delay: Callable[[BaseException, int], float | None] | None = None,
 ) -> Settlement:
     """Return the settlement of an attempt that raised ``error``: one of the verdicts, or a failure.
 
@@ -102,7 +101,6 @@ def raised(
         acked: the job was acked before the attempt began, so its end changes nothing but events and counters.
         timed_out: the time limit ended the attempt.
         record: makes the stored form of the error.
-        retry_delay: returns the delay that an error itself demands (:attr:`Hooks.retry_delay`).
     """
     kind = JobTimeout if timed_out else type(error)
     if acked:
@@ -122,11 +120,6 @@ def raised(
         reason, error_class = text_of(error) or "buried", class_of(error)
         return bury(job, started_ms, run_ms, reason=reason, error_class=error_class, error=record(error))
     rule = policy.retry_in if isinstance(error, Retry) else rule_of(policy, kind)
-    if own_delay is None and retry_delay is not None and rule is policy.retry_in:
-        try:
-            own_delay = _delay_of(job, retry_delay(error, job.failures))
-        except Exception:
-            logger.exception("%s: the pause after %s cannot be told; the back-off is used", job.id, class_of(error))
     return failed(job, policy, started_ms, run_ms, kind, class_of(error), record(error), rule, own_delay)
 
 

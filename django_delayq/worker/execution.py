@@ -229,7 +229,6 @@ class Execution:
             acked=part.acked,
             timed_out=bool(part.limited_by) and not isinstance(error, Verdict),
             record=record,
-            retry_delay=self._hooks.retry_delay,
         )
         part.settlement = self._limited(part, decide)  # it calls the project's back-off and form of errors
         self.notifier.failed(part, part.settlement, error)

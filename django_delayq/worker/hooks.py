@@ -92,10 +92,6 @@ class Hooks:
     report_error: Callable[[CurrentJob, BaseException], None] | None = None
     #: logs how attempts ended
     log: AttemptLog = field(default_factory=AttemptLog)
-    #: returns the seconds until the next attempt, given the error and the number of earlier failures; None = use the
-    #: back-off.
-    #: Not called for errors that the task's own ``retry_for`` names
-    retry_delay: Callable[[BaseException, int], float | None] | None = None
     #: called with the error, once, before the process ends although jobs still run, or by a fatal error (flush logs);
     #: there is little time left
     last_words: Callable[[BaseException], object] = _ignore_error

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
-from django.db import OperationalError, connections, transaction
+from django.db import connections, transaction
 
 from django_delayq import LeakedTransaction, hygiene
 from django_delayq.core.job import Job
@@ -46,7 +46,6 @@ class Slot:
 
     def run(self, *handlers: Callable[[], object], job: Job = JOB, end: bool = True) -> list[BaseException | None]:
         def live() -> None:
-            hygiene.thread_start()
             for handler in handlers:
                 hygiene.before_job(job)
                 error = None
@@ -240,10 +239,3 @@ def test_the_thread_behind_async_jobs_is_looked_after_too(sessions: Any) -> None
 def test_the_project_decides_with_a_pool() -> None:
     assert hygiene._pooled({"OPTIONS": {"pool": {"max_size": 5}}})
     assert not hygiene._pooled({"OPTIONS": {}})
-
-
-@pytest.mark.parametrize("code", [["40001"], {"code": 1205}, None, 1.5, b"40001"])
-def test_an_error_of_the_database_with_any_code_has_the_back_off_of_its_task(code: Any) -> None:
-    error = OperationalError("no connection")
-    error.__cause__ = Exception(code)
-    assert hygiene.retry_delay(error, 0) is None

@@ -299,17 +299,3 @@ def test_an_attempt_whose_end_cannot_be_decided_counts_as_a_failure(failures: in
     assert run.settlement and run.settlement.verb == verb
     assert (run.settlement.delay_ms or 0) >= 15_000 or verb == "bury", "after the default back-off"
     assert json.loads(run.settlement.error)["message"] == "no answer", "the handler's error, not that of the decision"
-
-
-@pytest.mark.parametrize("answer", [TypeError("unhashable"), float("nan"), "soon"])
-def test_a_demanded_pause_that_cannot_be_had_is_that_of_the_back_off(answer: Any) -> None:
-    def demanded(error: BaseException, failures: int) -> Any:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def work() -> None:
-        raise ValueError("no")
-
-    run = execute(work, retry_in=7, hooks=Hooks(retry_delay=demanded))
-    assert run.settlement and (run.settlement.verb, run.settlement.delay_ms) == ("fail", 7000)
