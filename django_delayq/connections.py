@@ -1,20 +1,27 @@
-"""Broker of the process, created from the settings on first use."""
+"""Broker of the process, created from the settings on first use, and the Redis that the settings name for it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from django.conf import settings as django_settings
+from django.core.cache import caches
+from django.core.cache.backends.redis import RedisCache
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from . import signals
 from .core import layouts
 from .core.broker import Broker
+from .core.errors import Misconfigured
+from .core.inputs import short, suggest
 from .core.queue import Queue
-from .core.redis.connection import Connection, RedisConfig
+from .core.redis.connection import Connection, RedisConfig, connect
 from .core.task import registry
 from .core.thread_lock import ThreadLock
-from .servers import make_connection, refuse_in_tests
 from .settings.conf import SETTING, Conf, check_installed, conf
 
 #: seconds the site waits for one reply from Redis. A script takes milliseconds, but a Redis that writes its log to a
@@ -22,51 +29,34 @@ from .settings.conf import SETTING, Conf, check_installed, conf
 PATIENCE: Final = 3.0
 
 _lock: Final = ThreadLock()
-_broker: DjangoBroker | None = None
-#: brokers with a shorter timeout, by their timeout in seconds
-_hurried: Final[dict[float, DjangoBroker]] = {}
-#: broker that tests substitute for the process's broker, which is set aside; see :func:`stand_in`
+#: brokers of the process, by the seconds that they wait for a reply; None = as the settings say
+_brokers: Final[dict[float | None, DjangoBroker]] = {}
+#: broker that tests substitute for all of them; see :func:`stand_in`
 _stand_in: DjangoBroker | None = None
-_kept: DjangoBroker | None = None
 
 
-def broker() -> DjangoBroker:
-    """Return the process's broker.
+def broker(seconds: float | None = None) -> DjangoBroker:
+    """Return the process's broker, or the one of the same deployment that waits at most ``seconds`` for each reply.
 
     The broker connects on first use, not here. The embedded Redis, however, is started here.
 
     Raises:
         Misconfigured: the settings name no usable Redis; the message says what to do.
     """
-    global _broker
-    current = _broker  # another thread may close it
+    current = _stand_in  # another thread may end the test, or close the brokers
+    if current is None:
+        current = _brokers.get(seconds)
     if current is None:
         check_installed()
         refuse_in_tests()
         with _lock:
-            current = _broker
+            current = _brokers.get(seconds)
             if current is None:
-                current = _broker = make_broker(conf())
+                settings = conf()
+                connection = make_connection(settings)
+                hurried = connection if seconds is None else connection.hurried(seconds)
+                current = _brokers[seconds] = make_broker(settings, hurried)
     return current
-
-
-def refuse_unwanted() -> None:
-    """Refuse a call that waits for a commit where a test may not use Redis: after the commit it would only be logged.
-
-    Raises:
-        Misconfigured: see :func:`broker`.
-    """
-    if _broker is None:
-        refuse_in_tests()
-
-
-def swift_broker() -> DjangoBroker:
-    """Return a broker of the same deployment that waits ``OUTBOX["budget"]`` for a reply, for sending after a commit.
-
-    Raises:
-        Misconfigured: see :func:`broker`.
-    """
-    return hurried_broker(conf().outbox.budget)
 
 
 def hurried_broker(seconds: float | None = None) -> DjangoBroker:
@@ -77,19 +67,26 @@ def hurried_broker(seconds: float | None = None) -> DjangoBroker:
     Raises:
         Misconfigured: see :func:`broker`.
     """
-    substitute = _stand_in
-    if substitute is not None:
-        return substitute
-    seconds = PATIENCE if seconds is None else seconds
-    hurried = _hurried.get(seconds)
-    if hurried is None:
+    return broker(PATIENCE if seconds is None else seconds)
+
+
+def swift_broker() -> DjangoBroker:
+    """Return a broker of the same deployment that waits ``OUTBOX["budget"]`` for a reply, for sending after a commit.
+
+    Raises:
+        Misconfigured: see :func:`broker`.
+    """
+    return broker(conf().outbox.budget)
+
+
+def refuse_unwanted() -> None:
+    """Refuse a call that waits for a commit where a test may not use Redis: after the commit it would only be logged.
+
+    Raises:
+        Misconfigured: see :func:`broker`.
+    """
+    if _stand_in is None and not _brokers:
         refuse_in_tests()
-        with _lock:
-            hurried = _hurried.get(seconds)
-            if hurried is None:
-                settings = conf()
-                hurried = _hurried[seconds] = make_broker(settings, make_connection(settings).hurried(seconds))
-    return hurried
 
 
 class DjangoBroker(Broker):
@@ -170,16 +167,12 @@ def other_shards(of: Broker) -> list[str]:
 
 def close_broker() -> None:
     """Close the process's brokers, if there are any. The next use creates new ones."""
-    global _broker, _kept
     with _lock:
-        hurried = list(_hurried.values())
-        _hurried.clear()
-        old, _kept = (_broker, None) if _stand_in is None else (_kept, None)
-        _broker = _stand_in
-    for one in (old, *hurried):
-        if one is not None:
-            one.tally.close()
-            one.connection.close()
+        closed = list(_brokers.values())
+        _brokers.clear()
+    for one in closed:
+        one.tally.close()
+        one.connection.close()
 
 
 def _close_after_change(*, setting: str, **_: object) -> None:
@@ -191,18 +184,14 @@ setting_changed.connect(_close_after_change, dispatch_uid="django_delayq.connect
 
 
 def stand_in(one: DjangoBroker | None) -> DjangoBroker | None:
-    """Substitute ``one`` for the process's broker, whatever the settings say. For tests. None restores the real broker.
+    """Substitute ``one`` for the process's brokers, whatever the settings say. For tests. None restores the real ones.
 
     Returns:
         The previous substitute, or None.
     """
-    global _broker, _kept, _stand_in
+    global _stand_in
     with _lock:
-        before = _stand_in
-        if before is None:
-            _kept = _broker
-        _stand_in = one
-        _broker, _kept = (_kept, None) if one is None else (one, _kept)
+        before, _stand_in = _stand_in, one
     return before
 
 
@@ -217,7 +206,7 @@ def can_confirm() -> bool:
 
 def is_current(one: Broker) -> bool:
     """Return True if ``one`` is a broker of this process that has not been closed."""
-    return one is _broker or one in _hurried.values()
+    return one is _stand_in or one in _brokers.values()
 
 
 def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoBroker:
@@ -231,3 +220,128 @@ def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoB
     if settings.metrics.scripts:
         new.observe(new.tally.waited)
     return new
+
+
+# -- the Redis that the settings name --------------------------------------------------------------------------------
+
+
+def make_connection(settings: Conf) -> Connection:
+    """Return a connection to the Redis that ``settings`` name."""
+    redis = settings.redis
+    if settings.is_embedded:
+        return connect(RedisConfig.parse(_embedded_url(settings)))
+    if isinstance(redis, str) and "://" not in redis:
+        return Connection.wrap(check_cache(redis).get_client(write=True))
+    return connect(RedisConfig.parse(redis))
+
+
+def check_embedded(settings: Conf) -> Path:
+    """Check that the embedded Redis is meant: it is named, or this is development or a test.
+
+    Returns:
+        Its folder: ``EMBEDDED_DIR``, else ``.delayq`` in the project's ``BASE_DIR``.
+
+    Raises:
+        Misconfigured: ``DEBUG`` is off, and ``REDIS`` names nothing; or neither setting names a folder.
+    """
+    if settings.redis is None and not django_settings.DEBUG and not is_test_run():
+        raise Misconfigured(
+            "no Redis is configured, and DEBUG is False: jobs in the embedded one would be lost with this machine. Set "
+            f"{SETTING}['REDIS'] to a URL like 'redis://localhost:6379/0', or to 'embedded' if that is what you want"
+        )
+    return embedded_directory(settings)
+
+
+def embedded_directory(settings: Conf) -> Path:
+    """Return the folder of the embedded Redis: ``EMBEDDED_DIR``, else ``.delayq`` in the project's ``BASE_DIR``.
+
+    Raises:
+        Misconfigured: neither ``EMBEDDED_DIR`` nor ``BASE_DIR`` is set.
+    """
+    base = getattr(django_settings, "BASE_DIR", None)
+    if settings.embedded_dir is None and base is None:
+        raise Misconfigured(
+            f"no Redis is configured, and the embedded one needs a folder: set {SETTING}['EMBEDDED_DIR'] (there is no "
+            f"BASE_DIR in the settings), or set {SETTING}['REDIS'] to a URL like 'redis://localhost:6379/0'"
+        )
+    return Path(settings.embedded_dir or Path(base) / ".delayq")
+
+
+def _embedded_url(settings: Conf) -> str:
+    folder = check_embedded(settings)
+    try:
+        from . import embedded
+    except ImportError as error:  # a system without fcntl
+        raise Misconfigured(
+            f"no Redis is configured and the embedded one does not run here ({error}). Set {SETTING}['REDIS'] to a URL "
+            f"like 'redis://localhost:6379/0' or to the alias of a Redis cache"
+        ) from None
+    return embedded.ensure(folder)
+
+
+def check_cache(alias: str) -> Any:
+    """Check that a cache exists and is on Redis, without a call to its server.
+
+    Returns:
+        The part of a cache of django-redis, or of Django's own Redis cache, whose ``get_client()`` makes clients.
+
+    Raises:
+        Misconfigured: there is no such cache, or it is not on Redis.
+    """
+    settings = django_settings.CACHES
+    if alias not in settings:
+        raise Misconfigured(
+            f"{SETTING}['REDIS'] is {short(alias)}, which is no alias in CACHES.{suggest(alias, settings)} "
+            f"Add it there, or give a URL like 'redis://localhost:6379/0'"
+        )
+    try:
+        cache: Any = caches[alias]
+        makers = cache._cache if isinstance(cache, RedisCache) else cache.client
+        makers.get_client  # noqa: B018 - other caches have none
+    except (ImportError, AttributeError, KeyError, ImproperlyConfigured):
+        raise Misconfigured(
+            f"{SETTING}['REDIS'] names the cache {short(alias)}, whose backend {settings[alias].get('BACKEND')} is not "
+            f"on Redis, or not installed. Use 'django.core.cache.backends.redis.RedisCache' or "
+            f"'django_redis.cache.RedisCache' there, or give a URL like 'redis://localhost:6379/0'"
+        ) from None
+    return makers
+
+
+# -- tests -----------------------------------------------------------------------------------------------------------
+
+_permitted: bool = False
+
+
+def is_test_run() -> bool:
+    """Return True between Django's ``setup_test_environment`` and ``teardown_test_environment``.
+
+    `manage.py test`, pytest-django and every runner derived from Django's call them. Worker processes that a test
+    starts do not.
+    """
+    utils = sys.modules.get("django.test.utils")
+    return utils is not None and hasattr(utils._TestState, "saved_data")
+
+
+def permit_in_tests(permitted: bool) -> None:
+    """Let tests use the Redis of the settings, or refuse it; the pytest plugin does so by its ini option."""
+    global _permitted
+    _permitted = permitted
+
+
+def may_use_redis() -> bool:
+    """Return False in a test run whose tests may not use the Redis of the settings."""
+    return not is_test_run() or _permitted or conf().real_in_tests
+
+
+def refuse_in_tests() -> None:
+    """Refuse the Redis of the settings to a test that did not ask for it.
+
+    Raises:
+        Misconfigured: this is a test run.
+    """
+    if not may_use_redis():
+        raise Misconfigured(
+            "this test would use the Redis of the settings. Let the test class inherit from "
+            "django_delayq.testing.DelayQTestCase, or use `with fake_queue():` or pytest with its plugin; tests that "
+            f"need a real Redis set {SETTING}['REAL_IN_TESTS'] = True, or delayq = real in pytest's ini file"
+        )

@@ -50,7 +50,7 @@ def check_caches(config: Conf) -> Iterator[CheckMessage]:
 def _databases_of_jobs(config: Conf) -> Iterator[Place]:
     redis = config.redis
     if config.is_embedded:
-        from ..servers import embedded_directory
+        from ..connections import embedded_directory
 
         with contextlib.suppress(Misconfigured):  # reported as delayq.E003
             yield _socket(str(embedded_directory(config) / "redis.sock"), 0)

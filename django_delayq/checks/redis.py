@@ -32,13 +32,12 @@ def check_redis(config: Conf) -> Iterator[CheckMessage]:
 
 
 def _check_embedded(config: Conf) -> Iterator[CheckMessage]:
-    from ..servers import check_embedded, embedded_directory, may_use_redis
+    from ..connections import check_embedded, may_use_redis
 
     if not may_use_redis():
         return  # `manage.py test` needs no server
     try:
         check_embedded(config)
-        embedded_directory(config)
         from ..embedded import find_binary
 
         find_binary()
@@ -57,7 +56,7 @@ def _check_embedded(config: Conf) -> Iterator[CheckMessage]:
 
 
 def _check_alias(alias: str) -> Iterator[CheckMessage]:
-    from ..servers import check_cache
+    from ..connections import check_cache
 
     try:
         check_cache(alias)

@@ -53,7 +53,7 @@ def _delayq_session(request: pytest.FixtureRequest) -> Iterator[None]:
         with _fake():
             yield
     else:
-        from ..servers import permit_in_tests
+        from ..connections import permit_in_tests
 
         permit_in_tests(mode == "real")
         yield

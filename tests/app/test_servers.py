@@ -10,7 +10,7 @@ import pytest
 from django.core.cache import caches
 from django.core.checks import run_checks
 
-from django_delayq import connections, schedule, servers, task
+from django_delayq import connections, schedule, task
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.task import registry
 from django_delayq.settings.conf import conf
@@ -40,9 +40,9 @@ def fresh(settings: Any) -> Iterator[Any]:
 def refused() -> Iterator[None]:
     """Tests that do not ask for a real Redis get none, as in a project without the option."""
     connections.close_broker()
-    servers.permit_in_tests(False)
+    connections.permit_in_tests(False)
     yield
-    servers.permit_in_tests(True)
+    connections.permit_in_tests(True)
 
 
 @pytest.mark.one_server("a cache of Django has one server")
@@ -59,20 +59,20 @@ def test_without_debug_the_embedded_redis_has_to_be_named(
     fresh: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh.DELAYQ, fresh.DEBUG = {"EMBEDDED_DIR": tmp_path}, False
-    servers.check_embedded(conf())  # a test runner sets DEBUG = False, whatever the project wants
-    monkeypatch.setattr(servers, "is_test_run", lambda: False)
+    connections.check_embedded(conf())  # a test runner sets DEBUG = False, whatever the project wants
+    monkeypatch.setattr(connections, "is_test_run", lambda: False)
     with pytest.raises(Misconfigured, match=r"DEBUG is False: .* Set DELAYQ.'REDIS'. to a URL .* or to 'embedded'"):
         connections.broker()
     (finding,) = run_checks(tags=["delayq"])
     assert finding.id == "delayq.E003"
     fresh.DELAYQ = {"EMBEDDED_DIR": tmp_path, "REDIS": "embedded"}
-    servers.check_embedded(conf())
+    connections.check_embedded(conf())
     fresh.DELAYQ, fresh.DEBUG = {"EMBEDDED_DIR": tmp_path}, True
-    servers.check_embedded(conf())
+    connections.check_embedded(conf())
 
 
 def test_a_test_run_is_recognised() -> None:
-    assert servers.is_test_run()
+    assert connections.is_test_run()
 
 
 @pytest.mark.django_db

@@ -50,7 +50,7 @@ def test_the_settings_and_the_broker_are_there_although_another_thread_changes_t
 def test_a_broker_with_a_short_patience_is_there_although_another_thread_ends_its_test(delayq: Broker) -> None:
     substitute: Any = SimpleNamespace()
     try:
-        for line in each_line(connections.hurried_broker):
+        for line in each_line(connections.broker):
             connections.stand_in(substitute)
             with line.preempted(lambda: connections.stand_in(None)):
                 assert connections.hurried_broker() is not None

@@ -10,7 +10,7 @@ from redis.cluster import RedisCluster
 from redis.connection import SSLConnection
 from redis.sentinel import SentinelConnectionPool
 
-from ... import servers
+from ... import connections
 from ...core.errors import Misconfigured
 from ...pipeline.redis_options import config_of
 from ...settings.conf import SETTING, Conf
@@ -44,7 +44,7 @@ def redis_address(settings: Conf) -> str:
         return json.dumps(dict(redis), default=str)
     if isinstance(redis, str) and "://" in redis:
         return redis
-    connection = servers.make_connection(settings)
+    connection = connections.make_connection(settings)
     try:
         return json.dumps(address_of_client(connection.client))
     finally:
