@@ -9,6 +9,7 @@ Put this in ``LOGGING`` to add the running job to every log line of a handler::
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
@@ -180,23 +181,14 @@ def _log_uncaught(text: str, error: BaseException | None) -> None:
     _logger.error(text, exc_info=error)
 
 
-class LogOutput:
-    """Output of a management command that logs what the command writes."""
-
-    style_func = None
+class LogOutput(io.TextIOBase):
+    """Stream that logs what a management command writes: the text of an error (``CommandError: …``) as an error."""
 
     def __init__(self, level: int) -> None:
         self._level = level
 
-    def write(self, msg: str = "", style_func: object = None, ending: str | None = None) -> None:
-        """Log a text; that of an error (``CommandError: …``) at level ERROR."""
-        text = msg.strip()
-        if text:
-            _logger.log(logging.ERROR if _ERROR.match(text) else self._level, "%s", text)
-
-    def flush(self) -> None:
-        """Do nothing: each text is logged at once."""
-
-    def isatty(self) -> bool:
-        """Return False."""
-        return False
+    def write(self, text: str) -> int:
+        """Log a text, unless it is empty."""
+        if line := text.strip():
+            _logger.log(logging.ERROR if _ERROR.match(line) else self._level, "%s", line)
+        return len(text)

@@ -7,13 +7,14 @@ that rests for long closes it, so that a deployment without durable jobs holds n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from django.apps import apps
-from django.db import DEFAULT_DB_ALIAS, connections, router
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import Error as DatabaseError
+from django.db.utils import ProgrammingError
 
 from .. import hygiene
 from ..core.redis.faults import Backoff
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("django_delayq.bookkeeping")
 
-#: seconds until the next check for missing tables
+#: seconds until a duty whose tables are missing tries again
 UNMIGRATED: Final = 60.0
 #: seconds of rest of a duty that a change wakes
 UNTIL_WOKEN: Final = 60.0
@@ -40,8 +41,8 @@ UNTIL_WOKEN: Final = 60.0
 _AGAIN: Final = 5.0
 #: seconds of rest from which closing the connection pays off
 LONG_REST: Final = 5.0
-#: missing tables that were logged: once, not by each duty
-_logged: Final[set[str]] = set()
+#: set after missing tables were logged: once, not by each duty
+_logged: Final = threading.Event()
 
 
 def duties(
@@ -56,29 +57,25 @@ def duties(
         queues: returns the queues that the dispatcher serves.
     """
     by_name: dict[str, Duty] = {}
-    for alias in _databases(settings):
-        relay = Relay(settings, alias, broker)
-        reconciler = Reconciler(alias, broker, changes.branch("lost"), relay.wake)
-        named: dict[str, Duty] = {"relay": relay, "reconciler": reconciler, "retention": Retention(settings, alias)}
+    with_outbox = _databases(settings)
+    for alias in sorted({*with_outbox, *filter(_is_usable, remembering())}):
+        named: dict[str, Duty] = {"retention": Retention(settings, alias)}
+        if alias in with_outbox:
+            relay = Relay(settings, alias, broker)
+            named |= {"relay": relay, "reconciler": Reconciler(alias, broker, changes.branch("lost"), relay.wake)}
         suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
-        by_name |= {f"{name}{suffix}": WithDatabase(name, duty, [alias]) for name, duty in named.items()}
-    for alias in sorted(set(filter(_is_usable, remembering())) - set(_databases(settings))):
-        suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
-        by_name[f"retention{suffix}"] = WithDatabase("retention", Retention(settings, alias), [alias])
+        by_name |= {f"{name}{suffix}": WithDatabase(name, duty) for name, duty in named.items()}
     by_name["limits"] = ConfiguredLimits(broker, changes.branch("lost"))
     if settings.is_mirrored and _is_usable(DEFAULT_DB_ALIAS):
-        mirror = Mirror(settings, broker, changes.branch("failed", "morgue", "lost"), queues)
-        by_name["mirror"] = WithDatabase("mirror", mirror, [DEFAULT_DB_ALIAS])
+        news = changes.branch("failed", "morgue", "lost")
+        by_name["mirror"] = WithDatabase("mirror", Mirror(settings, broker, news, queues))
     return by_name
 
 
 def always(settings: Conf, broker: DjangoBroker, changes: Changes) -> dict[str, Duty]:
     """Return the database duties of every worker process by name. Arguments as for :func:`duties`."""
-    aliases = _databases(settings)
-    if not aliases:
-        return {}
-    marks = Marks(aliases, broker, changes.branch("marks"))
-    return {"marks": WithDatabase("marks", marks, aliases)}
+    marks = Marks(_databases(settings), broker, changes.branch("marks"))
+    return {"marks": WithDatabase("marks", marks)}
 
 
 def _databases(settings: Conf) -> list[str]:
@@ -122,13 +119,11 @@ class WithDatabase:
     Args:
         name: name for the log.
         duty: the duty itself.
-        aliases: aliases of the databases that it uses.
     """
 
-    def __init__(self, name: str, duty: Duty, aliases: Iterable[str]) -> None:
+    def __init__(self, name: str, duty: Duty) -> None:
         self._name = name
         self._duty = duty
-        self._aliases = tuple(aliases)
         self._pause = Backoff()
 
     def attach(self, ring: Callable[[], None]) -> None:
@@ -161,16 +156,16 @@ class WithDatabase:
         hygiene.thread_end()
 
     def _pause_after(self, error: DatabaseError) -> float:
-        missing = self._missing_tables()
         self.close()
-        if missing:
-            if missing not in _logged:
-                _logged.add(missing)
+        if isinstance(error, ProgrammingError) or "no such table" in str(error):  # SQLite's error is another one
+            if not _logged.is_set():
+                _logged.set()
                 # Projects that use none of it may omit the tables.
+                level = logging.WARNING if declared(conf()) else logging.INFO
                 logger.log(
-                    logging.WARNING if declared(conf()) else logging.INFO,
-                    "duties of durable jobs and mirrors are paused: there is no table %s; run manage.py migrate",
-                    missing,
+                    level,
+                    "duties of durable jobs and mirrors are paused: %s; run manage.py migrate",
+                    str(error).strip(),
                 )
             return UNMIGRATED
         if not self._pause.failures:
@@ -178,17 +173,3 @@ class WithDatabase:
                 "%s cannot work with the database and retries: %s: %s", self._name, type(error).__name__, error
             )
         return self._pause.next()
-
-    def _missing_tables(self) -> str:
-        """Return the name of a missing table of this package; "" if none is missing, or if it cannot be determined."""
-        try:
-            for alias in self._aliases:
-                connection = connections[alias]
-                there = set(connection.introspection.table_names())
-                for model in apps.get_app_config("django_delayq").get_models():
-                    wanted = model._meta.managed and router.allow_migrate_model(alias, model)
-                    if wanted and model._meta.db_table not in there:
-                        return f"{model._meta.db_table} ({alias})"
-        except DatabaseError:
-            pass
-        return ""

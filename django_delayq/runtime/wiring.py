@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NoReturn
 
 from django.conf import settings as django_settings
@@ -52,53 +52,34 @@ def make_hooks(settings: Conf) -> Hooks:
             the wrong type.
     """
     install_codec(settings)
-    own = load_hooks(settings)
-    init = own.pop("worker_init", None)
-
-    def process_start() -> None:
-        hygiene.install(
-            conn_max_age=settings.worker.conn_max_age, conn_health_checks=settings.worker.conn_health_checks
-        )
-        if init is not None:
-            _begin(init, str(settings.hooks.worker_init))
-
+    paths = settings.hooks.paths()
+    own = {name: load_function(f"{SETTING}['HOOKS'][{name!r}]", path) for name, path in paths.items()}
+    worker_init = own.pop("worker_init", None)
+    # In a mass failure the same few tracebacks occur thousands of times a second.
+    mask_traceback = lru_cache(maxsize=32)(mask().traceback)
     return Hooks(
-        process_start=process_start,
+        process_start=partial(_begin_process, settings, worker_init),
         process_stop=hygiene.uninstall,
-        thread_start=hygiene.thread_start,
         thread_end=hygiene.thread_end,
         before_job=_before_job(settings),
         after_job=hygiene.after_job,
-        retry_delay=hygiene.retry_delay,
         wants=signals.wants,
         notify=signals.notify,
-        log=_attempt_log(),
+        log=AttemptLog(mask_text=mask().text, mask_traceback=mask_traceback),
         **own,
     )
 
 
-def _attempt_log() -> AttemptLog:
-    # In a mass failure the same few tracebacks occur thousands of times a second.
-    mask_traceback = lru_cache(maxsize=32)(mask().traceback)
-    return AttemptLog(mask_text=mask().text, mask_traceback=mask_traceback)
-
-
-def load_hooks(settings: Conf) -> dict[str, Callable[..., Any]]:
-    """Return the functions that ``HOOKS`` names.
-
-    Raises:
-        Misconfigured: one cannot be imported or called.
-    """
-    return {name: load_function(f"{SETTING}['HOOKS'][{name!r}]", path) for name, path in settings.hooks.paths().items()}
-
-
-def _begin(init: Callable[[], object], path: str) -> None:
+def _begin_process(settings: Conf, worker_init: Callable[[], object] | None) -> None:
+    hygiene.install(conn_max_age=settings.worker.conn_max_age, conn_health_checks=settings.worker.conn_health_checks)
     try:
-        init()
+        if worker_init is not None:
+            worker_init()
     except Exception as error:
         logger.exception("worker_init failed")
         raise Misconfigured(
-            f"{SETTING}['HOOKS']['worker_init']: {path} failed, so this process ends: {type(error).__name__}: {error}"
+            f"{SETTING}['HOOKS']['worker_init']: {settings.hooks.worker_init} failed, so this process ends: "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 
@@ -214,9 +195,7 @@ def make_worker(config: WorkerConfig, child_spec: ChildSpec | None = None) -> Wo
         config: the worker's configuration.
         child_spec: the child specification from the supervisor, if there is one.
     """
-    settings = conf()
-    broker = connections.broker()
-    changes = Changes()
+    settings, broker, changes = conf(), connections.broker(), Changes()
     worker = Worker(
         broker,
         registry,
@@ -237,11 +216,9 @@ def run_worker(config: WorkerConfig, child_spec: ChildSpec | None = None) -> NoR
     code = make_worker(config, child_spec).run()
     # leave() skips exit handlers: the last user of the embedded Redis has to stop it, and buffered spans have to be
     # sent.
-    embedded = sys.modules.get("django_delayq.embedded")
-    if embedded is not None:
+    if embedded := sys.modules.get("django_delayq.embedded"):
         embedded.release_all()
-    tracing = sys.modules.get("django_delayq.metrics.tracing")
-    if tracing is not None:
+    if tracing := sys.modules.get("django_delayq.metrics.tracing"):
         tracing.flush()
     leave(code)
 
