@@ -156,6 +156,23 @@ def test_g1_a_database_that_is_away_gives_jobs_back_without_an_attempt(
     assert rows() == 2
 
 
+def test_g1_a_database_that_no_job_has_reached_yet_holds_up_only_the_jobs_that_need_it(
+    hooks: Hooks, database: PostgresDatabase
+) -> None:
+    port = connections.settings["postgres"]["PORT"]
+
+    @outside
+    def is_away() -> None:
+        connections["postgres"].settings_dict["PORT"] = "1"  # nobody listens there
+
+    @outside
+    def comes_back() -> None:
+        connections["postgres"].settings_dict["PORT"] = port
+
+    ends = Slot(hooks).run(is_away, write, lambda: None, comes_back, write)
+    assert ends == ["fail OperationalError", "ack", "ack"]
+
+
 def test_g2_a_session_that_drops_during_the_handler_is_a_counted_failure(
     hooks: Hooks, database: PostgresDatabase
 ) -> None:
