@@ -258,7 +258,7 @@ def embedded_directory(settings: Conf) -> Path:
     Raises:
         Misconfigured: neither ``EMBEDDED_DIR`` nor ``BASE_DIR`` is set.
     """
-    base = getattr(django_settings, "BASE_DIR", None)
+    base: Any = getattr(django_settings, "BASE_DIR", None)
     if settings.embedded_dir is None and base is None:
         raise Misconfigured(
             f"no Redis is configured, and the embedded one needs a folder: set {SETTING}['EMBEDDED_DIR'] (there is no "

@@ -32,7 +32,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import quote
 
 from .core.errors import Misconfigured
@@ -239,7 +239,12 @@ class EmbeddedRedis:
         ]
         with self._open("redis.log") as log:  # gets what the server writes before it opens the file itself
             # A session of its own: Ctrl-C in the terminal must reach the worker first, not its Redis.
-            quiet = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
+            quiet: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": log,
+                "stderr": log,
+                "start_new_session": True,
+            }
             self._process = _Server(command, cwd=self.directory, umask=0o077, **quiet)
 
     def _await_reply(self) -> None:

@@ -193,7 +193,8 @@ def _drop(connection: BaseDatabaseWrapper) -> None:
     logger.warning("dropping the connection to the database %r: a transaction was left open on it", connection.alias)
     try:
         if connection.connection is not None:
-            connection._close()  # close() would keep it inside an atomic block
+            # close() would keep it inside an atomic block
+            connection._close()  # type: ignore[attr-defined]
     except Exception:  # it is discarded all the same
         logger.debug("close failed", exc_info=True)
     del _thread.answered[connection.alias]

@@ -161,8 +161,8 @@ class LoggingCommand(DelayQCommand):
         """Set up the logging before the system checks run."""
         logs.configure(options["log_format"], options["verbosity"])
         if options["log_format"] == "json":
-            self.stdout = OutputWrapper(logs.LogOutput(logging.INFO))
-            self.stderr = OutputWrapper(logs.LogOutput(logging.WARNING))
+            self.stdout = OutputWrapper(logs.LogOutput(logging.INFO))  # type: ignore[arg-type]
+            self.stderr = OutputWrapper(logs.LogOutput(logging.WARNING))  # type: ignore[arg-type]
             options.update(no_color=True, force_color=False, stdout=None, stderr=None)
         return super().execute(*args, **options)
 
