@@ -113,8 +113,7 @@ def before_job(job: object = None) -> None:
 
 def _opened() -> list[BaseDatabaseWrapper]:
     """Return this thread's connections to databases that it has opened; some may be closed now."""
-    opened = _thread.answered
-    return [one for one in connections.all(initialized_only=True) if one.alias in opened] if opened else []
+    return [connections[alias] for alias in _thread.answered]
 
 
 def _renew(connection: BaseDatabaseWrapper) -> None:
