@@ -182,13 +182,15 @@ def _log_uncaught(text: str, error: BaseException | None) -> None:
 
 
 class LogOutput(io.TextIOBase):
-    """Stream that logs what a management command writes: the text of an error (``CommandError: …``) as an error."""
+    """Output of a management command that logs what the command writes."""
+
+    style_func = None
 
     def __init__(self, level: int) -> None:
         self._level = level
 
-    def write(self, text: str) -> int:
-        """Log a text, unless it is empty."""
-        if line := text.strip():
-            _logger.log(logging.ERROR if _ERROR.match(line) else self._level, "%s", line)
-        return len(text)
+    def write(self, msg: str = "", style_func: object = None, ending: str | None = None) -> int:
+        """Log a text; that of an error (``CommandError: …``) at level ERROR."""
+        if text := msg.strip():
+            _logger.log(logging.ERROR if _ERROR.match(text) else self._level, "%s", text)
+        return len(msg)

@@ -11,7 +11,7 @@ from copy import copy
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter, OutputWrapper
+from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
 from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
@@ -161,8 +161,7 @@ class LoggingCommand(DelayQCommand):
         """Set up the logging before the system checks run."""
         logs.configure(options["log_format"], options["verbosity"])
         if options["log_format"] == "json":
-            self.stdout = OutputWrapper(logs.LogOutput(logging.INFO))  # type: ignore[arg-type]
-            self.stderr = OutputWrapper(logs.LogOutput(logging.WARNING))  # type: ignore[arg-type]
+            self.stdout, self.stderr = logs.LogOutput(logging.INFO), logs.LogOutput(logging.WARNING)  # type: ignore[assignment]
             options.update(no_color=True, force_color=False, stdout=None, stderr=None)
         return super().execute(*args, **options)
 
