@@ -151,7 +151,10 @@ class LiveJobAdmin(LiveBulkPages, AttemptPages):
         if outcome == "outbox":
             messages.warning(
                 request,
-                _("Redis does not answer. The change is stored in the outbox and sent as soon as Redis answers."),
+                _(
+                    "The change is stored in the outbox and will be sent: Redis does not answer, or another process is "
+                    "sending the job at this moment."
+                ),
             )
             return ""
         if outcome:
