@@ -151,10 +151,7 @@ class LiveJobAdmin(LiveBulkPages, AttemptPages):
         if outcome == "outbox":
             messages.warning(
                 request,
-                _(
-                    "The change is stored in the outbox and will be sent: Redis does not answer, or another process is "
-                    "sending the job at this moment."
-                ),
+                _("The change is stored in the outbox, and is sent to Redis as soon as that is possible."),
             )
             return ""
         if outcome:
