@@ -243,8 +243,7 @@ def _install_wrappers() -> None:
         return Call("schedule_many", plan.builder.task.name, plan.queue, "", using)
 
     def change(change: Any) -> Call:
-        job = change.target
-        return Call(change.verb, _name_of(job.task), job.queue, job.id, job.using)
+        return Call(change.verb, _name_of(change.task), change.queue, change.id, change.using)
 
     patches: tuple[tuple[Any, str, Callable[..., Call]], ...] = (
         (verbs, "_schedule", schedule),

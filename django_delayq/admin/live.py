@@ -151,7 +151,7 @@ class LiveJobAdmin(LiveBulkPages, AttemptPages):
         if outcome == "outbox":
             messages.warning(
                 request,
-                _("Redis does not answer. The change is stored in the outbox and sent as soon as Redis answers."),
+                _("The change is stored in the outbox, and is sent to Redis as soon as that is possible."),
             )
             return ""
         if outcome:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from django.conf import settings as django_settings
 from django.db import DEFAULT_DB_ALIAS, connections, router
@@ -116,14 +115,8 @@ def declared(settings: Conf) -> list[str]:
 
 def make_durable(new: NewJob) -> None:
     """Set the key that makes a job durable."""
-    if new.payload is None:
-        new.key = _durable_key(new, new.key)
-    else:
-        new.payload.key = _durable_key(new, new.payload.key)
-
-
-def _durable_key(new: NewJob, key: bytes) -> bytes:
-    return made_durable(key) if new.repeatable else new_key(durable=True)
+    keyed = new if new.payload is None else new.payload
+    keyed.key = made_durable(keyed.key) if new.repeatable else new_key(durable=True)
 
 
 def in_use(alias: str, queue: str, task: Task | None) -> bool:
@@ -142,14 +135,10 @@ def in_use(alias: str, queue: str, task: Task | None) -> bool:
 # -- numbers of rows ---------------------------------------------------------------------------------------------------
 
 
-class Stock(TypedDict):
-    """Numbers of rows, and the age in seconds of the oldest one that waits to be sent (None: no such row)."""
-
-    waiting: int
-    sent: int
-    buried: int
-    refused: int
-    oldest_waiting_seconds: float | None
+#: numbers of rows (``waiting`` to be sent, ``sent``, ``buried``, ``refused``), and ``oldest_waiting_seconds``, the age
+#: of the oldest one that waits to be sent (None: no such row)
+Stock = dict[str, Any]
+_COUNTED: Final = ("sent", "buried", "refused")
 
 
 def stock(aliases: Sequence[str]) -> Stock | None:
@@ -158,17 +147,9 @@ def stock(aliases: Sequence[str]) -> Stock | None:
     if not counts:
         return None
     ages = [count["age"] for count in counts if count["age"] is not None]
-    number: Counter[str] = Counter()
-    for count in counts:
-        number.update({state: count[state] for state in ("waiting", "sent", "buried", "refused")})
     oldest = round(max(0.0, max(ages).total_seconds()), 3) if ages else None
-    return Stock(
-        waiting=number["waiting"],
-        sent=number["sent"],
-        buried=number["buried"],
-        refused=number["refused"],
-        oldest_waiting_seconds=oldest,
-    )
+    numbers = {state: sum(count[state] for count in counts) for state in ("waiting", *_COUNTED)}
+    return numbers | {"oldest_waiting_seconds": oldest}
 
 
 def _counts_of(alias: str) -> dict[str, Any] | None:
@@ -176,7 +157,7 @@ def _counts_of(alias: str) -> dict[str, Any] | None:
     try:
         if not has_table(alias):
             return None
-        numbers = {state: Count("pk", Q(state=state)) for state in ("sent", "buried", "refused")}
+        numbers = {state: Count("pk", Q(state=state)) for state in _COUNTED}
         # For rows that were sent before and have a change to send, the start of the wait is unknown.
         oldest = Min("created_at", filter=Q(state="unsent", sent_at=None))
         return mine.aggregate(waiting=Count("pk", Q(state__in=mine.model.WAITING)), age=Now() - oldest, **numbers)

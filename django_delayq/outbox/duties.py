@@ -51,7 +51,7 @@ BUSY: Final = 1.0
 IDLE: Final = 10.0
 #: seconds for which the ends of jobs are collected, so that they are stored together
 GATHER: Final = 0.2
-#: seconds until marks that could not be stored are tried again: their rows are claimed or locked
+#: seconds until marks are read again after some could not be stored: their rows are claimed or locked
 AGAIN: Final = 1.0
 #: seconds between two searches for rows that are due for a check
 LOOK: Final = 10.0
@@ -118,8 +118,8 @@ class Marks:
         self._aliases = aliases
         self._broker = broker
         self._changes = changes
-        #: shards with marks, and the time from which on they may be read (monotonic)
-        self._places: dict[tuple[str, int], float] = {}
+        #: shards with marks
+        self._places: set[tuple[str, int]] = set()
         self._next = 0.0
         self._shards = Parts("marks", broker, shared=(DatabaseError,))
         self._databases = Parts("marks", shared=(DatabaseError,) if len(aliases) == 1 else ())
@@ -133,17 +133,18 @@ class Marks:
         now = time.monotonic()
         if now < self._next:
             return self._next - now
-        self._places.update(dict.fromkeys(self._changes.take("marks"), now))
-        for place, at in list(self._places.items()):
-            if at <= now:
-                self._places[place] = now + AGAIN
-                self._shards.attempt(place, partial(self._take_down_or_postpone, place))
+        self._places.update(self._changes.take("marks"))
+        self._next = now + AGAIN
+        for place in list(self._places):
+            self._shards.attempt(place, partial(self._take_down_or_keep, place))
+        if self._places:
+            return AGAIN
         self._next = now + GATHER
-        return max(GATHER, min(self._places.values(), default=now + _FOR_EVER) - now)
+        return _FOR_EVER
 
-    def _take_down_or_postpone(self, place: tuple[str, int]) -> None:
+    def _take_down_or_keep(self, place: tuple[str, int]) -> None:
         if not self.take_down(*place)[1]:
-            del self._places[place]
+            self._places.remove(place)
 
     def take_down(self, queue: str, shard: int) -> tuple[int, int]:
         """Store the marks of a shard. Return how many were stored, and how many have to wait for now."""

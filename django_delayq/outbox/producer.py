@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError
@@ -182,39 +182,27 @@ def push_briefly(
     return dict.fromkeys(keys, FREE) | replies
 
 
-@dataclass(slots=True, eq=False)
-class OutgoingJob:
-    """Job that was written to a row, with the row's key."""
+def send(alias: str, news: Sequence[NewJob]) -> list[ScheduleOutcome]:
+    """Send jobs whose rows are committed, in order, with one round trip for the jobs of each queue.
 
-    queue: str
-    new: NewJob
-    key: uuid.UUID
-
-
-class Result(NamedTuple):
-    """Result of sending a job: its outcome, and the error if Redis refused it for good."""
-
-    outcome: ScheduleOutcome
-    error: Exception | None = None
-
-
-def send(alias: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
-    """Send jobs whose rows are committed, in order, with one round trip for the jobs of each queue."""
-    return [result for chunk in rows.chunks(jobs, TOGETHER) for result in _send(alias, chunk)]
+    Returns:
+        The outcomes: of jobs that wait for a relay "outbox"; a refusal is final.
+    """
+    outcomes: list[ScheduleOutcome] = []
+    for chunk in rows.chunks(news, TOGETHER):
+        jobs = {rows.key_of(new): new for new in chunk}
+        replies = push_briefly(alias, list(jobs), jobs)
+        missing = [key for key in jobs if key not in replies]
+        try:
+            states = rows.states(alias, missing) if missing else {}
+        except DatabaseError:
+            states = dict.fromkeys(missing, "unsent")
+        outcomes += [_outcome_of(replies.get(key), states.get(key)) for key in jobs]
+    return outcomes
 
 
-def _send(alias: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
-    replies = push_briefly(alias, [job.key for job in jobs], {job.key: job.new for job in jobs})
-    missing = [job.key for job in jobs if job.key not in replies]
-    try:
-        states = rows.states(alias, missing) if missing else {}
-    except DatabaseError:
-        states = dict.fromkeys(missing, "unsent")
-    return [_result_of(job, replies.get(job.key), states.get(job.key)) for job in jobs]
-
-
-def _result_of(job: OutgoingJob, result: RowResult | None, state: str | None) -> Result:
-    """Return the result of a job.
+def _outcome_of(result: RowResult | None, state: str | None) -> ScheduleOutcome:
+    """Return the outcome of a job.
 
     Args:
         result: of the push of its row; None = another process has sent it, or will; its row is in ``state`` (None = it
@@ -222,11 +210,10 @@ def _result_of(job: OutgoingJob, result: RowResult | None, state: str | None) ->
     """
     if result is None:
         if state is None or state == "cancelled":
-            return Result(ScheduleOutcome.IGNORED)
-        return Result(ScheduleOutcome.OUTBOX if state in ("unsent", "moved") else ScheduleOutcome.CREATED)
-    outcome = result.reply
-    if not isinstance(outcome, ScheduleOutcome):  # refused for now; or it was cancelled or moved before it was sent
-        return Result(ScheduleOutcome.IGNORED if result.outcome == "gone" else ScheduleOutcome.OUTBOX)
-    if outcome.is_refusal:
-        return Result(outcome, connections.swift_broker().queue(job.queue).refusal(outcome, job.new))
-    return Result(ScheduleOutcome.CREATED if outcome is ScheduleOutcome.KNOWN else outcome)  # a relay was faster
+            return ScheduleOutcome.IGNORED
+        return ScheduleOutcome.OUTBOX if state in ("unsent", "moved") else ScheduleOutcome.CREATED
+    if not isinstance(result.reply, ScheduleOutcome):  # refused for now; or cancelled or moved before it was sent
+        return ScheduleOutcome.IGNORED if result.outcome == "gone" else ScheduleOutcome.OUTBOX
+    if result.reply is ScheduleOutcome.KNOWN:  # a relay was faster
+        return ScheduleOutcome.CREATED
+    return result.reply

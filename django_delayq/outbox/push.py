@@ -351,9 +351,7 @@ class Push:
             jobs.append((row, new))
         yield from self._offer(self.broker.queue(queue), jobs) if jobs else ()
 
-    def _offer(
-        self, queue: Queue, jobs: list[tuple[Row, NewJob]], *, again: bool = True
-    ) -> Iterator[tuple[Row, RowResult]]:
+    def _offer(self, queue: Queue, jobs: list[tuple[Row, NewJob]]) -> Iterator[tuple[Row, RowResult]]:
         unconfirmed: Iterable[int] = ()
         outcomes: Sequence[ScheduleOutcome]
         try:
@@ -370,17 +368,13 @@ class Push:
             for job in jobs if len(jobs) > 1 else ():  # one of them is the cause and must not affect the others
                 yield from self._offer(queue, [job])
             return
-        late: list[tuple[Row, NewJob]] = []
-        for place, ((row, new), outcome) in enumerate(zip(jobs, outcomes, strict=True)):
-            if outcome is ScheduleOutcome.LATE and again and not self.is_over:
-                late.append((row, new))
-            elif place in unconfirmed:
+        if ScheduleOutcome.LATE in outcomes:  # the process slept, or Redis's clock is not the one that was read
+            self.clock.forget()
+        for place, ((row, _), outcome) in enumerate(zip(jobs, outcomes, strict=True)):
+            if place in unconfirmed:
                 yield row, self._later(row, UNCONFIRMED)
             else:
                 yield row, self._result_of_reply(row, outcome)
-        if late:  # Redis's clock is not the one that was read
-            self.clock.forget()
-            yield from self._offer(queue, late, again=False)
 
     def _result_of_error(self, row: Row, error: Exception) -> RowResult:
         if self.relay is None:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, transaction
 
@@ -27,7 +27,7 @@ from ..core.outcomes import ScheduleOutcome
 from ..core.queue import Queue
 from ..core.task import Task
 from ..signals import emit, job_cancelled
-from ..transactions import ON_COMMIT, CallDescription, OnCommit, in_transaction, now_or_on_commit
+from ..transactions import ON_COMMIT, CallDescription, in_transaction, now_or_on_commit
 from . import durability, rows
 from .producer import call_briefly, call_patiently, push_briefly
 from .push import MOVED, NOT_WAITING, Address, RowOutcome, RowResult
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from ..models import OutboxJob
-    from ..scheduling.verbs import JobHandle, Left
+    from ..scheduling.verbs import JobHandle
 
-Cancelled = Literal["cancelled", "stopping", False]
 R = TypeVar("R")
 
 CANCELLED: Final = "cancelled"
@@ -47,28 +46,42 @@ STOPPING: Final = "stopping"
 GONE: Final = "gone"
 
 
+#: generation that no job has: Redis may know the reply to a request, and otherwise changes nothing
+_NO_JOB: Final = Generation((bytes(16),))
+#: results of the functions of :mod:`django_delayq` that differ from the outcomes
+_RESULTS: Final[dict[object, bool]] = {MOVED: True, GONE: False, NOT_WAITING: False}
+
+
 @dataclass(slots=True)
-class Target:
-    """Job to change.
+class Change:
+    """Change of a job that was requested by a verb.
 
     Attributes:
+        verb: cancel, reschedule or run_now.
         queue, id: queue and id of the job.
+        when: the new due time; None = the job is cancelled. A delay counts from now on.
         task: the task, if the caller named it.
-        task_name: name of the task that the job must have; "" = any.
         using: alias of the database whose transaction to wait for.
         durable: True if the job is known to have a row.
+        handle: the handle of the job, if the caller has one; it identifies one job of the id, as far as it knows it by
+            now.
         request: request id for the call to Redis; None = a new one.
-        handle: the handle of the job, if the caller has one; it identifies one job of the id.
+        is_repeated: the same request has changed rows before, so no job is changed again.
+        unsent: rows that were changed, by key; True = Redis did not have the job.
     """
 
+    verb: str
     queue: str
     id: str
-    task: Task | None
-    task_name: str
-    using: str | None
+    when: DueTime | None
+    task: Task | None = None
+    using: str | None = None
     durable: bool = False
-    request: bytes | None = None
     handle: JobHandle | None = None
+    request: bytes | None = None
+    is_repeated: bool = False
+    unsent: dict[uuid.UUID, bool] = field(default_factory=dict)
+    called_at: float = field(default_factory=time.monotonic)
 
     @property
     def alias(self) -> str:
@@ -76,54 +89,12 @@ class Target:
         return self.using or DEFAULT_DB_ALIAS
 
     @property
-    def generation(self) -> Generation | None:
-        """Generation of the job, as far as the handle knows it by now; None = the live job of the id."""
-        return None if self.handle is None else self.handle.generation
-
-    @property
     def address(self) -> Address:
         """The way to name the job in a call to Redis."""
-        return Address(self.task_name, self.generation, self.request)
-
-    @property
-    def rows(self) -> QuerySet[OutboxJob]:
-        """Rows of the job, in every state."""
-        mine = rows.table(self.alias).filter(queue=self.queue, job_id=self.id)
-        mine = mine.filter(task=self.task_name) if self.task_name else mine
-        generation = self.generation
-        return mine if generation is None else mine.filter(key__in=[uuid.UUID(bytes=key) for key in generation.keys])
-
-
-@dataclass(slots=True)
-class Change(Generic[R]):
-    """Change of a job that was requested by a verb.
-
-    Attributes:
-        target: the job.
-        verb: cancel, reschedule or run_now.
-        when: the new due time; None = the job is cancelled. A delay counts from now on.
-        unsent: rows that were changed, by key; True = Redis did not have the job.
-    """
-
-    target: Target
-    verb: str
-    when: DueTime | None
-    unsent: dict[uuid.UUID, bool] = field(default_factory=dict)
-    called_at: float = field(default_factory=time.monotonic)
-
-    def call(self, live: Queue | None) -> str:
-        """Change the job in Redis; return the outcome."""
-        job, which = self.target, self.target.address._asdict()
-        if live is None:
-            return self.nothing
-        if self.when is None:
-            return live.cancel(job.id, **which) or GONE
-        if self.verb == "run_now":
-            return MOVED if live.run_now(job.id, **which) else NOT_WAITING
-        due_ms, delay_ms = self.when["due_ms"], self.when["delay_ms"]
-        if delay_ms is not None:  # the due time is fixed at the call, so the wait for the commit is part of the delay
-            delay_ms = max(0, delay_ms - int((time.monotonic() - self.called_at) * 1000))
-        return MOVED if live.reschedule(job.id, due_ms=due_ms, delay_ms=delay_ms, **which) else NOT_WAITING
+        # Jobs of a renamed task also have the old name, so the live job may have any.
+        name = "" if self.task is None or self.task.options.aliases else self.task.name
+        generation = None if self.handle is None else self.handle.generation
+        return Address(name, _NO_JOB if self.is_repeated else generation, self.request)
 
     @property
     def done(self) -> str:
@@ -137,7 +108,13 @@ class Change(Generic[R]):
 
     def change_rows(self) -> None:
         """Change the rows of the job, and remember their keys."""
-        self.unsent = _change_rows(self.target.rows, self.when)
+        address = self.address
+        mine = rows.table(self.alias).filter(queue=self.queue, job_id=self.id)
+        if address.task:
+            mine = mine.filter(task=address.task)
+        if address.generation is not None:
+            mine = mine.filter(key__in=[uuid.UUID(bytes=key) for key in address.generation.keys])
+        self.unsent = _change_rows(mine, self.when)
 
     def send(self, *, patiently: bool) -> str:
         """Send the change to Redis; return the outcome.
@@ -146,34 +123,36 @@ class Change(Generic[R]):
             IdTaken: the live job of the id belongs to another task.
             QueueUnavailable: Redis is unavailable, and the job has no row.
         """
-        job = self.target
         if self.unsent:
-            (answer,) = _push(job.alias, [self])
+            (answer,) = _push(self.alias, [self])
             if isinstance(answer, IdTaken):
                 raise answer
             return str(answer)
         call = call_patiently if patiently else call_briefly
-        outcome = call(lambda broker: self.call(broker.existing(job.queue)))
-        self.notify(outcome)
+        return self.notify(call(lambda broker: self.call(broker.existing(self.queue))))
+
+    def call(self, live: Queue | None) -> str:
+        """Change the job in Redis; return the outcome."""
+        which = self.address._asdict()
+        if live is None:
+            return self.nothing
+        if self.when is None:
+            return live.cancel(self.id, **which) or GONE
+        if self.verb == "run_now":
+            return MOVED if live.run_now(self.id, **which) else NOT_WAITING
+        due_ms, delay_ms = self.when["due_ms"], self.when["delay_ms"]
+        if delay_ms is not None:  # the due time is fixed at the call, so the wait for the commit is part of the delay
+            delay_ms = max(0, delay_ms - int((time.monotonic() - self.called_at) * 1000))
+        return MOVED if live.reschedule(self.id, due_ms=due_ms, delay_ms=delay_ms, **which) else NOT_WAITING
+
+    def notify(self, outcome: R) -> R:
+        """Send the signal of a cancelled job; return the outcome."""
+        if outcome in (CANCELLED, STOPPING):
+            emit(job_cancelled, self.task, id=self.id, queue=self.queue, outcome=outcome)
         return outcome
 
-    def notify(self, outcome: object) -> None:
-        """Send the signal of a cancelled job."""
-        if outcome in (CANCELLED, STOPPING):
-            emit(job_cancelled, self.target.task, id=self.target.id, queue=self.target.queue, outcome=outcome)
 
-
-def cancellation(target: Target) -> Change[Cancelled]:
-    """Return the change of :func:`django_delayq.cancel`."""
-    return Change(target, "cancel", None)
-
-
-def movement(target: Target, verb: str, when: DueTime) -> Change[bool]:
-    """Return the change of :func:`django_delayq.reschedule` or :func:`django_delayq.run_now`."""
-    return Change(target, verb, when)
-
-
-def apply(change: Change[R]) -> R | OnCommit | Left:
+def apply(change: Change) -> Any:
     """Change the rows of a job, then Redis, now or after the commit.
 
     Returns:
@@ -182,18 +161,12 @@ def apply(change: Change[R]) -> R | OnCommit | Left:
     Raises:
         IdTaken, QueueUnavailable: see :meth:`Change.send`.
     """
-    job = change.target
-    waits = in_transaction(job.using)
-    if job.durable or durability.in_use(job.alias, job.queue, job.task):
+    waits = in_transaction(change.using)
+    if change.durable or durability.in_use(change.alias, change.queue, change.task):
         change.change_rows()
-
-    def send() -> R | Left:
-        outcome = change.send(patiently=not waits)
-        answers: dict[str, Any] = {MOVED: True, GONE: False, NOT_WAITING: False}
-        return cast("R | Left", answers.get(outcome, outcome))
-
-    description = CallDescription(change.verb, job.queue, job.id, job.task)
-    return now_or_on_commit(send, description, using=job.using)
+    description = CallDescription(change.verb, change.queue, change.id, change.task)
+    outcome = now_or_on_commit(lambda: change.send(patiently=not waits), description, using=change.using)
+    return _RESULTS.get(outcome, outcome)
 
 
 def _change_rows(mine: QuerySet[OutboxJob], when: DueTime | None) -> dict[uuid.UUID, bool]:
@@ -206,25 +179,24 @@ def _change_rows(mine: QuerySet[OutboxJob], when: DueTime | None) -> dict[uuid.U
     return unsent
 
 
-def _push(alias: str, changes: Sequence[Change[Any]]) -> list[Any]:
+def _push(alias: str, changes: Sequence[Change]) -> list[Any]:
     """Push the changed rows of jobs. Return for each job the outcome, or IdTaken."""
     keys = [key for change in changes for key in change.unsent]
-    addresses = {(change.target.queue, change.target.id): change.target.address for change in changes}
-    results = push_briefly(alias, keys, addresses=addresses)
+    results = push_briefly(alias, keys, addresses={(change.queue, change.id): change.address for change in changes})
     missing = [key for key in keys if key not in results]
     left = rows.states(alias, missing) if missing else {}
-    outcomes = [_outcome_of(change, results, left) for change in changes]
-    for change, outcome in zip(changes, outcomes, strict=True):
-        change.notify(outcome)
-    return outcomes
+    return [change.notify(_outcome_of(change, results, left)) for change in changes]
 
 
-def _outcome_of(change: Change[Any], results: Mapping[uuid.UUID, RowResult], left: Mapping[uuid.UUID, str]) -> Any:
+def _outcome_of(change: Change, results: Mapping[uuid.UUID, RowResult], left: Mapping[uuid.UUID, str]) -> Any:
     """Return the outcome of a change, given the results of its rows, and the states of rows that were not pushed."""
     was_unsent = any(change.unsent.values())
     result = next((results[key] for key in change.unsent if key in results), None)
-    if result is None:  # what is still to be sent is sent as it was changed; the rest is gone, or in other hands
-        if any(left.get(key, "unsent") != "unsent" for key in change.unsent):
+    if result is None:
+        # Unsent rows are sent as they were changed. Other rows are in other hands, and so was a cancelled one that is
+        # gone by now: that process has cancelled the job. A moved row that is gone belongs to a job that has ended.
+        is_gone = change.when is None and not was_unsent
+        if is_gone or any(left.get(key, "unsent") != "unsent" for key in change.unsent):
             return ScheduleOutcome.OUTBOX
     elif result.outcome is RowOutcome.FREE or (result.outcome is RowOutcome.UNSENT and not was_unsent):
         return ScheduleOutcome.OUTBOX  # Redis did not receive the change, or has lost the job
@@ -255,44 +227,52 @@ def change_many(
     Raises:
         QueueUnavailable: Redis is unavailable; durable jobs are changed in the outbox all the same.
     """
-    changes: list[Change[Any]] = [
-        Change(Target(queue.name, ident, None, "", None, request=request), verb, when)
-        for ident, request in zip(idents, requests, strict=True)
+    changes = [
+        Change(verb, queue.name, ident, when, request=request) for ident, request in zip(idents, requests, strict=True)
     ]
     outcomes: dict[int, str] = {}
     for alias in durability.outboxes(queue.kind):
         _change_many_rows(alias, queue.name, [change for change in changes if not change.unsent])
-        mine = [change for change in changes if change.unsent and change.target.using is None]
+        mine = [change for change in changes if change.unsent and change.using is None]
         for change in mine:
-            change.target.using = alias
+            change.using = alias
         description = CallDescription(verb, queue.name, "")
         found = now_or_on_commit(partial(_push, alias, mine), description, using=alias) if mine else ()
         found = [found] * len(mine) if found == ON_COMMIT else found
         outcomes.update(zip(map(id, mine), found, strict=True))
     for change in changes:
         if not change.unsent:
-            outcomes[id(change)] = change.call(queue)
-            change.notify(outcomes[id(change)])
+            outcome = change.notify(change.call(queue))
+            is_sent = change.is_repeated and outcome == change.nothing  # long ago, or a relay sends it
+            outcomes[id(change)] = ScheduleOutcome.OUTBOX if is_sent else outcome
     return [str(outcomes[id(change)]) for change in changes]
 
 
-def _change_many_rows(alias: str, queue: str, changes: Sequence[Change[Any]]) -> None:
-    """Change the rows of jobs, and record the requests in the same transaction."""
+def _change_many_rows(alias: str, queue: str, changes: Sequence[Change]) -> None:
+    """Change the rows of jobs, and record the requests in the same transaction, with the tasks of changed rows."""
     from ..models import InboxEntry
 
-    keyed = {uuid.UUID(bytes=change.target.request): change for change in changes if change.target.request}
+    keyed = {uuid.UUID(bytes=change.request): change for change in changes if change.request}
     with transaction.atomic(using=alias):
-        seen: set[uuid.UUID] = set()
+        seen: dict[uuid.UUID, str] = {}
         for keys in rows.chunks(keyed):
-            seen.update(InboxEntry.objects.using(alias).filter(pk__in=keys).values_list("pk", flat=True))
+            seen.update(InboxEntry.objects.using(alias).filter(pk__in=keys).values_list("pk", "task"))
+        for key, task in seen.items():
+            keyed[key].is_repeated |= task != ""
         done = {id(keyed[key]) for key in seen}
-        by_id = {change.target.id: change for change in changes if id(change) not in done}
+        by_id = {change.id: change for change in changes if id(change) not in done}
+        tasks: dict[str, str] = {}
         for ids in rows.chunks(by_id):
             mine = rows.table(alias).filter(queue=queue, job_id__in=ids)
-            owners = dict(mine.values_list("key", "job_id"))
+            owners = {key: (ident, task) for key, ident, task in mine.values_list("key", "job_id", "task")}
             for key, unsent in _change_rows(mine, changes[0].when).items():
-                by_id[owners[key]].unsent[key] = unsent
-        entries = [InboxEntry(key=key, queue=queue, job_id=keyed[key].target.id) for key in keyed.keys() - seen]
+                ident, task = owners[key]
+                tasks[ident] = task
+                by_id[ident].unsent[key] = unsent
+        entries = [
+            InboxEntry(key=key, queue=queue, job_id=keyed[key].id, task=tasks.get(keyed[key].id, ""))
+            for key in keyed.keys() - seen.keys()
+        ]
         InboxEntry.objects.using(alias).bulk_create(entries, batch_size=rows.CHUNK, ignore_conflicts=True)
 
 

@@ -215,7 +215,7 @@ class EntryReader:
     """
 
     def __init__(self, plan: Plan, options: Mapping[str, Any]) -> None:
-        self._plan = plan
+        self._queue = plan.queue
         self._builder = plan.builder
         self._keys = plan.builder.entry_keys
         self._common = {name: value for name, value in options.items() if name in self._keys}
@@ -226,21 +226,17 @@ class EntryReader:
         around = chain()
         for index, entry in enumerate(entries):
             try:
-                args, kwargs, options = self._parts(entry)
-                if around is None:
-                    new: NewJob | None = self._builder.build(args, kwargs, options)
-                else:
-                    new = self._pass(around, args, kwargs, options)
-            except InvalidJob as error:
-                raise InvalidJob(f"entry {index}: {error}") from error
-            except TypeError as error:
-                raise TypeError(f"entry {index}: {error}") from error
+                call = self._call_of(entry)
+                new = self._builder.build(*call) if around is None else self._pass(around, *call)
+            except (InvalidJob, TypeError) as error:
+                kind = InvalidJob if isinstance(error, InvalidJob) else TypeError
+                raise kind(f"entry {index}: {error}") from error
             if new is None:
                 self.skipped += 1
             else:
                 yield new
 
-    def _parts(self, entry: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], Mapping[str, Any]]:
+    def _call_of(self, entry: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], Mapping[str, Any]]:
         """Return ``(args, kwargs, options)`` of an entry after checking its keys."""
         if type(entry) is not dict and not isinstance(entry, Mapping):
             content = "id, payload, score" if self._builder.task.options.merge else "args, kwargs"
@@ -277,7 +273,7 @@ class EntryReader:
                 )
             new = self._builder.build(scheduling.args, scheduling.kwargs, scheduling.options)
             built.append(new)
-            return JobHandle(new.id, self._plan.queue, COLLECTED, new.due_ms_here)
+            return JobHandle(new.id, self._queue, COLLECTED, new.due_ms_here)
 
         options = {name: value for name, value in options.items() if name not in ("args", "kwargs")}
         around(Scheduling(task, args, kwargs, options, many=True, end=end))

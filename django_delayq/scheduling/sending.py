@@ -22,7 +22,7 @@ from ..core.many import check_together
 from ..core.outcomes import ScheduleOutcome
 from ..core.records.frames import generation_of
 from ..outbox import durability, producer, rows
-from ..outbox.producer import OutgoingJob, Result, call_briefly
+from ..outbox.producer import call_briefly
 from ..signals import emit, job_scheduled
 from ..transactions import (
     ON_COMMIT,
@@ -64,11 +64,11 @@ def send(job: Prepared, broker: DjangoBroker | None = None) -> None:
         (_RowOnCommit if handle.durable else _JobOnCommit)(job).wait(handle.using_db)
         return
     if handle.durable:
-        (result,) = _push_now(handle.alias, handle.queue, [new])
-        _settle(job, result.outcome, result.error)
-        if result.error is not None:
+        (outcome,) = _push_now(handle.alias, handle.queue, [new])
+        _settle_durable(job, outcome)
+        if handle.error is not None:
             handle.outcome = ScheduleOutcome.NOT_SENT
-            raise result.error
+            raise handle.error
     else:
         queue = connections.queue(handle.queue) if broker is None else broker.queue(handle.queue)
         handle.outcome = queue.schedule(new)
@@ -96,8 +96,8 @@ def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker, *, all_or_none:
         group = list(members)
         news = [job.new for job in group]
         if task_of_rows is not None:
-            for job, result in zip(group, _push_now(group[0].handle.alias, name, news), strict=True):
-                _settle(job, result.outcome, result.error)
+            for job, outcome in zip(group, _push_now(group[0].handle.alias, name, news), strict=True):
+                _settle_durable(job, outcome)
         else:
             queue = broker.queue(name)
             for job, outcome in zip(group, queue.schedule_many(news, all_or_none=all_or_none), strict=True):
@@ -119,11 +119,10 @@ def send_many(plan: Plan, news: Iterable[NewJob], using: str | None, *, all_or_n
     counts: Counter[str] = Counter()
     for chunk in rows.chunks(news, CHUNK):
         if not waits:
-            counts += Counter(result.outcome for result in _push_now(alias, name, chunk))
+            counts += Counter(_push_now(alias, name, chunk))
         elif durable:
-            outgoing = _outgoing(name, chunk)
-            rows.insert(alias, name, chunk)
-            OnCommitCall(partial(_push_many, what, alias, outgoing), what).wait(using)
+            _insert(alias, name, chunk)
+            OnCommitCall(partial(_push_many, what, alias, chunk), what).wait(using)
             counts[ScheduleOutcome.OUTBOX] += len(chunk)
         else:
             call = partial(_send_many, what, chunk, time.monotonic(), all_or_none=all_or_none)
@@ -166,32 +165,32 @@ class _RowOnCommit(_JobOnCommit):
     A row of a savepoint that was rolled back does not exist.
     """
 
-    __slots__ = ("_outgoing", "_results", "_together")
+    __slots__ = ("_outcomes", "_place", "_together")
 
     def __init__(self, job: Prepared) -> None:
         new, handle = job
-        (self._outgoing,) = _outgoing(handle.queue, [new])
+        _insert(handle.alias, handle.queue, [new])
         super().__init__(job)
         handle.outcome = ScheduleOutcome.OUTBOX
-        rows.insert(handle.alias, handle.queue, [new])
         waiting = databases[handle.alias].run_on_commit  # (savepoints, callback, robust)
         before = waiting[-1][1] if waiting else None
-        self._together: list[OutgoingJob] = []
-        self._results: dict[OutgoingJob, Result] = {}
+        self._together: list[NewJob] = []
+        self._outcomes: dict[int, ScheduleOutcome] = {}
         if isinstance(before, _RowOnCommit):
-            self._together, self._results = before._together, before._results
-        self._together.append(self._outgoing)
+            self._together, self._outcomes = before._together, before._outcomes
+        self._place = len(self._together)
+        self._together.append(new)
 
     def _deliver(self) -> None:
         handle = self._job.handle
-        if self._outgoing not in self._results:
+        if self._place not in self._outcomes:
             # A test calls callbacks inside its transaction, whose savepoints may still be rolled back.
-            jobs = [self._outgoing] if in_transaction(handle.alias) else self._together
-            self._results.update(zip(jobs, producer.send(handle.alias, jobs), strict=True))
-        result = self._results[self._outgoing]
-        _settle(self._job, result.outcome, result.error)
-        if result.error is not None:
-            raise result.error
+            places = [self._place] if in_transaction(handle.alias) else range(len(self._together))
+            outcomes = producer.send(handle.alias, [self._together[place] for place in places])
+            self._outcomes.update(zip(places, outcomes, strict=True))
+        _settle_durable(self._job, self._outcomes[self._place])
+        if handle.error is not None:
+            raise handle.error
         _notify(handle)
 
 
@@ -205,8 +204,8 @@ def _send_many(what: CallDescription, news: Sequence[NewJob], called_at: float, 
     log_refused(what, counts)
 
 
-def _push_many(what: CallDescription, alias: str, outgoing: Sequence[OutgoingJob]) -> None:
-    log_refused(what, Counter(result.outcome for result in producer.send(alias, outgoing)))
+def _push_many(what: CallDescription, alias: str, news: Sequence[NewJob]) -> None:
+    log_refused(what, Counter(producer.send(alias, news)))
 
 
 def _count_wait(news: Iterable[NewJob], called_at: float) -> None:
@@ -220,24 +219,21 @@ def _count_wait(news: Iterable[NewJob], called_at: float) -> None:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def _outgoing(queue: str, news: Iterable[NewJob]) -> list[OutgoingJob]:
-    """Return jobs with the keys of their rows."""
-    outgoing = []
+def _insert(alias: str, queue: str, news: Sequence[NewJob]) -> bool:
+    """Make jobs durable and write their rows; return False if the same request has written them before."""
     for new in news:
         durability.make_durable(new)
-        outgoing.append(OutgoingJob(queue, new, rows.key_of(new)))
-    return outgoing
+    return rows.insert_once(alias, queue, news)
 
 
-def _push_now(alias: str, queue: str, news: Sequence[NewJob]) -> list[Result]:
+def _push_now(alias: str, queue: str, news: Sequence[NewJob]) -> list[ScheduleOutcome]:
     """Write rows in a transaction of their own, and push them."""
-    outgoing = _outgoing(queue, news)
-    if rows.insert_once(alias, queue, news):
-        return producer.send(alias, outgoing)
-    # The same request has written them before. A row that does not exist any more was sent.
-    states = rows.states(alias, [job.key for job in outgoing])
-    results = iter(producer.send(alias, [job for job in outgoing if job.key in states]))
-    return [next(results) if job.key in states else Result(ScheduleOutcome.CREATED) for job in outgoing]
+    is_first = _insert(alias, queue, news)
+    outcomes = producer.send(alias, news)
+    if is_first:
+        return outcomes
+    # A row that does not exist any more was sent.
+    return [ScheduleOutcome.CREATED if outcome is ScheduleOutcome.IGNORED else outcome for outcome in outcomes]
 
 
 # -- what the caller learns --------------------------------------------------------------------------------------------
@@ -246,6 +242,13 @@ def _push_now(alias: str, queue: str, news: Sequence[NewJob]) -> list[Result]:
 def _settle(job: Prepared, outcome: ScheduleOutcome, error: Exception | None = None) -> None:
     handle = job.handle
     handle.outcome, handle.error, handle.generation = outcome, error, generation_of(job.new)
+
+
+def _settle_durable(job: Prepared, outcome: ScheduleOutcome) -> None:
+    error = None
+    if outcome.is_refusal:
+        error = connections.swift_broker().queue(job.handle.queue).refusal(outcome, job.new)
+    _settle(job, outcome, error)
 
 
 def _notify(handle: JobHandle) -> None:

@@ -22,12 +22,15 @@ R = TypeVar("R")
 Payloads = dict[str, list[Any]]
 
 
-class Using(Generic[P]):
-    """Task with schedule options, ready to be scheduled with its arguments."""
-
+class _WithOptions:
     def __init__(self, task: core.Task, options: dict[str, Any]) -> None:
+        core.check_option_names(options, task)
         self._task = task
         self._options = options
+
+
+class Using(_WithOptions, Generic[P]):
+    """Task with schedule options, ready to be scheduled with its arguments."""
 
     def schedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Schedule a job with these arguments, due now unless an option says otherwise.
@@ -39,12 +42,8 @@ class Using(Generic[P]):
     aschedule = awaitable(schedule)
 
 
-class MergedUsing:
+class MergedUsing(_WithOptions):
     """Merged task with schedule options, ready to be scheduled with an id and a payload."""
-
-    def __init__(self, task: core.Task, options: dict[str, Any]) -> None:
-        self._task = task
-        self._options = options
 
     def schedule(
         self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
@@ -84,7 +83,6 @@ class Task(_Registered, Using[P], Generic[P, R]):
             TypeError: unknown option.
             InvalidJob: an option that plain tasks do not have.
         """
-        core.check_option_names(options, self)
         return Using(self, options)
 
 
@@ -104,7 +102,6 @@ class MergedTask(_Registered, MergedUsing, Generic[R]):
             TypeError: unknown option.
             InvalidJob: an option that merged tasks do not have.
         """
-        core.check_option_names(options, self)
         return MergedUsing(self, options)
 
 

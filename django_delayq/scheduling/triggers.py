@@ -17,7 +17,7 @@ from django.dispatch import Signal
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short
 from ..core.task import Task, check_option_names
-from .build import find_task
+from .build import explicit, find_task
 from .verbs import cancel, schedule_call
 
 __all__ = ["Trigger", "cancel_on", "schedule_on"]
@@ -115,12 +115,10 @@ def schedule_on(
 
     def act(task: Task, instance: Any, data: dict[str, Any]) -> None:
         values = {name: _value(option, instance) for name, option in options.items()}
-        args, kwargs = values.pop("args", None), values.pop("kwargs", None)
-        _check_arguments("args", args)
-        _check_arguments("kwargs", kwargs)
+        args, kwargs = explicit(values.pop("args", None), values.pop("kwargs", None))
         if data.get("using") is not None:
             values.setdefault("using_db", data["using"])
-        schedule_call(task, tuple(args or ()), dict(kwargs or {}), values)
+        schedule_call(task, args, kwargs, values)
 
     return Trigger(signal, sender, task, act, when, raw, dispatch_uid)
 

@@ -227,14 +227,15 @@ def cancel(
     Returns:
         "cancelled": the job was waiting, or gated, and is removed. "stopping": the job is running; its ``should_stop``
         turns true at the next heartbeat and a failure will not be retried. False: there is no such live job.
-        "on_commit" in a transaction. "outbox": Redis is unavailable, and the relay will cancel the durable job.
+        "on_commit" in a transaction. "outbox": the database has the change of the durable job, and Redis not yet: it
+        is unavailable, or another process is sending the job's row. A relay cancels the job.
 
     Raises:
         IdTaken: the live job of this id belongs to another task than the given one.
         QueueUnavailable: Redis cannot be reached.
     """
-    warn_of_loop("cancel")
-    return _apply(row_verbs.cancellation(_target(target, id, task, queue, using_db)))
+    outcome: Cancelled | OnCommit | Left = _change("cancel", find_job(target, id, task, queue), None, using_db)
+    return outcome
 
 
 def reschedule(
@@ -251,15 +252,15 @@ def reschedule(
     """Set a new due time for a waiting job. The job is identified as for :func:`cancel`.
 
     Returns:
-        True if there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is unavailable, or has
-        lost the durable job, and the relay will move it.
+        True if there was such a waiting job; "on_commit" in a transaction; "outbox" if a relay will move the durable
+        job: Redis is unavailable or has lost it, or another process is sending its row.
     """
-    warn_of_loop("reschedule")
-    job = _target(target, id, task, queue, using_db)
+    job = find_job(target, id, task, queue)
     if delay is None and at is None:
         raise InvalidJob("reschedule needs delay= or at=")
     due_ms, delay_ms = job_rules().due(delay, at)
-    return _apply(row_verbs.movement(job, "reschedule", DueTime(due_ms=due_ms, delay_ms=delay_ms)))
+    moved: bool | OnCommit | Left = _change("reschedule", job, DueTime(due_ms=due_ms, delay_ms=delay_ms), using_db)
+    return moved
 
 
 def run_now(
@@ -274,11 +275,11 @@ def run_now(
     """Make a waiting job due now. The job is identified as for :func:`cancel`.
 
     Returns:
-        True if there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is unavailable, or has
-        lost the durable job, and the relay will move it.
+        True if there was such a waiting job; "on_commit" in a transaction; "outbox" if a relay will move the durable
+        job: Redis is unavailable or has lost it, or another process is sending its row.
     """
-    warn_of_loop("run_now")
-    return _apply(row_verbs.movement(_target(target, id, task, queue, using_db), "run_now", NOW))
+    moved: bool | OnCommit | Left = _change("run_now", find_job(target, id, task, queue), NOW, using_db)
+    return moved
 
 
 def get_job(
@@ -436,22 +437,12 @@ def find_job(
     return JobHandle(check_id(id), place, "", 0, registered)
 
 
-def _target(
-    target: JobHandle | Task | str | None,
-    id: str | int | None,
-    task: Task | str | None,
-    queue: str | None,
-    using_db: str | None,
-) -> row_verbs.Target:
-    job = find_job(target, id, task, queue)
-    # Jobs of a renamed task also have the old name, so the live job may have any.
-    name = "" if job.task is None or job.task.options.aliases else job.task.name
-    return row_verbs.Target(job.queue, job.id, job.task, name, using_db or job.using_db, job.durable, handle=job)
-
-
-def _apply(change: row_verbs.Change[R]) -> R | OnCommit | Left:
-    warn_of_other_transaction(change.verb, change.target.using)
-    return row_verbs.apply(change)
+def _change(verb: str, job: JobHandle, when: DueTime | None, using_db: str | None) -> Any:
+    """Cancel a job (``when`` is None), or set its due time."""
+    warn_of_loop(verb)
+    using = using_db or job.using_db
+    warn_of_other_transaction(verb, using)
+    return row_verbs.apply(row_verbs.Change(verb, job.queue, job.id, when, job.task, using, job.durable, job))
 
 
 def warn_of_loop(verb: str) -> None:

@@ -21,6 +21,7 @@ from django_delayq.core.queue import Queue
 from django_delayq.core.task import registry
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import durability, push
+from tests.support.api_caller import make_caller
 
 from .deeds import keyed, note, rest
 from .outbox_stage import Stage
@@ -157,6 +158,28 @@ def test_a_row_in_somebody_elses_hand_is_left_to_who_has_it(delayq: Broker, unse
     OutboxJob.objects.update(state="unsent")
     assert cancel(note, id="a") == "outbox"
     assert there() == [("a", "cancelled")]
+
+
+@pytest.mark.parametrize("by", ["handle", "id", "http"])
+def test_a_cancel_that_a_relay_carries_out_first_is_not_answered_as_if_there_was_no_job(
+    delayq: Broker, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Between the commit and the claim of the process that cancels."""
+    stage, take = Stage(cast(DjangoBroker, delayq)), push.Push.take
+    handle = schedule(note, "x", id="a", delay=60, durable=True)
+    api = make_caller("operate")
+
+    def late(mine: push.Push, *args: Any) -> Any:
+        monkeypatch.setattr(push.Push, "take", take)
+        assert stage.relay().turn() == {"gone": 1}
+        return take(mine, *args)
+
+    monkeypatch.setattr(push.Push, "take", late)
+    if by == "http":
+        assert api.delete("v1/queues/default/jobs/a")[0] == 202
+    else:
+        assert (handle.cancel() if by == "handle" else cancel(note, id="a")) == "outbox"
+    assert (there(), stored(delayq), cancel(note, id="a")) == ([], {}, False)
 
 
 def while_on_its_way(monkeypatch: pytest.MonkeyPatch, deed: Callable[[], object]) -> None:

@@ -17,6 +17,7 @@ from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
 from django_delayq.outbox import durability, row_verbs, rows
+from django_delayq.outbox.push import FREE
 from tests.support.api_caller import make_caller
 
 from .outbox_stage import TASK, Stage, State
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 #: no task here says that its jobs are durable
 QUEUE = "parcels"
 HOUR_MS = 3_600_000
+LATER = rows.DueTime(due_ms=None, delay_ms=HOUR_MS)
 Door = Callable[[str], int]
 
 
@@ -113,6 +115,29 @@ def test_the_api_finds_jobs_by_their_ids_that_other_processes_left_unsent(stage:
     assert api.post(f"{path}/run-now", {"ids": ["b"]})[1]["counts"] == {"moved": 1}
     stage.relay().turn()
     assert ready(stage) == ["b"]
+
+
+@pytest.mark.parametrize(("verb", "when"), [("cancel", None), ("reschedule", LATER), ("run_now", rows.NOW)])
+def test_a_request_that_has_changed_a_row_does_not_change_a_later_job_of_its_id(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, verb: str, when: rows.DueTime | None
+) -> None:
+    """Redis was away when the request came first, so it has no reply to it."""
+    queue, call = stage.broker.queue(QUEUE), (["a"], verb, when, [bytes(range(16))])
+    stage.sent("a", queue=QUEUE, due_ms=in_an_hour(stage))
+    with monkeypatch.context() as patch:
+        patch.setattr(row_verbs, "push_briefly", lambda _alias, keys, **_: dict.fromkeys(keys, FREE))
+        assert row_verbs.change_many(queue, *call) == ["outbox"]
+    while stage.relay().turn():
+        pass
+    assert queue.cancel("a") in ("cancelled", "")
+    stage.take_down()
+    due_ms = 2 * in_an_hour(stage)
+    stage.sent("a", queue=QUEUE, due_ms=due_ms)
+    assert row_verbs.change_many(queue, *call) == ["outbox"]
+    stage.take_down()
+    view = stage.broker.inspector.get(QUEUE, "a")
+    assert view is not None
+    assert (view.due_ms, stage.rows()) == (due_ms, {"a": State.SENT})
 
 
 def test_rows_of_other_queues_are_left_alone(stage: Stage) -> None:

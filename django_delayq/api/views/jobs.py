@@ -103,7 +103,8 @@ class OneJob(ApiView):
         """Cancel the job.
 
         `cancelled`: it was waiting and is gone. `stopping`: it is running, is notified with its next heartbeat, and is
-        not retried. 202 `outbox`: Redis is unavailable; the job is cancelled as soon as it answers.
+        not retried. 202 `outbox`: Redis is unavailable, or another process is sending the job; it is cancelled as soon
+        as that ends.
         """
         live, ident = self.queue(queue), ident_of(id)
         (outcome,) = row_verbs.change_many(live, [ident], "cancel", None, [None])
