@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -148,16 +147,13 @@ class Consumer:
         self._ends: dict[Source, list[Attempt]] = {}
         self._ends_since = NEVER
         self._settled_at = 0.0
-        #: jobs in hand, and the number of batches that they form
-        self._in_hand = 0
-        self._batches = 0
+        #: True once attempts at several jobs were made
+        self._has_batches = False
         #: number of jobs that were ever reserved, and when jobs were last accepted or attempts collected (monotonic)
         self._accepted = 0
         self._busy_at = time.monotonic()
         #: attempts that cannot be ended, and when their handlers had ended; the timeout monitor adds them
         self._stuck: dict[Attempt, float] = {}
-        #: those of them that are new, with the jobs whose ends are decided
-        self._decided: deque[tuple[Attempt, list[Attempt]]] = deque()
         #: jobs of stuck attempts that were passed on to be settled
         self._passed: set[Attempt] = set()
         self._listened_at = 0.0
@@ -192,7 +188,6 @@ class Consumer:
 
         The loop drains, and does not wait for this attempt.
         """
-        self._decided.append((attempt, [part for part in attempt.parts if part.settlement is not None]))
         self._stuck[attempt] = attempt.ended
         self.advance(Stage.DRAIN)
 
@@ -218,6 +213,11 @@ class Consumer:
         self.finished.set()
         self._at_end()
 
+    @property
+    def _in_hand(self) -> int:
+        """Number of held jobs whose attempts have not ended."""
+        return len(self.held) - sum(map(len, self._ends.values()))
+
     def _is_over(self) -> bool:
         self._pass_decided()
         if self.stage >= Stage.GIVE_BACK:
@@ -231,11 +231,12 @@ class Consumer:
     @property
     def _has_only_stuck(self) -> bool:
         """True if no job is held but those of attempts that cannot be ended."""
-        stuck = 0
-        for attempt, ended in tuple(self._stuck.items()):  # the timeout monitor adds to it
-            if attempt in self._slots.running and attempt.ended == ended:
-                stuck += sum(part not in self._passed for part in attempt.parts)
-        return self._in_hand <= stuck and not self._ends
+        return not self._ends and self.held <= {part for attempt in self._stuck_now() for part in attempt.parts}
+
+    def _stuck_now(self) -> list[Attempt]:
+        """Return the stuck attempts that have made no step since."""
+        stuck = tuple(self._stuck.items())  # the timeout monitor adds to it
+        return [attempt for attempt, ended in stuck if attempt.ended == ended and attempt in self._slots.running]
 
     def _turn(self) -> None:
         if self._slots.done:
@@ -330,7 +331,6 @@ class Consumer:
         attempts = [Attempt(job, source, now, deadline, offset) for job in jobs]
         self.held.update(attempts)
         self._accepted += len(attempts)
-        self._in_hand += len(attempts)
         self.limits.took(source.queue.name, jobs)
         slots, pace = self._slots, source.pace
         if [job for job in jobs if job.merged or job.flags]:
@@ -356,7 +356,7 @@ class Consumer:
         # The smallest batch: of slow jobs, no more than find a slot should be held.
         source.pace.size = min([self._batcher.size_of(attempt.job) for attempt in attempts])
         arranged = self._batcher.arrange(attempts)
-        self._batches += sum([bool(attempt.members) for attempt in arranged])
+        self._has_batches = self._has_batches or len(arranged) < len(attempts)
         return arranged
 
     def _record_starts(self, attempts: list[Attempt]) -> None:
@@ -381,18 +381,17 @@ class Consumer:
         for source, attempts in fresh.items():
             if not self._readiness.in_doubt:
                 source.pace.measured(sum([attempt.ended - attempt.started for attempt in attempts]), len(attempts))
-            if self._batches:
-                self._batches -= sum([bool(attempt.members) for attempt in attempts])
-                attempts = [part for attempt in attempts for part in attempt.parts]
+            if self._has_batches:
+                attempts = [part for attempt in attempts for part in attempt.members or (attempt,)]
             if self._passed:
                 attempts = [attempt for attempt in attempts if attempt not in self._passed]
             self._add_ends(source, attempts)
 
     def _pass_decided(self) -> None:
         """Pass on the ends that are decided of stuck attempts: a hanging listener must not hold them."""
-        while self._decided:
-            attempt, parts = self._decided.popleft()
-            if parts and attempt in self._slots.running:  # else it has ended after all
+        for attempt in self._stuck_now():
+            parts = [part for part in attempt.parts if part.settlement is not None and part not in self._passed]
+            if parts:
                 self._passed.update(parts)
                 self._add_ends(attempt.source, parts)
 
@@ -402,12 +401,10 @@ class Consumer:
             for part in attempt.parts:
                 policy = policy_of(self._process.registry.get(part.job.task), part.job)
                 part.settlement = give_back(part.job, policy, reason=reason)
-            self._batches -= bool(attempt.members)
             self._add_ends(attempt.source, list(attempt.parts))
 
     def _add_ends(self, source: Source, attempts: list[Attempt]) -> None:
         """Move attempts out of the hand, to be settled."""
-        self._in_hand -= len(attempts)
         self.limits.ended(source.queue.name, attempts)
         if self._ends_since == NEVER:
             self._ends_since = time.monotonic()

@@ -25,7 +25,7 @@ from django_delayq.worker.parts import Parts
 from django_delayq.worker.recurring import RecurringTicker
 from django_delayq.worker.shards import Pace, ShardSelector, Source
 from django_delayq.worker.slots import Slots
-from django_delayq.worker.worker import Process, WorkerCommands
+from django_delayq.worker.worker import Process
 from tests.core.stage import T0, Stage
 
 from .worker_stage import WorkerConfig, config
@@ -199,13 +199,13 @@ def heartbeat_of(
     held: Sequence[Attempt] | None = None,
     renew: Callable[[], None] = lambda: None,
     describe: Callable[[], dict[str, Any]] = dict,
+    end: Callable[[str], None] = lambda word: None,
 ) -> Heartbeat:
-    """Return the heartbeat of a process that holds these runs; ``renew`` renews its permits."""
+    """Return the heartbeat of a process that holds these runs; ``renew`` renews its permits, ``end`` ends it."""
     consumer: Any = None
     if held is not None:
         consumer = SimpleNamespace(held=held, tasks=None, limits=SimpleNamespace(renew=renew))
-    commands = command_receiver(process.broker, process.name, lambda word: None)
-    return Heartbeat(process, describe, consumer, None, lambda reply: None, commands)
+    return Heartbeat(process, describe, consumer, None, lambda reply: None, end)
 
 
 def beat(
@@ -216,9 +216,9 @@ def beat(
     return heartbeat_of(process, held=attempts, renew=renew).run()
 
 
-def command_receiver(broker: Broker, name: str, end: Callable[[str], None]) -> WorkerCommands:
+def command_receiver(broker: Broker, name: str, end: Callable[[str], None]) -> Heartbeat:
     """Return what carries out the commands for a worker; ``end`` is called with "stop" or "drain"."""
-    return WorkerCommands(broker, name, end)
+    return heartbeat_of(make_process(broker, name=name), end=end)
 
 
 @contextmanager

@@ -493,7 +493,7 @@ class FetchRoom:
     def run_batches(self, count: int, size: int) -> None:
         """Let so many threads run batches of this size."""
         self._slots.running[:count] = [make_attempt()] * count
-        self._consumer._in_hand = count * size
+        self._consumer.held = {make_attempt() for _ in range(count * size)}
 
     @property
     def room(self) -> int:
@@ -512,6 +512,7 @@ class StuckAttempts:
     def add(self, attempt: Any) -> None:
         """Add one that runs."""
         self._running.append(attempt)
+        self._consumer.held.add(attempt)
         self._consumer._stuck[attempt] = attempt.ended
 
     def overran(self) -> None:
