@@ -28,9 +28,9 @@ from ..core.times import datetime_of
 from ..runtime import wiring
 from ..settings.conf import Conf, conf, context_variables, restore_context
 from ..worker.attempt import Attempt, Batcher, trusted
-from ..worker.changes import Changes
 from ..worker.ends import give_back, lost, policy_of
 from ..worker.execution import Execution
+from ..worker.loop import Changes
 from ..worker.shards import Pace, Source
 from ..worker.slots import EventLoop
 

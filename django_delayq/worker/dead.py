@@ -28,8 +28,8 @@ from .attempt import NEVER, trusted
 from .child import ENDED, TIMED_OUT, Slot, place_of
 from .ends import crashed, crashed_early, give_back, lost, overran, policy_of
 from .hooks import Hooks, Notifier, error_of
-from .limited_calls import HangingCall, LimitedCalls
-from .parts import Parts
+from .loop import Parts
+from .slots import HangingCall, LimitedCalls
 
 if TYPE_CHECKING:
     from ..core.broker import Broker

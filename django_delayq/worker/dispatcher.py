@@ -18,9 +18,8 @@ from ..core import figures, layouts
 from ..core.figures import TOTAL, DepthPoint, Histogram
 from ..core.workers import is_alive
 from .attempt import NEVER
-from .changes import Changes, What
 from .dead import SILENT_MS, Ends, LeaseReaper
-from .parts import Part, Parts
+from .loop import Changes, Part, Parts, What
 from .recurring import RecurringTicker
 
 if TYPE_CHECKING:

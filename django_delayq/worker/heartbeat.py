@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from .attempt import Attempt, trusted
-from .parts import Part, Parts
+from .loop import Part, Parts
 from .shutdown import log_stacks
 
 if TYPE_CHECKING:

@@ -167,7 +167,7 @@ class Pace:
 class ShardState:
     """State of one shard of one queue. Times are of ``time.monotonic()``. Callers hold the lock of its owner."""
 
-    __slots__ = ("_oldest", "_reserves", "due_at", "empties", "queue", "sent_at", "shard")
+    __slots__ = ("_oldest", "due_at", "empties", "queue", "reserves", "sent_at", "shard")
 
     def __init__(self, queue: Queue, shard: int) -> None:
         self.queue = queue
@@ -178,7 +178,7 @@ class ShardState:
         self.sent_at = 0.0
         self.empties = 0
         #: number of reserves, and the first one whose reply is not outdated
-        self._reserves = self._oldest = 0
+        self.reserves = self._oldest = 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.queue.name}.{self.shard}>"
@@ -186,8 +186,8 @@ class ShardState:
     def begin_reserve(self, now: float) -> int:
         """Record that a reserve is about to be sent. Return its number."""
         self.sent_at, self.due_at = now, NEVER
-        self._reserves += 1
-        return self._reserves
+        self.reserves += 1
+        return self.reserves
 
     def apply_reply(self, number: int, now: float, next_due_ms: float | None, got: int) -> bool:
         """Apply the reply of a reserve: ``got`` jobs, and the time until the next due one (None = empty shard).
@@ -214,7 +214,7 @@ class ShardState:
 
     def wake(self) -> None:
         """Make the shard due: a wake token has arrived, or one may have been lost."""
-        self.due_at, self._oldest = 0.0, self._reserves + 1
+        self.due_at, self._oldest = 0.0, self.reserves + 1
 
 
 def stalest(states: Iterable[State]) -> State | None:
@@ -225,15 +225,13 @@ def stalest(states: Iterable[State]) -> State | None:
 class Source(ShardState):
     """Shard that the fetch loop reserves from."""
 
-    __slots__ = ("checked_at", "pace", "passed", "reserve_number", "shared", "stride", "unanswered")
+    __slots__ = ("checked_at", "pace", "passed", "shared", "stride", "unanswered")
 
     def __init__(self, queue: Queue, shard: int, pace: Pace, weight: float = 1.0) -> None:
         super().__init__(queue, shard)
         self.pace = pace
         self.stride = 1.0 / weight
         self.passed = 0.0
-        #: number of the last reserve
-        self.reserve_number = 0
         #: request of a reserve that was given up, and True if ends were sent with it: it may have been applied
         self.unanswered: tuple[bytes, bool] | None = None
         #: when the shard was last chosen for a safety check, or a dispatcher of this process found no new work there
@@ -360,7 +358,7 @@ class ShardSelector:
     def begin_reserve(self, source: Source, now: float) -> None:
         """Record that a reserve is about to be sent."""
         with self.condition:
-            source.reserve_number = source.begin_reserve(now)
+            source.begin_reserve(now)
             # Stride scheduling: a served shard pays by its weight, and an idle one gains no credit.
             self._virtual = max(self._virtual, source.passed)
             source.passed = self._virtual + source.stride
@@ -368,7 +366,7 @@ class ShardSelector:
     def apply_reply(self, source: Source, now: float, next_due_ms: float | None, got: int) -> None:
         """Record the reply to a reserve: ``got`` jobs, and the time until the next due one (None = empty shard)."""
         with self.condition:
-            if source.apply_reply(source.reserve_number, now, next_due_ms, got):
+            if source.apply_reply(source.reserves, now, next_due_ms, got):
                 # The script has left a token for due work, and removed those for later work.
                 source.shared = next_due_ms is None or next_due_ms == 0
             else:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core.redis.faults import Backoff
 from ..core.workers import choices_of
 from .attempt import Batcher
-from .changes import Changes
 from .child import (
     EXIT_FATAL,
     EXIT_NO_REDIS,
@@ -34,7 +33,7 @@ from .execution import Execution
 from .fetch import Consumer, Stage
 from .heartbeat import Heartbeat
 from .hooks import Hooks, Middleware
-from .loop import Duty, Loop, RedisHealth, close_loops
+from .loop import Changes, Duty, Loop, RedisHealth, close_loops
 from .shards import Scope, ShardSelector
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .slots import EventLoop, Slots

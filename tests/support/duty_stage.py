@@ -12,19 +12,16 @@ from django_delayq.core import Broker, NewJob, Queue, Registry, Task, TaskOption
 from django_delayq.core.registry import pause_recurring, recurring_pauses, resume_recurring
 from django_delayq.core.workers import AnnouncementReply
 from django_delayq.worker.attempt import Attempt, trusted
-from django_delayq.worker.changes import Changes
 from django_delayq.worker.dead import Ends, LeaseReaper
 from django_delayq.worker.dispatcher import DepthSampler, EpochCleanup, ShardPoller, WorkerPruning
 from django_delayq.worker.fetch import Consumer, ReadinessGate
 from django_delayq.worker.fetch import Stage as FetchStage
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.limited_calls import HangingCall, LimitedCalls
-from django_delayq.worker.loop import Loop, RedisHealth
-from django_delayq.worker.parts import Parts
+from django_delayq.worker.loop import Changes, Loop, Parts, RedisHealth
 from django_delayq.worker.recurring import RecurringTicker
 from django_delayq.worker.shards import Pace, ShardSelector, Source
-from django_delayq.worker.slots import Slots
+from django_delayq.worker.slots import HangingCall, LimitedCalls, Slots
 from django_delayq.worker.worker import Process
 from tests.core.stage import T0, Stage
 

@@ -19,11 +19,11 @@ from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.job import STARTED, new_key
 from django_delayq.core.options import Concurrency
 from django_delayq.core.records import keys
-from django_delayq.worker.changes import Changes
 from django_delayq.worker.child import EXIT_FATAL, EXIT_NO_REDIS, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK
 from django_delayq.worker.config import WorkerConfig
 from django_delayq.worker.fetch import Stage
 from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.loop import Changes
 from django_delayq.worker.worker import Worker
 
 from .core_calls import ScriptCall
