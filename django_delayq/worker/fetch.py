@@ -25,7 +25,8 @@ from .attempt import NEVER, Attempt, Batcher, trusted
 from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE
 from .concurrency import ConcurrencyLimits
 from .ends import give_back, policy_of
-from .shards import CALL_SECONDS, SafetyCheck, ShardSelector, Source, UnreachableShards
+from .loop import Parts
+from .shards import CALL_SECONDS, SafetyCheck, ShardSelector, Source
 from .slots import Slots
 from .wake import REPEAT, WakeListener
 
@@ -141,8 +142,8 @@ class Consumer:
         self._at_end = at_end
         self._batcher = Batcher(process.registry)
         self._safety_check = SafetyCheck(selector, process.config.safety_check)
-        #: shards of a cluster that cannot be reached; the ends of their attempts are kept
-        self._unreachable = UnreachableShards(selector)
+        #: nodes of a cluster that cannot be reached: their shards rest, and the ends of their attempts are kept
+        self._nodes = Parts("fetch loop", process.broker)
         #: ended attempts that are not settled, when the oldest of them arrived, and when the last ones were settled
         self._ends: dict[Source, list[Attempt]] = {}
         self._ends_since = NEVER
@@ -166,7 +167,8 @@ class Consumer:
 
     def unreachable_for(self) -> float:
         """Return the seconds for which a part of a cluster has been unreachable; 0 while all shards can be reached."""
-        return self._unreachable.lasting()
+        sources = self._selector.sources if self._nodes else ()
+        return max((self._nodes.outage(source.place) for source in sources), default=0.0)
 
     @property
     def tasks(self) -> list[str]:
@@ -245,7 +247,8 @@ class Consumer:
             self._settle_all()  # settled first, so that a crash of the next job does not affect it
         now = time.monotonic()
         room, source = 0, self._selector.due(now, self._room)
-        if source is not None and self._unreachable.rest(source):
+        if source is not None and self._nodes and (retry_at := self._nodes.retry_at(source.place)) > now:
+            self._selector.postpone(source, retry_at)
             return
         if source is not None and self.stage == Stage.WORK and self._readiness.until <= now:
             free = self._room(source)
@@ -304,7 +307,7 @@ class Consumer:
 
         answer = self._call_with_retries(call, ends, source)
         now = time.monotonic()
-        source.unanswered = (request, settles) if source in self._unreachable else None
+        source.unanswered = (request, settles) if answer is None and self._nodes else None
         if answer is None:
             self._selector.apply_reply(source, now, 0.0, 0)
             return
@@ -413,9 +416,14 @@ class Consumer:
     @property
     def _can_settle(self) -> bool:
         """True if an attempt has ended whose shard can be reached."""
-        if not self._unreachable:
+        if not self._nodes:
             return bool(self._ends)
-        return any(source not in self._unreachable for source in self._ends)
+        return self._settle_at <= time.monotonic()
+
+    @property
+    def _settle_at(self) -> float:
+        """When an end can be stored: 0 = now, unless its node rests."""
+        return min((self._nodes.retry_at(source.place) for source in self._ends), default=NEVER)
 
     def _take_ends(self, source: Source) -> list[Attempt]:
         """Remove and return the ends of this shard that the next reserve can store; store the others now."""
@@ -431,7 +439,7 @@ class Consumer:
         ends, self._ends = self._ends, {}
         self._ends_since = NEVER
         for source, attempts in ends.items():
-            if source not in self._unreachable:
+            if self._nodes.retry_at(source.place) <= time.monotonic():
                 for start in range(0, len(attempts), BATCH):
                     self._settle(attempts[start : start + BATCH])
             elif self.stage == Stage.HALT:
@@ -497,19 +505,22 @@ class Consumer:
         Returns:
             The result, or None when it was given up: on a bug, when the worker halts, or when the leases of
                 ``attempts`` ended so long ago, with Redis reachable, that the reaper has surely taken them. Also None
-                when the shard was set aside; then the attempts are settled as soon as it can be reached.
+                when the node of the shard rests; then the attempts are settled as soon as it can be reached.
         """
         pause, others_wait = Backoff(), source.queue.deployment.connection.cluster
+        began = time.monotonic()
         while True:
             try:
                 with source.queue.deployment.connection.limited(CALL_SECONDS):
                     answer = call()
                 self._health.recovered()
+                if others_wait:
+                    self._nodes.worked(source.place)
                 return answer
             except Exception as error:
                 fault = self._health.failed("fetch loop", error)
                 if others_wait and fault is not Fault.BUG and self.stage < Stage.HALT:
-                    self._unreachable.add(source, error)
+                    self._nodes.failed(source.place, fault, error, began)
                     if attempts:
                         self._ends[source] = [*attempts, *self._ends.get(source, ())]
                     return None
@@ -556,6 +567,8 @@ class Consumer:
             until = min(until, self._check_call(now))
         if self._readiness.until > now:
             until = min(until, self._readiness.until)
+        if self._ends:
+            until = min(until, self._settle_at)
         has_room = self.stage == Stage.WORK and slots.free > len(slots.inbox) and self._readiness.until <= now
         if slots.done or self._can_settle or (self.stage > Stage.WORK and self._has_only_stuck):
             selector.resting = False
@@ -597,7 +610,7 @@ class Consumer:
 
     def _end_burst(self, now: float) -> None:
         """End if no shard has ready jobs. The last attempt may have left some, so each shard is asked once more."""
-        if self._unreachable:
+        if self.unreachable_for():
             return
         asked = [source.sent_at > self._settled_at for source in self._selector.sources]
         if not all(asked):

@@ -228,6 +228,10 @@ class Parts:
         self._shared = shared
         self._rests: dict[Hashable, _Rest] = {}
 
+    def __bool__(self) -> bool:
+        """Return True while any part rests."""
+        return bool(self._rests)
+
     def retry_at(self, part: Part) -> float:
         """Return the moment (monotonic) until which the part rests; 0 if it does not."""
         return max((rest.until for rest in self._rests_of(part)), default=0.0)
@@ -241,8 +245,8 @@ class Parts:
         return self._node(one) == self._node(other)
 
     def _rests_of(self, part: Part) -> list[_Rest]:
-        names = (part, self._node(part)) if self._rests else ()
-        return [self._rests[name] for name in names if name in self._rests]
+        found = [self._rests.get(name) for name in {part, self._node(part)}] if self._rests else []
+        return [rest for rest in found if rest is not None]
 
     def attempt(self, part: Part, work: Callable[[], object]) -> bool:
         """Call ``work()`` unless the part rests. Return True if it succeeded.
@@ -263,19 +267,25 @@ class Parts:
             fault = classify(error)
             if isinstance(error, self._shared) or (fault is not Fault.BUG and self._cluster is None):
                 raise
-            self._rest(part, fault, error, began)
+            self.failed(part, fault, error, began)
             return False
+        self.worked(part)
+        return True
+
+    def worked(self, part: Part) -> None:
+        """End the rest of a part, whose work succeeded."""
         if self._rests:
             for name in (part, self._node(part)):
                 if self._rests.pop(name, None) is not None:
                     logger.warning("%s: %s works again", self._duty, _text_of(part))
-        return True
 
-    def _rest(self, part: Part, fault: Fault, error: Exception, began: float) -> None:
+    def failed(self, part: Part, fault: Fault, error: Exception, began: float) -> None:
+        """Let a part rest whose work began then and failed."""
         name = part if fault is Fault.BUG else self._node(part)
         rest = self._rests.setdefault(name, _Rest(self._longest))
         now = time.monotonic()
-        rest.until = now + rest.pause.next()
+        # The other parts have waited meanwhile: at most a fifth of their time shall go by in that way.
+        rest.until = now + max(rest.pause.next(), min(self._longest, 4 * (now - began)))
         if fault is not Fault.BUG:
             rest.since = rest.since or began
         if now - rest.logged_at < _REMIND_SECONDS:

@@ -12,11 +12,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
-from ..core.redis.faults import REDIS_ERRORS, Backoff, classify
 from ..core.workers import IGNORE, WATCH
 from .attempt import NEVER
 
@@ -36,9 +34,8 @@ _LONGEST_DOUBT: Final = 1.0
 #: weights of a new measurement of run times: slow attempts count at once, fast ones more slowly
 _RISE: Final = 0.5
 _FALL: Final = 0.2
-#: time limit of one call of the fetch loop on a cluster, and of one probe, in seconds: the other masters wait meanwhile
+#: time limit of one call of the fetch loop on a cluster, in seconds: the other masters wait meanwhile
 CALL_SECONDS: Final = 1.0
-_LONGEST_PROBE_PAUSE: Final = 1.0
 
 
 class Scope:
@@ -167,11 +164,12 @@ class Pace:
 class ShardState:
     """State of one shard of one queue. Times are of ``time.monotonic()``. Callers hold the lock of its owner."""
 
-    __slots__ = ("_oldest", "due_at", "empties", "queue", "reserves", "sent_at", "shard")
+    __slots__ = ("_oldest", "due_at", "empties", "place", "queue", "reserves", "sent_at", "shard")
 
     def __init__(self, queue: Queue, shard: int) -> None:
         self.queue = queue
         self.shard = shard
+        self.place = (queue.name, shard)
         #: when the next job can be reserved; NEVER = the shard was empty, or a reserve is running
         self.due_at = 0.0
         #: when the last reserve was sent
@@ -298,7 +296,7 @@ class ShardSelector:
     def _set(self, sources: Sequence[Source]) -> None:
         # New objects, because the fetch loop reads these without the lock.
         self.sources = list(sources)
-        self.by_place = {(source.queue.name, source.shard): source for source in sources}
+        self.by_place = {source.place: source for source in sources}
         #: the queues
         self.names = frozenset(source.queue.name for source in sources)
 
@@ -386,7 +384,7 @@ class ShardSelector:
         """
         with self.condition:
             if pass_on and not source.shared:
-                self._passed_on.append((source.queue.name, source.shard))
+                self._passed_on.append(source.place)
             source.due_at, source.shared = at, True
 
     # --- what other processes have to know
@@ -398,7 +396,7 @@ class ShardSelector:
             for source in self.sources:
                 if not source.shared and source.due_at <= until:
                     source.shared = True
-                    places.append((source.queue.name, source.shard))
+                    places.append(source.place)
             return places
 
     def next_unshared_at(self) -> float:
@@ -528,89 +526,3 @@ class SafetyCheck:
             self._selector.expect(oldest, now)
             return now
         return at
-
-
-class UnreachableShards:
-    """Shards of a cluster that cannot be reached: the fetch loop serves the others, and a thread probes these.
-
-    The fetch loop reads which ones without a lock. The thread exists only while there are any. A shard that answers is
-    due again, with all others of its node.
-    """
-
-    def __init__(self, selector: ShardSelector) -> None:
-        self._selector = selector
-        self._sources: dict[Source, float] = {}
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def __bool__(self) -> bool:
-        """Return True while any shard is set aside."""
-        return bool(self._sources)
-
-    def __contains__(self, source: Source) -> bool:
-        """Return True if this shard is set aside."""
-        return source in self._sources
-
-    def lasting(self) -> float:
-        """Return the seconds since the first of these shards was set aside; 0 while there are none."""
-        with self._lock:
-            return time.monotonic() - min(self._sources.values()) if self._sources else 0.0
-
-    def add(self, source: Source, error: BaseException) -> None:
-        """Set a shard aside, and all others of its node."""
-        node, now = _node_of(source), time.monotonic()
-        lost = {one for one in self._selector.sources if node is not None and _node_of(one) == node and one not in self}
-        lost.add(source)
-        with self._lock:
-            for one in lost:
-                self._sources.setdefault(one, now)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="delayq-probe", daemon=True)
-                self._thread.start()
-        queues = sorted({one.queue.name for one in lost})
-        text = "%d shards of %d queues (%s) cannot be reached, the others are served: %s"
-        logger.warning(text, len(lost), len(queues), ", ".join(queues[:10]), error)
-
-    def rest(self, source: Source) -> bool:
-        """Let a shard rest if it is set aside; return True if it is."""
-        if source not in self._sources:
-            return False
-        self._selector.postpone(source, NEVER)
-        if source not in self._sources:  # it has come back in between, and its call was just overwritten
-            self._selector.expect(source, time.monotonic())
-        return True
-
-    def _run(self) -> None:
-        pause = Backoff(cap=_LONGEST_PROBE_PAUSE)
-        while True:
-            time.sleep(pause.next())
-            nodes: dict[object, Source] = {_node_of(source): source for source in tuple(self._sources)}
-            for source in nodes.values():
-                try:
-                    with source.queue.deployment.connection.limited(CALL_SECONDS):
-                        source.queue.deployment.client.exists(source.queue.shard(source.shard).keys[0])
-                except Exception as error:
-                    logger.debug("%r is not reachable (%s): %s", source, classify(error), error)
-                else:
-                    self._restore(_node_of(source))
-            with self._lock:
-                if not self._sources:
-                    self._thread = None
-                    return
-
-    def _restore(self, node: object) -> None:
-        with self._lock:
-            restored = {one: since for one, since in self._sources.items() if _node_of(one) == node}
-            for source in restored:
-                del self._sources[source]
-        if restored:
-            seconds = time.monotonic() - min(restored.values())
-            logger.warning("%d shards can be reached again after %.1f s", len(restored), seconds)
-            self._selector.wake([(source.queue.name, source.shard) for source in restored])
-
-
-def _node_of(source: Source) -> int | None:
-    """Return which node has the shard, as far as this process can tell; None = it knows none."""
-    with suppress(*REDIS_ERRORS):
-        return id(source.queue.deployment.connection.pool(source.queue.shard(source.shard).keys[0]))
-    return None

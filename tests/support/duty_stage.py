@@ -65,7 +65,9 @@ def make_process(
     broker: Broker | None = None, registry: Registry | None = None, settings: WorkerConfig | None = None, **changes: Any
 ) -> Process:
     """Return the object that the parts of a worker process share; without a Redis unless there is a broker."""
-    none: Any = SimpleNamespace(lease_ms=15_000, tally=SimpleNamespace(ended=lambda *_: None))
+    none: Any = SimpleNamespace(
+        lease_ms=15_000, connection=SimpleNamespace(cluster=False), tally=SimpleNamespace(ended=lambda *_: None)
+    )
     return Process(
         **{
             "name": "w",
