@@ -19,7 +19,7 @@ from ..core.figures import TOTAL, DepthPoint, Histogram
 from ..core.workers import is_alive
 from .attempt import NEVER
 from .dead import SILENT_MS, Ends, LeaseReaper
-from .loop import Changes, Part, Parts, What
+from .loop import Part, Parts, What
 from .recurring import RecurringTicker
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..core.counts import Counts
     from ..core.outcomes import Tick
     from ..core.queue import Queue
-    from .loop import Duty, RedisHealth
+    from .loop import Duty
     from .shards import Scope, ShardSelector
     from .worker import Process
 
@@ -79,35 +79,33 @@ class ShardPoller:
     """Duty that checks every shard in time: almost once per lease, and at each known deadline.
 
     Args:
-        pace: seconds between two routine checks, as long as there are few shards.
+        process: this one.
+        queues: returns the queues to check.
+        selector: that of the consumer in this process, if there is one.
         reaper: settles expired leases; without one they are left to other processes.
-        parts: guard by which a shard that fails delays no other.
+        pace: seconds between two routine checks, as long as there are few shards.
     """
 
     def __init__(
         self,
+        process: Process,
         queues: Callable[[], Sequence[Queue]],
-        lease: float,
-        heartbeat: float,
-        health: RedisHealth,
         selector: ShardSelector | None = None,
-        *,
         reaper: LeaseReaper | None = None,
+        *,
         pace: float = CHECK_SECONDS,
-        changes: Changes | None = None,
-        parts: Parts | None = None,
     ) -> None:
         self._queues = queues
-        self._parts = parts or Parts("shard-poller")
-        self._reaper = reaper
-        self._lease = lease
-        self._heartbeat = heartbeat
-        self._health = health
         self._selector = selector
+        self._reaper = reaper
         self._pace = pace
-        self._changes = changes or Changes()
+        self._lease = process.lease
+        self._heartbeat = process.config.heartbeat
+        self._health = process.health
+        self._changes = process.changes
+        self._parts = Parts("shard-poller", process.broker, seconds=_POLL_SECONDS)
         self._beats: list[Beat] = []
-        self._outage_seen = health.cleared_at
+        self._outage_seen = self._health.cleared_at
 
     def run(self) -> float:
         """Check the shards that are due for it.
@@ -349,16 +347,7 @@ def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | 
     broker, name = process.broker, process.name
     reaper = LeaseReaper(Ends(process.registry, process.hooks), name, broker)
     duties: dict[str, Duty] = {
-        "shard-poller": ShardPoller(
-            lambda: scope.queues,
-            process.lease,
-            process.config.heartbeat,
-            process.health,
-            selector,
-            reaper=reaper,
-            changes=process.changes,
-            parts=Parts("shard-poller", broker, seconds=_POLL_SECONDS),
-        ),
+        "shard-poller": ShardPoller(process, lambda: scope.queues, selector, reaper),
         "reaper": reaper,
         "worker-pruning": WorkerPruning(broker, name),
         "depth-sampler": DepthSampler(broker, name),

@@ -18,7 +18,7 @@ from django_delayq.worker.fetch import Consumer, ReadinessGate
 from django_delayq.worker.fetch import Stage as FetchStage
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.loop import Changes, Loop, Parts, RedisHealth
+from django_delayq.worker.loop import Changes, Loop, RedisHealth
 from django_delayq.worker.recurring import RecurringTicker
 from django_delayq.worker.shards import Pace, ShardSelector, Source
 from django_delayq.worker.slots import HangingCall, LimitedCalls, Slots
@@ -138,10 +138,13 @@ def poller_of(
     broker: Broker | None = None,
 ) -> ShardPoller:
     """Return a dispatcher's look at the shards of these queues; ``broker``: that of a cluster with dead nodes."""
-    parts = None if broker is None else Parts("shard-poller", broker, seconds=1.0)
+    process = make_process(
+        broker, settings=config(heartbeat=heartbeat), health=health or RedisHealth(), changes=changes or Changes()
+    )
+    if broker is None:
+        process.broker.lease_ms = int(lease * 1000)
     served: Any = list(queues)
-    health = health or RedisHealth()
-    return ShardPoller(lambda: served, lease, heartbeat, health, reaper=reaper, changes=changes, parts=parts)
+    return ShardPoller(process, lambda: served, reaper=reaper)
 
 
 def check_now(poller: ShardPoller) -> None:
