@@ -134,11 +134,10 @@ class ShardPoller:
             beat.hold = True
 
     def _refresh_beats(self, queues: Sequence[Queue], now: float) -> None:
-        served = {(queue.name, shard) for queue in queues for shard in queue.numbers}
-        self._beats = [beat for beat in self._beats if (beat.queue.name, beat.shard) in served]
-        polled = {(beat.queue.name, beat.shard) for beat in self._beats}
-        fresh = [(queue, shard) for queue in queues for shard in queue.numbers if (queue.name, shard) not in polled]
-        self._beats += [Beat(queue, shard, now) for queue, shard in fresh]
+        served = {(queue.name, shard): queue for queue in queues for shard in queue.numbers}
+        self._beats = [beat for beat in self._beats if beat.part in served]
+        polled = {beat.part for beat in self._beats}
+        self._beats += [Beat(queue, place[1], now) for place, queue in served.items() if place not in polled]
 
     @property
     def _period(self) -> float:

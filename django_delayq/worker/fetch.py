@@ -26,7 +26,7 @@ from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE
 from .concurrency import ConcurrencyLimits
 from .ends import give_back, policy_of
 from .loop import Parts
-from .shards import CALL_SECONDS, SafetyCheck, ShardSelector, Source
+from .shards import CALL_SECONDS, ShardSelector, Source
 from .slots import Slots
 from .wake import REPEAT, WakeListener
 
@@ -141,7 +141,6 @@ class Consumer:
         self._readiness = readiness
         self._at_end = at_end
         self._batcher = Batcher(process.registry)
-        self._safety_check = SafetyCheck(selector, process.config.safety_check)
         #: nodes of a cluster that cannot be reached: their shards rest, and the ends of their attempts are kept
         self._nodes = Parts("fetch loop", process.broker)
         #: ended attempts that are not settled, when the oldest of them arrived, and when the last ones were settled
@@ -626,7 +625,7 @@ class Consumer:
     def _refresh_wake_ups(self, now: float, *, has_room: bool) -> float:
         """Listen if there is room for jobs, and pass on what this process leaves. Return when to call this again."""
         selector, waker = self._selector, self._waker
-        until = self._safety_check.next(now) if has_room else NEVER
+        until = selector.next_safety_check(now, self._process.config.safety_check) if has_room else NEVER
         if waker is None:
             return until
         if has_room:

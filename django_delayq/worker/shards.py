@@ -291,6 +291,7 @@ class ShardSelector:
         self._on_unknown = on_unknown
         self._passed_on: list[tuple[str, int]] = []
         self._virtual = 0.0
+        self._checked_at = time.monotonic()
         self._set(sources)
 
     def _set(self, sources: Sequence[Source]) -> None:
@@ -386,6 +387,29 @@ class ShardSelector:
             if pass_on and not source.shared:
                 self._passed_on.append(source.place)
             source.due_at, source.shared = at, True
+
+    # --- checks in rotation, in case a token was lost
+
+    def next_safety_check(self, now: float, seconds: float) -> float:
+        """Return when the next check without a reason is due, and make the least recently checked shard due for it.
+
+        A shard that was chosen here, or checked by a dispatcher of this process, within a rotation needs none: it may
+        wait for a limit, and would be the least recently reserved one each time.
+
+        Args:
+            seconds: time between two checks; see :class:`~.config.WorkerConfig`.
+        """
+        sources = self.sources
+        rotation = seconds * len(sources)
+        oldest = stalest([source for source in sources if source.checked_at + rotation <= now])
+        if oldest is None:
+            return min((source.checked_at + rotation for source in sources), default=NEVER)
+        at = max(self._checked_at, oldest.sent_at) + seconds
+        if at <= now:
+            self._checked_at = oldest.checked_at = now
+            self.expect(oldest, now)
+            return now
+        return at
 
     # --- what other processes have to know
 
@@ -495,34 +519,3 @@ def _due_shard(source: Source, now: float) -> DueShard:
         now - source.due_at if source.due_at else math.inf,
         now - source.sent_at if source.sent_at else math.inf,
     )
-
-
-class SafetyCheck:
-    """Rotation over the shards of a process, in case a token was lost.
-
-    Args:
-        seconds: time between two checks; see :class:`~.config.WorkerConfig`.
-    """
-
-    def __init__(self, selector: ShardSelector, seconds: float) -> None:
-        self._selector = selector
-        self._seconds = seconds
-        self._checked_at = time.monotonic()
-
-    def next(self, now: float) -> float:
-        """Return when the next check without a reason is due, and make the least recently checked shard due for it.
-
-        A shard that was chosen here, or checked by a dispatcher of this process, within a rotation needs none: it may
-        wait for a limit, and would be the least recently reserved one each time.
-        """
-        sources = self._selector.sources
-        rotation = self._seconds * len(sources)
-        oldest = stalest([source for source in sources if source.checked_at + rotation <= now])
-        if oldest is None:
-            return min((source.checked_at + rotation for source in sources), default=NEVER)
-        at = max(self._checked_at, oldest.sent_at) + self._seconds
-        if at <= now:
-            self._checked_at = oldest.checked_at = now
-            self._selector.expect(oldest, now)
-            return now
-        return at
