@@ -136,8 +136,9 @@ class Consumer:
         self._health = process.health
         self._quarantined = process.which == "quarantined"
         self._selector = selector
-        self._slots = slots
-        self._waker = waker
+        #: threads that run the jobs
+        self.slots = slots
+        self.waker = waker
         self._readiness = readiness
         self._at_end = at_end
         self._batcher = Batcher(process.registry)
@@ -162,7 +163,7 @@ class Consumer:
     @property
     def idle_seconds(self) -> float:
         """Time for which slots have been free and no job began or ended; 0 if no slot is free."""
-        return time.monotonic() - self._busy_at if self._slots.free else 0.0
+        return time.monotonic() - self._busy_at if self.slots.free else 0.0
 
     def unreachable_for(self) -> float:
         """Return the seconds for which a part of a cluster has been unreachable; 0 while all shards can be reached."""
@@ -175,7 +176,8 @@ class Consumer:
         return self._process.registry.names
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the threads of the slots, and that of the loop."""
+        self.slots.start()
         self._thread.start()
 
     def advance(self, stage: Stage) -> None:
@@ -227,7 +229,7 @@ class Consumer:
             self._collect()
             self._settle_all()
             return True
-        return self.stage > Stage.WORK and not (self._slots.done or self._slots.inbox) and self._has_only_stuck
+        return self.stage > Stage.WORK and not (self.slots.done or self.slots.inbox) and self._has_only_stuck
 
     @property
     def _has_only_stuck(self) -> bool:
@@ -237,10 +239,10 @@ class Consumer:
     def _stuck_now(self) -> list[Attempt]:
         """Return the stuck attempts that have made no step since."""
         stuck = tuple(self._stuck.items())  # the timeout monitor adds to it
-        return [attempt for attempt, ended in stuck if attempt.ended == ended and attempt in self._slots.running]
+        return [attempt for attempt, ended in stuck if attempt.ended == ended and attempt in self.slots.running]
 
     def _turn(self) -> None:
-        if self._slots.done:
+        if self.slots.done:
             self._collect()
         if self._quarantined and self._can_settle:
             self._settle_all()  # settled first, so that a crash of the next job does not affect it
@@ -270,17 +272,17 @@ class Consumer:
 
     def _room(self, source: Source) -> int:
         """Return how many jobs of this shard can be reserved now."""
-        waiting, pace, max_jobs = len(self._slots.inbox), source.pace, self._process.config.max_jobs
-        room = pace.room(self._slots.free, waiting, self._process.config.prefetch_ms / 1000)
+        waiting, pace, max_jobs = len(self.slots.inbox), source.pace, self._process.config.max_jobs
+        room = pace.room(self.slots.free, waiting, self._process.config.prefetch_ms / 1000)
         if pace.size == 1:
             room = min(room, MOST_WAITING - waiting)
         else:  # an attempt takes several jobs, and running jobs do not count as waiting
-            most = MOST_WAITING + self._slots.count * pace.size - self._in_hand
-            room = min(room * pace.size, max(most, self._slots.free - waiting))
+            most = MOST_WAITING + self.slots.count * pace.size - self._in_hand
+            room = min(room * pace.size, max(most, self.slots.free - waiting))
         if max_jobs is not None:
             room = min(room, max_jobs - self._accepted)
         if self._readiness.in_doubt:
-            room = min(room, self._slots.free - waiting)
+            room = min(room, self.slots.free - waiting)
         return max(0, min(room, 1 if self._quarantined else BATCH))
 
     # --- reserve
@@ -319,7 +321,7 @@ class Consumer:
         if batch.jobs:
             self._accept(source, batch, sent_at, now)
         if self.limits.exist:
-            self.limits.replied(source, batch, self._slots.free - len(self._slots.inbox), now)
+            self.limits.replied(source, batch, self.slots.free - len(self.slots.inbox), now)
 
     def _leaves_some_overdue(self, batch: Batch) -> bool:
         if self._quarantined:
@@ -334,7 +336,7 @@ class Consumer:
         self.held.update(attempts)
         self._accepted += len(attempts)
         self.limits.took(source.queue.name, jobs)
-        slots, pace = self._slots, source.pace
+        slots, pace = self.slots, source.pace
         if [job for job in jobs if job.merged or job.flags]:
             attempts = self._arrange(source, attempts)
         else:
@@ -375,7 +377,7 @@ class Consumer:
 
     def _collect(self) -> None:
         """Take over what the slots have finished, and update the measured run times."""
-        done, self._busy_at = self._slots.done, time.monotonic()
+        done, self._busy_at = self.slots.done, time.monotonic()
         fresh: dict[Source, list[Attempt]] = {}
         while done:
             attempt = done.popleft()
@@ -399,7 +401,7 @@ class Consumer:
 
     def _give_back(self, reason: str) -> None:
         """Give back, uncounted, what no slot has begun."""
-        for attempt in self._slots.take_back():
+        for attempt in self.slots.take_back():
             for part in attempt.parts:
                 policy = policy_of(self._process.registry.get(part.job.task), part.job)
                 part.settlement = give_back(part.job, policy, reason=reason)
@@ -552,7 +554,7 @@ class Consumer:
 
     def _rest(self) -> None:
         """Wait for a due time, an ended attempt or a wake token."""
-        selector, slots = self._selector, self._slots
+        selector, slots = self._selector, self.slots
         self.limits.trim(rests=True, has_room=self.stage == Stage.WORK and slots.free > len(slots.inbox))
         if self._process.config.burst and not self._in_hand and not slots.done:
             self._end_burst(time.monotonic())
@@ -580,7 +582,7 @@ class Consumer:
 
     def _serve_inbox(self, now: float) -> None:
         """Keep held jobs from waiting for busy slots: wake an idle slot, or give the jobs back after a while."""
-        slots = self._slots
+        slots = self.slots
         if slots.free:
             slots.wake(1)
             return
@@ -624,7 +626,7 @@ class Consumer:
 
     def _refresh_wake_ups(self, now: float, *, has_room: bool) -> float:
         """Listen if there is room for jobs, and pass on what this process leaves. Return when to call this again."""
-        selector, waker = self._selector, self._waker
+        selector, waker = self._selector, self.waker
         until = selector.next_safety_check(now, self._process.config.safety_check) if has_room else NEVER
         if waker is None:
             return until
@@ -650,8 +652,8 @@ class Consumer:
     def _stop_listening(self) -> None:
         """Pass on all that this process knows of work to come."""
         self._selector.waiting = frozenset()
-        if self._waker is not None:
-            self._waker.put_back(self._selector.take_unshared(sys.float_info.max))
+        if self.waker is not None:
+            self.waker.put_back(self._selector.take_unshared(sys.float_info.max))
 
 
 def _settlements_of(attempts: list[Attempt]) -> tuple[list[Settlement], list[Settlement]]:

@@ -15,7 +15,6 @@ from .shutdown import log_stacks
 if TYPE_CHECKING:
     from ..core.workers import AnnouncementReply
     from .fetch import Consumer
-    from .slots import Slots
     from .worker import Process
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,6 @@ class Heartbeat:
         process: Process,
         describe: Callable[[], dict[str, Any]],
         consumer: Consumer | None,
-        slots: Slots | None,
         announced: Callable[[AnnouncementReply], None],
         end: Callable[[str], None],
     ) -> None:
@@ -54,7 +52,6 @@ class Heartbeat:
         self._rest = process.config.heartbeat
         self._describe = describe
         self._consumer = consumer
-        self._slots = slots
         self._announced = announced
         self._end = end
         self._tasks_at = 0.0
@@ -124,7 +121,7 @@ class Heartbeat:
         """Renew the leases of attempts from one shard."""
         started = {
             (part.job.id, part.job.token)
-            for attempt in (self._slots.running if self._slots else ())
+            for attempt in (self._consumer.slots.running if self._consumer else ())
             if attempt is not None
             for part in attempt.parts
         }

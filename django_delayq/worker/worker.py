@@ -150,8 +150,6 @@ class Worker:
         self._scope = Scope(broker, config, self._selector.serve)
         self._started_at = time.time()
         self._event_loop = EventLoop()
-        self._slots: Slots | None = None
-        self._waker: WakeListener | None = None
         self._timeout_monitor: TimeoutMonitor | None = None
         self._heartbeat: Loop | None = None
         self._loops: list[Loop] = []
@@ -254,7 +252,6 @@ class Worker:
             process,
             self._entry,
             self.consumer,
-            self._slots,
             lambda reply: self._scope.follow(reply.choices),
             self.end_by_command,
         )
@@ -267,8 +264,6 @@ class Worker:
         if board is not None:
             board.ready = time.monotonic()  # from here on there may be jobs to settle if this process dies
         monitor.start()
-        if self._slots is not None:
-            self._slots.start()
         self._heartbeat.start()  # before the first lease is won
         if self.consumer is not None:
             self.consumer.start()
@@ -305,11 +300,12 @@ class Worker:
             process.registry, process.hooks, self._middlewares, board=process.board, loop=self._event_loop
         )
         execution.unknown = UnknownTasks(process.broker.knows_task)
-        slots = self._slots = Slots(self.config.threads, execution, process.hooks, selector.attempt_ended)
+        slots = Slots(self.config.threads, execution, process.hooks, selector.attempt_ended)
         monitor = execution.timeout_monitor = self._make_monitor(slots.running)
-        if process.which != "quarantined":  # the tokens are for processes that serve all other jobs
-            self._waker = WakeListener(process.broker, selector, self.health, selector.lock)
-        self.consumer = Consumer(process, selector, slots, self._waker, execution.readiness, self.finish)
+        waker = None  # in quarantine: the tokens are for processes that serve all other jobs
+        if process.which != "quarantined":
+            waker = WakeListener(process.broker, selector, self.health, selector.lock)
+        self.consumer = Consumer(process, selector, slots, waker, execution.readiness, self.finish)
         return monitor
 
     def _make_monitor(self, running: list[Attempt | None]) -> TimeoutMonitor:
@@ -319,7 +315,7 @@ class Worker:
 
     def _entry(self) -> dict[str, Any]:
         """Return what the registry of workers stores about this process now."""
-        config, consumer, slots = self.config, self.consumer, self._slots
+        config, consumer = self.config, self.consumer
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -328,7 +324,7 @@ class Worker:
             "ignored": self._scope.ignored,
             "program": self._process.program,
             "threads": config.threads if config.consumer else 0,
-            "running": config.threads - slots.free if slots else 0,
+            "running": config.threads - consumer.slots.free if consumer else 0,
             "idle_ms": round(consumer.idle_seconds * 1000) if consumer else 0,
             "settled": consumer.settled if consumer else 0,
             "dispatcher": config.dispatcher,
@@ -337,7 +333,7 @@ class Worker:
             "started": int(self._started_at * 1000),
             "rss_mib": round(resident_mib()),
             "stopping": self.stop_by is not None,
-            "jobs": slots.jobs() if slots else [],
+            "jobs": consumer.slots.jobs() if consumer else [],
         }
 
     # --- causes of the end, from any thread
@@ -449,8 +445,8 @@ class Worker:
     def _end(self, grace: float) -> bool:
         self.begin_stop(grace)
         # First what brings new work: the wake listener and the dispatcher. The heartbeat continues while jobs run.
-        if self._waker is not None:
-            self._waker.close()
+        if self.consumer is not None and self.consumer.waker is not None:
+            self.consumer.waker.close()
         close_loops(self._loops)
         clean = self._end_jobs()
         if self._heartbeat is not None:
@@ -469,14 +465,14 @@ class Worker:
     def _end_jobs(self) -> bool:
         """Wait for the fetch loop until the grace period ends, then end it. Return False if a job still runs."""
         consumer = self.consumer
-        if consumer is None or self._slots is None:
+        if consumer is None:
             return True
         if not consumer.join(max(0.0, self.seconds_left)):
             consumer.advance(Stage.HALT)
             consumer.join(1.0)
         if self.exit_code == EXIT_OK:
             self.exit_code = consumer.exit_code
-        clean = self._slots.close(1.0 if not consumer.held else 0.0)
+        clean = consumer.slots.close(1.0 if not consumer.held else 0.0)
         if clean:
             self._event_loop.close()
         return clean

@@ -206,8 +206,10 @@ def heartbeat_of(
     """Return the heartbeat of a process that holds these runs; ``renew`` renews its permits, ``end`` ends it."""
     consumer: Any = None
     if held is not None:
-        consumer = SimpleNamespace(held=held, tasks=None, limits=SimpleNamespace(renew=renew))
-    return Heartbeat(process, describe, consumer, None, lambda reply: None, end)
+        consumer = SimpleNamespace(
+            held=held, tasks=None, limits=SimpleNamespace(renew=renew), slots=SimpleNamespace(running=[])
+        )
+    return Heartbeat(process, describe, consumer, lambda reply: None, end)
 
 
 def beat(
@@ -281,7 +283,7 @@ class Settling:
         """Store them in one call with a reserve. Return the attempts at the jobs of that."""
         self._consumer._ends.setdefault(attempts[0].source, []).extend(attempts)
         self._consumer._fetch(attempts[0].source, limit)
-        return list(self._consumer._slots.inbox)
+        return list(self._consumer.slots.inbox)
 
 
 # --- ticks of one recurring task

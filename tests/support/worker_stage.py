@@ -245,14 +245,14 @@ def runs_jobs(worker: Worker) -> bool:
 
 def free_slots(worker: Worker) -> int:
     """Return the number of threads without an attempt."""
-    assert worker._slots is not None, "the worker runs no jobs"
-    return worker._slots.free
+    assert worker.consumer is not None, "the worker runs no jobs"
+    return worker.consumer.slots.free
 
 
 def uncollected_ends(worker: Worker) -> int:
     """Return the number of attempts that have ended and that the worker has not looked at."""
-    assert worker._slots is not None, "the worker runs no jobs"
-    return len(worker._slots.done)
+    assert worker.consumer is not None, "the worker runs no jobs"
+    return len(worker.consumer.slots.done)
 
 
 def outage_of(worker: Worker) -> float:
