@@ -393,7 +393,7 @@ class Consumer:
 
     def _pass_decided(self) -> None:
         """Pass on the ends that are decided of stuck attempts: a hanging listener must not hold them."""
-        for attempt in self._stuck_now():
+        for attempt in self._stuck_now() if self._stuck else ():
             parts = [part for part in attempt.parts if part.settlement is not None and part not in self._passed]
             if parts:
                 self._passed.update(parts)
@@ -440,7 +440,7 @@ class Consumer:
         ends, self._ends = self._ends, {}
         self._ends_since = NEVER
         for source, attempts in ends.items():
-            if self._nodes.retry_at(source.place) <= time.monotonic():
+            if not self._nodes or self._nodes.retry_at(source.place) <= time.monotonic():
                 for start in range(0, len(attempts), BATCH):
                     self._settle(attempts[start : start + BATCH])
             elif self.stage == Stage.HALT:

@@ -25,7 +25,6 @@ from .child import (
     ChildSpec,
     is_orphan,
     new_name,
-    served_by,
 )
 from .dispatcher import dispatcher_duties
 from .ends import UnknownTasks
@@ -110,7 +109,8 @@ class Worker:
         board: Scoreboard | None = None,
         reaction_seconds: float = REACTION_SECONDS,
     ) -> None:
-        which = served_by(child_spec)
+        # Without a supervisor there is no quarantine, so the process runs all jobs.
+        which: Which = child_spec.which if child_spec else "all"
         if which == "quarantined":
             config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False)
         self.config = config
