@@ -245,8 +245,8 @@ class Parts:
         return self._node(one) == self._node(other)
 
     def _rests_of(self, part: Part) -> list[_Rest]:
-        found = [self._rests.get(name) for name in {part, self._node(part)}] if self._rests else []
-        return [rest for rest in found if rest is not None]
+        names = (part, self._node(part)) if self._rests else ()
+        return [rest for name in names if (rest := self._rests.get(name)) is not None]
 
     def attempt(self, part: Part, work: Callable[[], object]) -> bool:
         """Call ``work()`` unless the part rests. Return True if it succeeded.
