@@ -504,9 +504,8 @@ class Consumer:
             alone: the call only settles one attempt, so nothing else can be the cause of an error.
 
         Returns:
-            The result, or None when it was given up: on a bug, when the worker halts, or when the leases of
-                ``attempts`` ended so long ago, with Redis reachable, that the reaper has surely taken them. Also None
-                when the node of the shard rests; then the attempts are settled as soon as it can be reached.
+            The result, or None when it was given up: on a bug, or when the worker halts. Also None when the node of the
+                shard rests; then the attempts are settled as soon as it can be reached.
         """
         pause, others_wait = Backoff(), source.queue.deployment.connection.cluster
         began = time.monotonic()
@@ -525,10 +524,7 @@ class Consumer:
                     if attempts:
                         self._ends[source] = [*attempts, *self._ends.get(source, ())]
                     return None
-            reachable_until = time.monotonic() - self._health.lasting()  # during an outage nobody takes a lease
-            lease_end = max((attempt.lease_end for attempt in attempts), default=NEVER)
-            hopeless = lease_end + self._process.lease < reachable_until or (self.stage > Stage.WORK and not attempts)
-            if fault is Fault.BUG or self.stage == Stage.HALT or hopeless:
+            if fault is Fault.BUG or self.stage == Stage.HALT or (self.stage > Stage.WORK and not attempts):
                 self._give_up(attempts, one_by_one=fault is Fault.BUG and not alone)
                 return None
             until = time.monotonic() + pause.next(fault)

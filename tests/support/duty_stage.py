@@ -244,15 +244,10 @@ class Settling:
 
     Args:
         sources: the shards.
-        lease: seconds.
-        outage: seconds for which Redis has been away.
     """
 
-    def __init__(self, *sources: Source, lease: float = 15.0, outage: float = 0.0) -> None:
+    def __init__(self, *sources: Source) -> None:
         process = make_process()
-        process.broker.lease_ms = int(lease * 1000)
-        if outage:
-            process.health.lasting = lambda: outage  # type: ignore[method-assign]
         slots = Slots(1, lambda attempt: None, Hooks(), lambda: None)
         self._consumer = Consumer(process, ShardSelector(sources), slots, None, ReadinessGate())
 
