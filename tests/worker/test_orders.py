@@ -18,7 +18,7 @@ from django_delayq.core import Broker, RedisConfig, connect
 from django_delayq.worker.slots import MOST_SHOWN
 from tests.support.attempt_stage import BatchAttempt, idle_slots, make_attempt, make_job
 from tests.support.duty_stage import AnnouncementReply, command_receiver, prune_workers
-from tests.support.supervisor_stage import DYING_CHILD, Program, new_board, supervisor_of
+from tests.support.supervisor_stage import DYING_CHILD, Program, supervisor_of
 from tests.support.worker_stage import DEADLINE, config, eventually, places, put, put_payload, registry_of, working
 
 #: s; workers of these tests announce themselves so often
@@ -157,19 +157,6 @@ def test_a_worker_with_a_slow_heartbeat_keeps_its_entry_and_its_commands(broker:
     assert list(broker.announce("slow", {}).commands) == ["stop"]
 
 
-def test_a_board_carries_the_stronger_of_two_wishes() -> None:
-    board = new_board(1)
-    try:
-        seen = [board.requested_end]
-        for requested_end in ("drain", "stop", "drain"):
-            board.request_end(requested_end)
-            seen.append(board.requested_end)
-        assert seen == ["", "drain", "stop", "stop"]
-        assert not board.leaving
-    finally:
-        board.close()
-
-
 # -- as a program ----------------------------------------------------------------------------------------------------
 
 
@@ -232,8 +219,8 @@ def test_a_system_that_refuses_a_process_for_a_moment_does_not_end_the_program(
         return popen(*args, **options)
 
     monkeypatch.setattr(subprocess, "Popen", start)
-    assert supervisor_of(broker, DYING_CHILD, births, name="base").run() == 0
-    assert births.read_text() == "base.2\n"
+    assert supervisor_of(broker, DYING_CHILD, births, "stop", name="base").run() == 0
+    assert (births.read_text(), refusals) == ("base.1\n", [])
 
 
 @pytest.mark.parametrize("word", ["stop", "drain"])
