@@ -423,7 +423,7 @@ class Consumer:
 
     @property
     def _settle_at(self) -> float:
-        """When an end can be stored: 0 = now, unless its node rests."""
+        """Moment at which the node of an ended attempt works or is tried again; 0 = now."""
         return min((self._nodes.retry_at(source.place) for source in self._ends), default=NEVER)
 
     def _take_ends(self, source: Source) -> list[Attempt]:
