@@ -120,27 +120,32 @@ class JobSender:
         Args:
             epoch: number and shards; None = the oldest epoch in which the id may live.
         """
-        full: list[_Chunk] = []
-        chunks: dict[int, _Chunk] = {}
-        ids, jobs, size, epochs = set[str](), 0, 0, self._queue.epochs
+        batch: list[_Chunk] = []
+        open_ones: dict[int, _Chunk] = {}
+        ids, full, jobs, size, epochs = set[str](), 0, 0, 0, self._queue.epochs
         for entry in entries:
             new = entry[1]
-            is_enough = len(full) == self._most or jobs == MOST_JOBS or size >= MOST_BYTES
-            if new.id in ids or (is_enough and not self._together):
-                yield [*full, *chunks.values()]
-                full, chunks, ids, jobs, size, epochs = [], {}, set(), 0, 0, self._queue.epochs
+            if new.id in ids:
+                yield batch
+                batch, open_ones, ids, full, jobs, size, epochs = [], {}, set(), 0, 0, 0, self._queue.epochs
             if epoch or epochs:
                 number, shards = epoch or epochs[-1 if new.fresh and not new.durable else 0]
                 number = number_of(number, crc32(new.id.encode()) % shards)
             else:  # the queue is deleted: this shard refuses the job, and the queue is created again
                 number = self._queue.shard_of(new.id)
-            chunk = chunks.get(number) or chunks.setdefault(number, _Chunk(number))
+            chunk = open_ones.get(number)
+            if chunk is None:
+                chunk = open_ones[number] = _Chunk(number)
+                batch.append(chunk)
             jobs, size = jobs + 1, size + len(entry[2])
             if chunk.add(entry) and not self._together:
-                full.append(chunks.pop(number))
-                ids |= chunk.ids
-        if full or chunks:
-            yield [*full, *chunks.values()]
+                full += 1
+                ids |= open_ones.pop(number).ids
+            if (full == self._most or jobs == MOST_JOBS or size >= MOST_BYTES) and not self._together:
+                yield batch
+                batch, open_ones, ids, full, jobs, size, epochs = [], {}, set(), 0, 0, 0, self._queue.epochs
+        if batch:
+            yield batch
 
     # -- send --------------------------------------------------------------------------------------------------------
 
@@ -202,7 +207,7 @@ class JobSender:
             return
         for (place, new, _), letter in zip(chunk.entries, letters, strict=True):
             if letter not in UNCHANGED_LETTERS and self._queue.is_confirmed(new):
-                self.unconfirmed.add(place)
+                self.unconfirmed.places.add(place)
 
     def _find_room(self, chunk: _Chunk, letters: str) -> str:
         """Send jobs that found their shard full again, while the queue has room elsewhere; return all letters.
@@ -247,8 +252,8 @@ class _Unconfirmed:
     def __init__(self) -> None:
         #: nodes that have not confirmed in time
         self.nodes: set[int] = set()
-        #: places of the jobs
-        self._places: set[int] = set()
+        #: places of the jobs that are stored and not confirmed
+        self.places: set[int] = set()
         self._first: NotConfirmed | None = None
 
     def missed(self, node: int, error: NotConfirmed) -> None:
@@ -256,25 +261,21 @@ class _Unconfirmed:
         self._first = self._first or error
         self.nodes.add(node)
 
-    def add(self, place: int) -> None:
-        """Note a job that is stored and not confirmed."""
-        self._places.add(place)
-
     def check(self, counts: Mapping[str, int], outcomes: Sequence[ScheduleOutcome] = ()) -> None:
         """Raise the error if a job is not confirmed.
 
         Raises:
             NotConfirmed: see there.
         """
-        if not (self._first and self._places):
+        if not (self._first and self.places):
             return
         listed = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
         error = NotConfirmed(
-            f"all jobs of the call were sent ({listed}), but {self._first.reason}: {len(self._places)} of them are in "
+            f"all jobs of the call were sent ({listed}), but {self._first.reason}: {len(self.places)} of them are in "
             f"Redis and may be lost with it; {_AGAIN}",
             reason=self._first.reason,
         )
-        error.counts, error.outcomes, error.unconfirmed = counts, outcomes, self._places
+        error.counts, error.outcomes, error.unconfirmed = counts, outcomes, self.places
         raise error from self._first
 
 

@@ -320,16 +320,17 @@ class Changes:
     Notifications are hints: the reader checks the shard itself, and a superfluous one is harmless.
     """
 
-    def __init__(self, kinds: Iterable[What] = KINDS) -> None:
+    def __init__(self, kinds: Sequence[What] = KINDS) -> None:
+        self._kinds = kinds
         self._lock = threading.Lock()
-        self._places: dict[What, set[Place]] = {what: set() for what in kinds}
+        self._places: dict[What, set[Place]] = {what: set() for what in KINDS}
         self._rings: list[Callable[[], None]] = []
         self._branches: list[Changes] = []
 
     def note(self, queue: str, shard: int, what: What) -> None:
         """Record a change, and call the subscribers unless it was recorded already."""
         for branch in self._branches:
-            if what in branch._places:
+            if what in branch._kinds:
                 branch.note(queue, shard, what)
         place = (queue, shard)
         with self._lock:
