@@ -20,7 +20,7 @@ from django.db import connections
 from django.dispatch import Signal
 
 from .core.job import Undecodable
-from .worker.limited_calls import HangingCall, LimitedCalls
+from .worker.slots import HangingCall, LimitedCalls
 
 if TYPE_CHECKING:
     from .core.job import Job

@@ -49,7 +49,7 @@ def measured(rate: int, seconds: int, size: int) -> dict[str, Any]:
     from django_delayq.mirror import Mirror
     from django_delayq.models import FailedJob
     from django_delayq.settings.conf import conf
-    from django_delayq.worker.changes import Changes
+    from django_delayq.worker.loop import Changes
 
     changes = Changes()
     queue = broker().queue(QUEUE, shards=SHARDS)

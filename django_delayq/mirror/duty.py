@@ -13,7 +13,7 @@ from django.db.models import Count
 
 from ..core.counts import count_shards
 from ..settings.conf import Conf
-from ..worker.parts import Parts
+from ..worker.loop import Parts
 from .age import set_age
 from .index_mirror import DELETE_CHUNK, IndexMirror, cursors_of, table
 from .review import SURE_LEVELS, review
@@ -22,7 +22,7 @@ from .rows import FAILED, MORGUE, PLACES
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.queue import Queue
-    from ..worker.changes import Changes
+    from ..worker.loop import Changes
 
 logger: Final = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from django.db.utils import Error as DatabaseError
 from ..core.outcomes import MOST_MARKS, CompletionMark
 from ..models import InboxEntry, OutboxJob
 from ..settings.conf import Conf
-from ..worker.parts import Parts
+from ..worker.loop import Parts
 from . import rows
 from .durability import declared, is_announced
 from .push import Clock, Push, RelayLimits
@@ -41,7 +41,7 @@ from .rows import Row, ahead, chunks, free, read, table
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
     from ..core.queue import Queue
-    from ..worker.changes import Changes
+    from ..worker.loop import Changes
 
 logger: Final = logging.getLogger("django_delayq.outbox")
 State = OutboxJob.State

@@ -23,13 +23,12 @@ from ..outbox.durability import declared
 from ..outbox.duties import Marks, Reconciler, Relay, Retention
 from ..outbox.inbox import remembering
 from ..settings.conf import Conf, conf
-from ..worker.parts import Parts
+from ..worker.loop import Parts
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
     from ..core.queue import Queue
-    from ..worker.changes import Changes
-    from ..worker.loop import Duty
+    from ..worker.loop import Changes, Duty
 
 logger: Final = logging.getLogger("django_delayq.bookkeeping")
 

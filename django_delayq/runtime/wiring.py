@@ -32,10 +32,10 @@ from ..settings.conf import (
     mask,
     restore_context,
 )
-from ..worker.changes import Changes
 from ..worker.child import ChildSpec, adopt, leave
 from ..worker.config import WorkerConfig
 from ..worker.hooks import Hooks, Middleware
+from ..worker.loop import Changes
 from ..worker.record import AttemptLog
 from ..worker.supervisor import Supervisor
 from ..worker.worker import Worker

@@ -27,11 +27,10 @@ from ..core.task import registry
 from ..core.times import datetime_of
 from ..runtime import wiring
 from ..settings.conf import Conf, conf, context_variables, restore_context
-from ..worker import crash
 from ..worker.attempt import Attempt, Batcher, trusted
-from ..worker.changes import Changes
-from ..worker.ends import give_back, policy_of
+from ..worker.ends import give_back, lost, policy_of
 from ..worker.execution import Execution
+from ..worker.loop import Changes
 from ..worker.shards import Pace, Source
 from ..worker.slots import EventLoop
 
@@ -171,7 +170,7 @@ class Runner:
     def _settle_expired(self, queue: Queue, number: int) -> None:
         for job in queue.take_over(queue.expired(number), "dispatcher"):
             task = registry.get(job.task)
-            settlement = crash.lost(job, policy_of(task, job))
+            settlement = lost(job, policy_of(task, job))
             self._execution().notifier.ended_elsewhere(queue, task, settlement)
             queue.settle([settlement])
 

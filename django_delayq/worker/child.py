@@ -188,6 +188,11 @@ class ChildSpec:
         """Number of jobs that the child runs at the same time."""
         return 1 if self.quarantine else self.config.threads
 
+    @property
+    def which(self) -> Which:
+        """Jobs that the child runs."""
+        return "quarantined" if self.quarantine else "others"
+
     def environment(self) -> dict[str, str]:
         """Return the supervisor's environment with this specification added."""
         return {**os.environ, VARIABLE: json.dumps(asdict(self), default=sorted)}
@@ -219,13 +224,6 @@ def is_orphan(spec: ChildSpec) -> bool:
     Needed on systems that do not signal its death, and for a death before :func:`adopt`.
     """
     return os.getppid() != spec.parent
-
-
-def served_by(child_spec: ChildSpec | None) -> Which:
-    """Return which jobs a process runs. Without a supervisor there is no quarantine, so it runs all jobs."""
-    if child_spec is None:
-        return "all"
-    return "quarantined" if child_spec.quarantine else "others"
 
 
 def reap_adopted(own: set[int]) -> None:

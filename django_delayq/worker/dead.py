@@ -24,13 +24,12 @@ from ..core.outcomes import Settlement
 from ..core.permits import Place
 from ..core.task import Registry
 from ..core.workers import WorkerRegistry, is_alive
-from . import crash
 from .attempt import NEVER, trusted
 from .child import ENDED, TIMED_OUT, Slot, place_of
-from .ends import give_back, policy_of
+from .ends import crashed, crashed_early, give_back, lost, overran, policy_of
 from .hooks import Hooks, Notifier, error_of
-from .limited_calls import HangingCall, LimitedCalls
-from .parts import Parts
+from .loop import Parts
+from .slots import HangingCall, LimitedCalls
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -152,13 +151,12 @@ def decide(jobs: Sequence[Job], death: Death, registry: Registry, now_ms: float)
         is_late = not death.planned and record.flag != ENDED and record.limit_at < death.at
         if record.flag == TIMED_OUT or is_late:
             stack = record.stack.decode(errors="replace") if record.flag == TIMED_OUT else ""
-            settlements.append(crash.overran(job, policy, started_ms, run_ms, stack))
+            settlements.append(overran(job, policy, started_ms, run_ms, stack))
         elif death.planned:
             settlements.append(_give_back(job, policy, f"interrupted: {death.why}", began=True))
         else:
-            settlements.append(
-                crash.crashed(job, policy, death.why, beside=beside, started_ms=started_ms, run_ms=run_ms)
-            )
+            times = {"started_ms": started_ms, "run_ms": run_ms}
+            settlements.append(crashed(job, policy, death.why, beside=beside, **times))
     return settlements
 
 
@@ -232,7 +230,7 @@ class Salvage:
 
     def _decide(self, held: Sequence[Job], begun: Sequence[Job], now_ms: float) -> None:
         ends = decide(held, self._death, self._ends.registry, now_ms)
-        for one in [*ends, *(crash.crashed_early(job, self._death.why, now_ms) for job in begun)]:
+        for one in [*ends, *(crashed_early(job, self._death.why, now_ms) for job in begun)]:
             to = self._loud if self._ends.has_listeners(one) else self._quiet[one.job.queue, one.job.shard]
             to.append(one)
 
@@ -317,20 +315,20 @@ class LeaseReaper:
     def _settle(self, queue: Queue, ends: Sequence[Settlement], listeners: LimitedCalls | None = None) -> int:
         """Take over the jobs, notify the listeners if any, and settle them. Return how many were taken over."""
         held = [one for one in ends if one.verb == "record"]  # by nobody
-        lost = {one.job.id: one for one in ends if one.verb != "record"}
-        taken = queue.take_over([one.job for one in lost.values()], self._name) if lost else []
-        held += [replace(lost[job.id], job=job) for job in taken]
+        leased = {one.job.id: one for one in ends if one.verb != "record"}
+        taken = queue.take_over([one.job for one in leased.values()], self._name) if leased else []
+        held += [replace(leased[job.id], job=job) for job in taken]
         self._ends.settle(queue, [one for one in held if listeners is None or self._ends.notify(queue, one, listeners)])
         return len(taken)
 
     def _decide(self, queue: Queue, job: Job, now_ms: float) -> Settlement | None:
         policy = policy_of(self._ends.registry.get(job.task), job)
         if self._is_ours(queue, job):
-            return crash.lost(job, policy)
+            return lost(job, policy)
         if now_ms - job.deadline_ms < UNKNOWN_TASK_MS:
             return None
         reason, began = "lease ran out and no dispatcher knew the task", bool(job.flags & STARTED)
-        return replace(give_back(job, policy, reason=reason, event=True, began=began), unclear=True)
+        return give_back(job, policy, reason, event=True, began=began, unclear=True)
 
     def _crashed_early(self, queue: Queue, shard: int, now_ms: float) -> list[Settlement]:
         """Return the ends of what dead workers had begun in a shard after an early ack."""
@@ -340,9 +338,9 @@ class LeaseReaper:
         self._checked_at[queue.name, shard] = now
         workers = WorkerRegistry(queue.registry).workers()
         alive = {worker["name"] for worker in workers if is_alive(worker, now_ms, least_ms=SILENT_MS)}
-        lost = queue.begun(shard, before_ms=now_ms - SILENT_MS, except_workers=alive)
-        settled_here = [job for job in lost if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS or self._is_ours(queue, job)]
-        return [crash.crashed_early(job, f"worker {job.worker} is gone", now_ms) for job in settled_here]
+        begun = queue.begun(shard, before_ms=now_ms - SILENT_MS, except_workers=alive)
+        ours = [job for job in begun if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS or self._is_ours(queue, job)]
+        return [crashed_early(job, f"worker {job.worker} is gone", now_ms) for job in ours]
 
     def _is_ours(self, queue: Queue, job: Job) -> bool:
         # The jobs of a pull queue need no task, and a body that cannot be read names none.

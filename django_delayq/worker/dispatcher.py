@@ -18,9 +18,8 @@ from ..core import figures, layouts
 from ..core.figures import TOTAL, DepthPoint, Histogram
 from ..core.workers import is_alive
 from .attempt import NEVER
-from .changes import Changes, What
 from .dead import SILENT_MS, Ends, LeaseReaper
-from .parts import Part, Parts
+from .loop import Part, Parts, What
 from .recurring import RecurringTicker
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from ..core.counts import Counts
     from ..core.outcomes import Tick
     from ..core.queue import Queue
-    from .loop import Duty, RedisHealth
+    from .loop import Duty
     from .shards import Scope, ShardSelector
     from .worker import Process
 
@@ -80,35 +79,33 @@ class ShardPoller:
     """Duty that checks every shard in time: almost once per lease, and at each known deadline.
 
     Args:
-        pace: seconds between two routine checks, as long as there are few shards.
+        process: this one.
+        queues: returns the queues to check.
+        selector: that of the consumer in this process, if there is one.
         reaper: settles expired leases; without one they are left to other processes.
-        parts: guard by which a shard that fails delays no other.
+        pace: seconds between two routine checks, as long as there are few shards.
     """
 
     def __init__(
         self,
+        process: Process,
         queues: Callable[[], Sequence[Queue]],
-        lease: float,
-        heartbeat: float,
-        health: RedisHealth,
         selector: ShardSelector | None = None,
-        *,
         reaper: LeaseReaper | None = None,
+        *,
         pace: float = CHECK_SECONDS,
-        changes: Changes | None = None,
-        parts: Parts | None = None,
     ) -> None:
         self._queues = queues
-        self._parts = parts or Parts("shard-poller")
-        self._reaper = reaper
-        self._lease = lease
-        self._heartbeat = heartbeat
-        self._health = health
         self._selector = selector
+        self._reaper = reaper
         self._pace = pace
-        self._changes = changes or Changes()
+        self._lease = process.lease
+        self._heartbeat = process.config.heartbeat
+        self._health = process.health
+        self._changes = process.changes
+        self._parts = Parts("shard-poller", process.broker, seconds=_POLL_SECONDS)
         self._beats: list[Beat] = []
-        self._outage_seen = health.cleared_at
+        self._outage_seen = self._health.cleared_at
 
     def run(self) -> float:
         """Check the shards that are due for it.
@@ -137,11 +134,10 @@ class ShardPoller:
             beat.hold = True
 
     def _refresh_beats(self, queues: Sequence[Queue], now: float) -> None:
-        served = {(queue.name, shard) for queue in queues for shard in queue.numbers}
-        self._beats = [beat for beat in self._beats if (beat.queue.name, beat.shard) in served]
-        polled = {(beat.queue.name, beat.shard) for beat in self._beats}
-        fresh = [(queue, shard) for queue in queues for shard in queue.numbers if (queue.name, shard) not in polled]
-        self._beats += [Beat(queue, shard, now) for queue, shard in fresh]
+        served = {(queue.name, shard): queue for queue in queues for shard in queue.numbers}
+        self._beats = [beat for beat in self._beats if beat.part in served]
+        polled = {beat.part for beat in self._beats}
+        self._beats += [Beat(queue, place[1], now) for place, queue in served.items() if place not in polled]
 
     @property
     def _period(self) -> float:
@@ -350,16 +346,7 @@ def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | 
     broker, name = process.broker, process.name
     reaper = LeaseReaper(Ends(process.registry, process.hooks), name, broker)
     duties: dict[str, Duty] = {
-        "shard-poller": ShardPoller(
-            lambda: scope.queues,
-            process.lease,
-            process.config.heartbeat,
-            process.health,
-            selector,
-            reaper=reaper,
-            changes=process.changes,
-            parts=Parts("shard-poller", broker, seconds=_POLL_SECONDS),
-        ),
+        "shard-poller": ShardPoller(process, lambda: scope.queues, selector, reaper),
         "reaper": reaper,
         "worker-pruning": WorkerPruning(broker, name),
         "depth-sampler": DepthSampler(broker, name),

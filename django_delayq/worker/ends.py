@@ -1,7 +1,6 @@
 """Decisions about the end of an attempt: from a job, the options of its task and what happened, to a settlement.
 
-They store nothing and never raise: what a project's code returns here may be anything. What comes of an attempt whose
-process died is decided in :mod:`.crash`.
+They store nothing and never raise: what a project's code returns here may be anything.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, Release, Retry
-from ..core.job import PRIORITIES, Job
+from ..core.job import PRIORITIES, STARTED, UNRENEWED, Job
 from ..core.options import TASK_OPTIONS, TaskOptions
-from ..core.outcomes import AttemptOutcome, Settlement, bury, release
+from ..core.outcomes import AttemptOutcome, Settlement, bury, fail, release
 from ..core.retry import MAX_DELAY, default_backoff, ms_of
 from ..core.retry import Policy as Backoff
 from .attempt import NO_TASK
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
+_LONGEST_CRASH_DELAY: Final = 3600.0
 #: seconds until a job is due that its handler released with an invalid delay
 _UNUSABLE_DELAY: Final = 10.0
 #: reasons of jobs whose task a worker does not know: a live worker can run it, or none can
@@ -261,6 +261,90 @@ def _priority_of(job: Job, priority: object) -> int | None:
         return priority
     logger.error("%s: %.60r is no priority; give 0 (first) to 7. It stays as it is", job.id, priority)
     return None
+
+
+# -- the attempt did not end by itself: its process died or was ended, or its lease ran out ----------------------------
+
+
+def overran(job: Job, policy: TaskOptions, started_ms: int, run_ms: int, stack: str = "") -> Settlement:
+    """Return the settlement of an attempt that ignored its time limit until its process was ended.
+
+    Args:
+        stack: what it ran when the limit was enforced, in the form of a stored traceback.
+    """
+    message = f"the attempt did not end although its limit of {policy.timeout} s had passed"
+    error, rule = record_of("JobTimeout", message, stack), rule_of(policy, JobTimeout)
+    return failed(job, policy, started_ms, run_ms, JobTimeout, "JobTimeout", error, rule)
+
+
+def crashed(
+    job: Job, policy: TaskOptions, why: str, *, beside: int = 0, started_ms: int = 0, run_ms: int = 0
+) -> Settlement:
+    """Return the settlement of a job whose process died, but not the host: its next attempt is in quarantine.
+
+    Args:
+        beside: other jobs that had started in the process. If there were any, the cause is unknown, so none of them is
+            buried for it, however often it happened.
+    """
+    if beside:
+        why += f"; {beside} other {'job' if beside == 1 else 'jobs'} ran in the same process"
+    return _end_by_crash(job, policy, why, started_ms, run_ms, own=not beside, quarantine=True, spared=bool(beside))
+
+
+def lost(job: Job, policy: TaskOptions) -> Settlement:
+    """Return the settlement of a job whose lease ran out. It counts as an attempt if a start is known.
+
+    A worker's lease runs out when its host is gone, which is not the job's fault, so it does not count towards
+    ``crash_limit``. The lease of a holder without a heartbeat was for that job alone, so it counts.
+    """
+    if not job.flags & STARTED:
+        reason = f"the lease of worker {job.worker or '?'} ran out before a known start"
+        return give_back(job, policy, reason, unclear=True, outcome=AttemptOutcome.LOST, event=True)
+    why = f"the lease of worker {job.worker} ran out during the attempt"
+    return _end_by_crash(job, policy, why, own=bool(job.flags & UNRENEWED), quarantine=job.quarantined)
+
+
+def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:
+    """Return the end of an attempt whose process died. The job was acked before, so it never begins again."""
+    return Settlement(
+        job,
+        job.deadline_ms,
+        max(0, int(now_ms) - job.deadline_ms),
+        verb="record",
+        outcome=AttemptOutcome.CRASHED,
+        reason=why[:200],
+        error_class="Crashed",
+        error=record_of("Crashed", why),
+        once=True,
+    )
+
+
+def _end_by_crash(
+    job: Job,
+    policy: TaskOptions,
+    why: str,
+    started_ms: int = 0,
+    run_ms: int = 0,
+    *,
+    own: bool,
+    quarantine: bool,
+    spared: bool = False,
+) -> Settlement:
+    """Return the settlement of a crash: the first is retried at once, later ones after 10 s · 2^n.
+
+    Args:
+        own: the crash is certainly the job's, so it counts towards ``crash_limit``.
+        spared: the job is not buried for it.
+    """
+    crash: dict[str, Any] = {"error_class": "Crashed", "error": record_of("Crashed", why)}
+    is_last = job.failures + 1 >= policy.max_attempts or (own and job.own_crashes + 1 >= policy.crash_limit)
+    if is_last and not spared:
+        # All payloads of a merged job, because the cause may be any of them.
+        return bury(job, started_ms, run_ms, reason="poison", outcome=AttemptOutcome.POISON, **crash)
+    # The exponent is bounded before the power, because a stored counter may be anything.
+    delay = 0.0 if job.crashes == 0 else min(_LONGEST_CRASH_DELAY, 10.0 * 2.0 ** min(job.crashes - 1, 20))
+    crash |= {"delay_ms": ms_of(delay), "outcome": AttemptOutcome.CRASHED}
+    return returning(fail(job, started_ms, run_ms, quarantine=quarantine, own_crash=own, **crash), policy)
 
 
 # -- the attempt did not begin here, or is not to count ----------------------------------------------------------------

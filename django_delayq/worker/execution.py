@@ -23,7 +23,6 @@ from ..core.task import Registry
 from . import ends
 from .attempt import NEVER, Attempt, running, view_of
 from .child import Scoreboard
-from .crash import crashed_early
 from .fetch import ReadinessGate
 from .hooks import Hooks, Middleware, Notifier, arguments_of, compose
 from .record import class_of, error_record, project_part
@@ -278,7 +277,7 @@ def ack_early(attempt: Attempt) -> bool:
         part.settlement = ends.give_back(part.job, part.policy, reason)
         if error is not None:
             now_ms = part.now_ms  # read once, since the attempt took no time
-            part.settlement.also = crashed_early(replace(part.job, deadline_ms=int(now_ms)), reason, now_ms)
+            part.settlement.also = ends.crashed_early(replace(part.job, deadline_ms=int(now_ms)), reason, now_ms)
     return any(counted)
 
 

@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -26,7 +25,8 @@ from .attempt import NEVER, Attempt, Batcher, trusted
 from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE
 from .concurrency import ConcurrencyLimits
 from .ends import give_back, policy_of
-from .shards import CALL_SECONDS, SafetyCheck, ShardSelector, Source, UnreachableShards
+from .loop import Parts
+from .shards import CALL_SECONDS, ShardSelector, Source
 from .slots import Slots
 from .wake import REPEAT, WakeListener
 
@@ -136,28 +136,25 @@ class Consumer:
         self._health = process.health
         self._quarantined = process.which == "quarantined"
         self._selector = selector
-        self._slots = slots
-        self._waker = waker
+        #: threads that run the jobs
+        self.slots = slots
+        self.waker = waker
         self._readiness = readiness
         self._at_end = at_end
         self._batcher = Batcher(process.registry)
-        self._safety_check = SafetyCheck(selector, process.config.safety_check)
-        #: shards of a cluster that cannot be reached; the ends of their attempts are kept
-        self._unreachable = UnreachableShards(selector)
+        #: nodes of a cluster that cannot be reached: their shards rest, and the ends of their attempts are kept
+        self._nodes = Parts("fetch loop", process.broker)
         #: ended attempts that are not settled, when the oldest of them arrived, and when the last ones were settled
         self._ends: dict[Source, list[Attempt]] = {}
         self._ends_since = NEVER
         self._settled_at = 0.0
-        #: jobs in hand, and the number of batches that they form
-        self._in_hand = 0
-        self._batches = 0
+        #: True once attempts at several jobs were made
+        self._has_batches = False
         #: number of jobs that were ever reserved, and when jobs were last accepted or attempts collected (monotonic)
         self._accepted = 0
         self._busy_at = time.monotonic()
         #: attempts that cannot be ended, and when their handlers had ended; the timeout monitor adds them
         self._stuck: dict[Attempt, float] = {}
-        #: those of them that are new, with the jobs whose ends are decided
-        self._decided: deque[tuple[Attempt, list[Attempt]]] = deque()
         #: jobs of stuck attempts that were passed on to be settled
         self._passed: set[Attempt] = set()
         self._listened_at = 0.0
@@ -166,11 +163,12 @@ class Consumer:
     @property
     def idle_seconds(self) -> float:
         """Time for which slots have been free and no job began or ended; 0 if no slot is free."""
-        return time.monotonic() - self._busy_at if self._slots.free else 0.0
+        return time.monotonic() - self._busy_at if self.slots.free else 0.0
 
     def unreachable_for(self) -> float:
         """Return the seconds for which a part of a cluster has been unreachable; 0 while all shards can be reached."""
-        return self._unreachable.lasting()
+        sources = self._selector.sources if self._nodes else ()
+        return max((self._nodes.outage(source.place) for source in sources), default=0.0)
 
     @property
     def tasks(self) -> list[str]:
@@ -178,7 +176,8 @@ class Consumer:
         return self._process.registry.names
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the threads of the slots, and that of the loop."""
+        self.slots.start()
         self._thread.start()
 
     def advance(self, stage: Stage) -> None:
@@ -192,7 +191,6 @@ class Consumer:
 
         The loop drains, and does not wait for this attempt.
         """
-        self._decided.append((attempt, [part for part in attempt.parts if part.settlement is not None]))
         self._stuck[attempt] = attempt.ended
         self.advance(Stage.DRAIN)
 
@@ -218,6 +216,11 @@ class Consumer:
         self.finished.set()
         self._at_end()
 
+    @property
+    def _in_hand(self) -> int:
+        """Number of held jobs whose attempts have not ended."""
+        return len(self.held) - sum(map(len, self._ends.values()))
+
     def _is_over(self) -> bool:
         self._pass_decided()
         if self.stage >= Stage.GIVE_BACK:
@@ -226,25 +229,27 @@ class Consumer:
             self._collect()
             self._settle_all()
             return True
-        return self.stage > Stage.WORK and not (self._slots.done or self._slots.inbox) and self._has_only_stuck
+        return self.stage > Stage.WORK and not (self.slots.done or self.slots.inbox) and self._has_only_stuck
 
     @property
     def _has_only_stuck(self) -> bool:
         """True if no job is held but those of attempts that cannot be ended."""
-        stuck = 0
-        for attempt, ended in tuple(self._stuck.items()):  # the timeout monitor adds to it
-            if attempt in self._slots.running and attempt.ended == ended:
-                stuck += sum(part not in self._passed for part in attempt.parts)
-        return self._in_hand <= stuck and not self._ends
+        return not self._ends and self.held <= {part for attempt in self._stuck_now() for part in attempt.parts}
+
+    def _stuck_now(self) -> list[Attempt]:
+        """Return the stuck attempts that have made no step since."""
+        stuck = tuple(self._stuck.items())  # the timeout monitor adds to it
+        return [attempt for attempt, ended in stuck if attempt.ended == ended and attempt in self.slots.running]
 
     def _turn(self) -> None:
-        if self._slots.done:
+        if self.slots.done:
             self._collect()
         if self._quarantined and self._can_settle:
             self._settle_all()  # settled first, so that a crash of the next job does not affect it
         now = time.monotonic()
         room, source = 0, self._selector.due(now, self._room)
-        if source is not None and self._unreachable.rest(source):
+        if source is not None and self._nodes and (retry_at := self._nodes.retry_at(source.place)) > now:
+            self._selector.postpone(source, retry_at)
             return
         if source is not None and self.stage == Stage.WORK and self._readiness.until <= now:
             free = self._room(source)
@@ -267,17 +272,17 @@ class Consumer:
 
     def _room(self, source: Source) -> int:
         """Return how many jobs of this shard can be reserved now."""
-        waiting, pace, max_jobs = len(self._slots.inbox), source.pace, self._process.config.max_jobs
-        room = pace.room(self._slots.free, waiting, self._process.config.prefetch_ms / 1000)
+        waiting, pace, max_jobs = len(self.slots.inbox), source.pace, self._process.config.max_jobs
+        room = pace.room(self.slots.free, waiting, self._process.config.prefetch_ms / 1000)
         if pace.size == 1:
             room = min(room, MOST_WAITING - waiting)
         else:  # an attempt takes several jobs, and running jobs do not count as waiting
-            most = MOST_WAITING + self._slots.count * pace.size - self._in_hand
-            room = min(room * pace.size, max(most, self._slots.free - waiting))
+            most = MOST_WAITING + self.slots.count * pace.size - self._in_hand
+            room = min(room * pace.size, max(most, self.slots.free - waiting))
         if max_jobs is not None:
             room = min(room, max_jobs - self._accepted)
         if self._readiness.in_doubt:
-            room = min(room, self._slots.free - waiting)
+            room = min(room, self.slots.free - waiting)
         return max(0, min(room, 1 if self._quarantined else BATCH))
 
     # --- reserve
@@ -303,7 +308,7 @@ class Consumer:
 
         answer = self._call_with_retries(call, ends, source)
         now = time.monotonic()
-        source.unanswered = (request, settles) if source in self._unreachable else None
+        source.unanswered = (request, settles) if answer is None and self._nodes else None
         if answer is None:
             self._selector.apply_reply(source, now, 0.0, 0)
             return
@@ -316,7 +321,7 @@ class Consumer:
         if batch.jobs:
             self._accept(source, batch, sent_at, now)
         if self.limits.exist:
-            self.limits.replied(source, batch, self._slots.free - len(self._slots.inbox), now)
+            self.limits.replied(source, batch, self.slots.free - len(self.slots.inbox), now)
 
     def _leaves_some_overdue(self, batch: Batch) -> bool:
         if self._quarantined:
@@ -330,9 +335,8 @@ class Consumer:
         attempts = [Attempt(job, source, now, deadline, offset) for job in jobs]
         self.held.update(attempts)
         self._accepted += len(attempts)
-        self._in_hand += len(attempts)
         self.limits.took(source.queue.name, jobs)
-        slots, pace = self._slots, source.pace
+        slots, pace = self.slots, source.pace
         if [job for job in jobs if job.merged or job.flags]:
             attempts = self._arrange(source, attempts)
         else:
@@ -356,7 +360,7 @@ class Consumer:
         # The smallest batch: of slow jobs, no more than find a slot should be held.
         source.pace.size = min([self._batcher.size_of(attempt.job) for attempt in attempts])
         arranged = self._batcher.arrange(attempts)
-        self._batches += sum([bool(attempt.members) for attempt in arranged])
+        self._has_batches = self._has_batches or len(arranged) < len(attempts)
         return arranged
 
     def _record_starts(self, attempts: list[Attempt]) -> None:
@@ -373,7 +377,7 @@ class Consumer:
 
     def _collect(self) -> None:
         """Take over what the slots have finished, and update the measured run times."""
-        done, self._busy_at = self._slots.done, time.monotonic()
+        done, self._busy_at = self.slots.done, time.monotonic()
         fresh: dict[Source, list[Attempt]] = {}
         while done:
             attempt = done.popleft()
@@ -381,33 +385,30 @@ class Consumer:
         for source, attempts in fresh.items():
             if not self._readiness.in_doubt:
                 source.pace.measured(sum([attempt.ended - attempt.started for attempt in attempts]), len(attempts))
-            if self._batches:
-                self._batches -= sum([bool(attempt.members) for attempt in attempts])
-                attempts = [part for attempt in attempts for part in attempt.parts]
+            if self._has_batches:
+                attempts = [part for attempt in attempts for part in attempt.members or (attempt,)]
             if self._passed:
                 attempts = [attempt for attempt in attempts if attempt not in self._passed]
             self._add_ends(source, attempts)
 
     def _pass_decided(self) -> None:
         """Pass on the ends that are decided of stuck attempts: a hanging listener must not hold them."""
-        while self._decided:
-            attempt, parts = self._decided.popleft()
-            if parts and attempt in self._slots.running:  # else it has ended after all
+        for attempt in self._stuck_now() if self._stuck else ():
+            parts = [part for part in attempt.parts if part.settlement is not None and part not in self._passed]
+            if parts:
                 self._passed.update(parts)
                 self._add_ends(attempt.source, parts)
 
     def _give_back(self, reason: str) -> None:
         """Give back, uncounted, what no slot has begun."""
-        for attempt in self._slots.take_back():
+        for attempt in self.slots.take_back():
             for part in attempt.parts:
                 policy = policy_of(self._process.registry.get(part.job.task), part.job)
                 part.settlement = give_back(part.job, policy, reason=reason)
-            self._batches -= bool(attempt.members)
             self._add_ends(attempt.source, list(attempt.parts))
 
     def _add_ends(self, source: Source, attempts: list[Attempt]) -> None:
         """Move attempts out of the hand, to be settled."""
-        self._in_hand -= len(attempts)
         self.limits.ended(source.queue.name, attempts)
         if self._ends_since == NEVER:
             self._ends_since = time.monotonic()
@@ -416,9 +417,14 @@ class Consumer:
     @property
     def _can_settle(self) -> bool:
         """True if an attempt has ended whose shard can be reached."""
-        if not self._unreachable:
+        if not self._nodes:
             return bool(self._ends)
-        return any(source not in self._unreachable for source in self._ends)
+        return self._settle_at <= time.monotonic()
+
+    @property
+    def _settle_at(self) -> float:
+        """Moment at which the node of an ended attempt works or is tried again; 0 = now."""
+        return min((self._nodes.retry_at(source.place) for source in self._ends), default=NEVER)
 
     def _take_ends(self, source: Source) -> list[Attempt]:
         """Remove and return the ends of this shard that the next reserve can store; store the others now."""
@@ -434,7 +440,7 @@ class Consumer:
         ends, self._ends = self._ends, {}
         self._ends_since = NEVER
         for source, attempts in ends.items():
-            if source not in self._unreachable:
+            if not self._nodes or self._nodes.retry_at(source.place) <= time.monotonic():
                 for start in range(0, len(attempts), BATCH):
                     self._settle(attempts[start : start + BATCH])
             elif self.stage == Stage.HALT:
@@ -498,28 +504,27 @@ class Consumer:
             alone: the call only settles one attempt, so nothing else can be the cause of an error.
 
         Returns:
-            The result, or None when it was given up: on a bug, when the worker halts, or when the leases of
-                ``attempts`` ended so long ago, with Redis reachable, that the reaper has surely taken them. Also None
-                when the shard was set aside; then the attempts are settled as soon as it can be reached.
+            The result, or None when it was given up: on a bug, or when the worker halts. Also None when the node of the
+                shard rests; then the attempts are settled as soon as it can be reached.
         """
         pause, others_wait = Backoff(), source.queue.deployment.connection.cluster
+        began = time.monotonic()
         while True:
             try:
                 with source.queue.deployment.connection.limited(CALL_SECONDS):
                     answer = call()
                 self._health.recovered()
+                if others_wait:
+                    self._nodes.worked(source.place)
                 return answer
             except Exception as error:
                 fault = self._health.failed("fetch loop", error)
                 if others_wait and fault is not Fault.BUG and self.stage < Stage.HALT:
-                    self._unreachable.add(source, error)
+                    self._nodes.failed(source.place, fault, error, began)
                     if attempts:
                         self._ends[source] = [*attempts, *self._ends.get(source, ())]
                     return None
-            reachable_until = time.monotonic() - self._health.lasting()  # during an outage nobody takes a lease
-            lease_end = max((attempt.lease_end for attempt in attempts), default=NEVER)
-            hopeless = lease_end + self._process.lease < reachable_until or (self.stage > Stage.WORK and not attempts)
-            if fault is Fault.BUG or self.stage == Stage.HALT or hopeless:
+            if fault is Fault.BUG or self.stage == Stage.HALT or (self.stage > Stage.WORK and not attempts):
                 self._give_up(attempts, one_by_one=fault is Fault.BUG and not alone)
                 return None
             until = time.monotonic() + pause.next(fault)
@@ -545,7 +550,7 @@ class Consumer:
 
     def _rest(self) -> None:
         """Wait for a due time, an ended attempt or a wake token."""
-        selector, slots = self._selector, self._slots
+        selector, slots = self._selector, self.slots
         self.limits.trim(rests=True, has_room=self.stage == Stage.WORK and slots.free > len(slots.inbox))
         if self._process.config.burst and not self._in_hand and not slots.done:
             self._end_burst(time.monotonic())
@@ -559,6 +564,8 @@ class Consumer:
             until = min(until, self._check_call(now))
         if self._readiness.until > now:
             until = min(until, self._readiness.until)
+        if self._ends:
+            until = min(until, self._settle_at)
         has_room = self.stage == Stage.WORK and slots.free > len(slots.inbox) and self._readiness.until <= now
         if slots.done or self._can_settle or (self.stage > Stage.WORK and self._has_only_stuck):
             selector.resting = False
@@ -571,7 +578,7 @@ class Consumer:
 
     def _serve_inbox(self, now: float) -> None:
         """Keep held jobs from waiting for busy slots: wake an idle slot, or give the jobs back after a while."""
-        slots = self._slots
+        slots = self.slots
         if slots.free:
             slots.wake(1)
             return
@@ -600,7 +607,7 @@ class Consumer:
 
     def _end_burst(self, now: float) -> None:
         """End if no shard has ready jobs. The last attempt may have left some, so each shard is asked once more."""
-        if self._unreachable:
+        if self.unreachable_for():
             return
         asked = [source.sent_at > self._settled_at for source in self._selector.sources]
         if not all(asked):
@@ -615,8 +622,8 @@ class Consumer:
 
     def _refresh_wake_ups(self, now: float, *, has_room: bool) -> float:
         """Listen if there is room for jobs, and pass on what this process leaves. Return when to call this again."""
-        selector, waker = self._selector, self._waker
-        until = self._safety_check.next(now) if has_room else NEVER
+        selector, waker = self._selector, self.waker
+        until = selector.next_safety_check(now, self._process.config.safety_check) if has_room else NEVER
         if waker is None:
             return until
         if has_room:
@@ -641,8 +648,8 @@ class Consumer:
     def _stop_listening(self) -> None:
         """Pass on all that this process knows of work to come."""
         self._selector.waiting = frozenset()
-        if self._waker is not None:
-            self._waker.put_back(self._selector.take_unshared(sys.float_info.max))
+        if self.waker is not None:
+            self.waker.put_back(self._selector.take_unshared(sys.float_info.max))
 
 
 def _settlements_of(attempts: list[Attempt]) -> tuple[list[Settlement], list[Settlement]]:

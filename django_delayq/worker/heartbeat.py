@@ -1,4 +1,4 @@
-"""Heartbeat: one duty per process that renews all leases, receives cancellations and announces the process."""
+"""Heartbeat: one duty per process that renews all leases, announces the process, and carries out what that returns."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from .attempt import Attempt, trusted
-from .parts import Part, Parts
+from .loop import Part, Parts
+from .shutdown import log_stacks
 
 if TYPE_CHECKING:
     from ..core.workers import AnnouncementReply
     from .fetch import Consumer
-    from .slots import Slots
-    from .worker import Process, WorkerCommands
+    from .worker import Process
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,8 @@ class Heartbeat:
     Args:
         describe: returns the process's entry for the worker registry.
         announced: called with the reply to each announcement; it also shows whether the registry of queues changed.
-        commands: carries out commands that were sent to this worker.
+        end: ``end(command)`` begins a "stop" or a "drain" that an operator sent (:meth:`Broker.tell_worker`); it does
+            not wait.
     """
 
     def __init__(
@@ -40,19 +41,19 @@ class Heartbeat:
         process: Process,
         describe: Callable[[], dict[str, Any]],
         consumer: Consumer | None,
-        slots: Slots | None,
         announced: Callable[[AnnouncementReply], None],
-        commands: WorkerCommands,
+        end: Callable[[str], None],
     ) -> None:
+        #: ids of commands that were carried out, confirmed with the next announcement; None before the first one
+        self.done: list[str] | None = None
         self._broker = process.broker
         self._name = process.name
         self._health = process.health
         self._rest = process.config.heartbeat
         self._describe = describe
         self._consumer = consumer
-        self._slots = slots
         self._announced = announced
-        self._commands = commands
+        self._end = end
         self._tasks_at = 0.0
         self._trust = trusted(process.lease)
         self._parts = Parts("heartbeat", process.broker, longest=self._rest / 2, seconds=PART_SECONDS)
@@ -75,12 +76,33 @@ class Heartbeat:
 
     def _announce(self, began: float) -> None:
         tasks = self._consumer.tasks if self._consumer is not None and began >= self._tasks_at else None
-        announcement = self._broker.announce(self._name, self._describe(), done=self._commands.done, tasks=tasks)
+        announcement = self._broker.announce(self._name, self._describe(), done=self.done, tasks=tasks)
         self._health.recovered()
         if tasks is not None:
             self._tasks_at = began + TASKS_SECONDS
         self._announced(announcement)
-        self._commands.carry_out(announcement)
+        self.carry_out(announcement)
+
+    def carry_out(self, announcement: AnnouncementReply) -> None:
+        """Carry out the commands that an announcement returned, each once."""
+        before = self.done or ()
+        # A command that is not repeated was confirmed. One that is repeated is confirmed again.
+        self.done = list(announcement.commands.values())
+        for word, ident in announcement.commands.items():
+            if ident in before:
+                continue
+            logger.warning("worker %s carries out the command %s", self._name, word)
+            if word == "dump":
+                self._dump(announcement.now_ms)
+            else:
+                self._end(word)
+
+    def _dump(self, now_ms: float) -> None:
+        text = log_stacks()
+        try:
+            self._broker.keep_dump(self._name, text, now_ms)
+        except Exception as error:  # the log has the stacks in any case
+            logger.warning("worker %s could not put its stacks into Redis: %s", self._name, error)
 
     def _renew(self, attempts: list[Attempt]) -> None:
         now = time.monotonic()
@@ -99,7 +121,7 @@ class Heartbeat:
         """Renew the leases of attempts from one shard."""
         started = {
             (part.job.id, part.job.token)
-            for attempt in (self._slots.running if self._slots else ())
+            for attempt in (self._consumer.slots.running if self._consumer else ())
             if attempt is not None
             for part in attempt.parts
         }

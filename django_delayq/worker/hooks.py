@@ -43,19 +43,6 @@ def compose(middlewares: Sequence[Middleware], innermost: Call) -> Call:
     return reduce(lambda inner, middleware: middleware(inner), reversed(middlewares), innermost)
 
 
-def _do_nothing() -> None: ...
-
-
-def _ignore_error(error: BaseException) -> None: ...
-
-
-def _wants_none(event: str, task: Task | None) -> bool:
-    return False
-
-
-def _ignore_event(event: str, **details: Any) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
     """Optional callables around a process, its job threads and each job.
@@ -71,20 +58,20 @@ class Hooks:
     """
 
     #: called before the first / after the last part of the process runs
-    process_start: Callable[[], None] = _do_nothing
-    process_stop: Callable[[], None] = _do_nothing
+    process_start: Callable[[], object] = lambda: None
+    process_stop: Callable[[], object] = lambda: None
     #: called in each thread that runs jobs, at its start and its end
-    thread_start: Callable[[], None] = _do_nothing
-    thread_end: Callable[[], None] = _do_nothing
+    thread_start: Callable[[], object] = lambda: None
+    thread_end: Callable[[], object] = lambda: None
     #: called before the handler, in its thread. An exception gives the job back without counting an attempt
     before_job: Callable[[Job], None] | None = None
     #: called after the handler, whatever its outcome, and before the ack. An exception makes a successful attempt a
     #: failed one
     after_job: Callable[[Job], None] | None = None
     #: returns True if a task's event has receivers; called before anything is prepared for it
-    wants: Callable[[str, Task | None], bool] = _wants_none
+    wants: Callable[[str, Task | None], bool] = lambda event, task: False
     #: sends an event; exceptions are logged
-    notify: Callable[..., None] = _ignore_event
+    notify: Callable[..., object] = lambda event, **details: None
     #: returns the stored form of a handler's exception; if it fails itself, the default form is stored
     format_error: Formatter | None = None
     #: sends a failure to an error tracker, given the job and the error; called for each counted failure, before it is
@@ -94,7 +81,7 @@ class Hooks:
     log: AttemptLog = field(default_factory=AttemptLog)
     #: called with the error, once, before the process ends although jobs still run, or by a fatal error (flush logs);
     #: there is little time left
-    last_words: Callable[[BaseException], object] = _ignore_error
+    last_words: Callable[[BaseException], object] = lambda error: None
 
 
 #: calls a listener for an attempt

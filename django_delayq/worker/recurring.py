@@ -32,8 +32,7 @@ from ..core.options import TaskOptions
 from ..core.registry import recurring_pauses, resume_recurring
 from ..core.task import Registry, Task
 from ..core.times import datetime_of
-from .changes import Changes
-from .parts import Parts
+from .loop import Changes, Parts
 
 if TYPE_CHECKING:
     from ..core.broker import Broker

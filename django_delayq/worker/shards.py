@@ -12,11 +12,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
-from ..core.redis.faults import REDIS_ERRORS, Backoff, classify
 from ..core.workers import IGNORE, WATCH
 from .attempt import NEVER
 
@@ -36,9 +34,8 @@ _LONGEST_DOUBT: Final = 1.0
 #: weights of a new measurement of run times: slow attempts count at once, fast ones more slowly
 _RISE: Final = 0.5
 _FALL: Final = 0.2
-#: time limit of one call of the fetch loop on a cluster, and of one probe, in seconds: the other masters wait meanwhile
+#: time limit of one call of the fetch loop on a cluster, in seconds: the other masters wait meanwhile
 CALL_SECONDS: Final = 1.0
-_LONGEST_PROBE_PAUSE: Final = 1.0
 
 
 class Scope:
@@ -167,18 +164,19 @@ class Pace:
 class ShardState:
     """State of one shard of one queue. Times are of ``time.monotonic()``. Callers hold the lock of its owner."""
 
-    __slots__ = ("_oldest", "_reserves", "due_at", "empties", "queue", "sent_at", "shard")
+    __slots__ = ("_oldest", "due_at", "empties", "place", "queue", "reserves", "sent_at", "shard")
 
     def __init__(self, queue: Queue, shard: int) -> None:
         self.queue = queue
         self.shard = shard
+        self.place = (queue.name, shard)
         #: when the next job can be reserved; NEVER = the shard was empty, or a reserve is running
         self.due_at = 0.0
         #: when the last reserve was sent
         self.sent_at = 0.0
         self.empties = 0
         #: number of reserves, and the first one whose reply is not outdated
-        self._reserves = self._oldest = 0
+        self.reserves = self._oldest = 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.queue.name}.{self.shard}>"
@@ -186,8 +184,8 @@ class ShardState:
     def begin_reserve(self, now: float) -> int:
         """Record that a reserve is about to be sent. Return its number."""
         self.sent_at, self.due_at = now, NEVER
-        self._reserves += 1
-        return self._reserves
+        self.reserves += 1
+        return self.reserves
 
     def apply_reply(self, number: int, now: float, next_due_ms: float | None, got: int) -> bool:
         """Apply the reply of a reserve: ``got`` jobs, and the time until the next due one (None = empty shard).
@@ -214,7 +212,7 @@ class ShardState:
 
     def wake(self) -> None:
         """Make the shard due: a wake token has arrived, or one may have been lost."""
-        self.due_at, self._oldest = 0.0, self._reserves + 1
+        self.due_at, self._oldest = 0.0, self.reserves + 1
 
 
 def stalest(states: Iterable[State]) -> State | None:
@@ -225,15 +223,13 @@ def stalest(states: Iterable[State]) -> State | None:
 class Source(ShardState):
     """Shard that the fetch loop reserves from."""
 
-    __slots__ = ("checked_at", "pace", "passed", "reserve_number", "shared", "stride", "unanswered")
+    __slots__ = ("checked_at", "pace", "passed", "shared", "stride", "unanswered")
 
     def __init__(self, queue: Queue, shard: int, pace: Pace, weight: float = 1.0) -> None:
         super().__init__(queue, shard)
         self.pace = pace
         self.stride = 1.0 / weight
         self.passed = 0.0
-        #: number of the last reserve
-        self.reserve_number = 0
         #: request of a reserve that was given up, and True if ends were sent with it: it may have been applied
         self.unanswered: tuple[bytes, bool] | None = None
         #: when the shard was last chosen for a safety check, or a dispatcher of this process found no new work there
@@ -295,12 +291,13 @@ class ShardSelector:
         self._on_unknown = on_unknown
         self._passed_on: list[tuple[str, int]] = []
         self._virtual = 0.0
+        self._checked_at = time.monotonic()
         self._set(sources)
 
     def _set(self, sources: Sequence[Source]) -> None:
         # New objects, because the fetch loop reads these without the lock.
         self.sources = list(sources)
-        self.by_place = {(source.queue.name, source.shard): source for source in sources}
+        self.by_place = {source.place: source for source in sources}
         #: the queues
         self.names = frozenset(source.queue.name for source in sources)
 
@@ -360,7 +357,7 @@ class ShardSelector:
     def begin_reserve(self, source: Source, now: float) -> None:
         """Record that a reserve is about to be sent."""
         with self.condition:
-            source.reserve_number = source.begin_reserve(now)
+            source.begin_reserve(now)
             # Stride scheduling: a served shard pays by its weight, and an idle one gains no credit.
             self._virtual = max(self._virtual, source.passed)
             source.passed = self._virtual + source.stride
@@ -368,7 +365,7 @@ class ShardSelector:
     def apply_reply(self, source: Source, now: float, next_due_ms: float | None, got: int) -> None:
         """Record the reply to a reserve: ``got`` jobs, and the time until the next due one (None = empty shard)."""
         with self.condition:
-            if source.apply_reply(source.reserve_number, now, next_due_ms, got):
+            if source.apply_reply(source.reserves, now, next_due_ms, got):
                 # The script has left a token for due work, and removed those for later work.
                 source.shared = next_due_ms is None or next_due_ms == 0
             else:
@@ -388,8 +385,31 @@ class ShardSelector:
         """
         with self.condition:
             if pass_on and not source.shared:
-                self._passed_on.append((source.queue.name, source.shard))
+                self._passed_on.append(source.place)
             source.due_at, source.shared = at, True
+
+    # --- checks in rotation, in case a token was lost
+
+    def next_safety_check(self, now: float, seconds: float) -> float:
+        """Return when the next check without a reason is due, and make the least recently checked shard due for it.
+
+        A shard that was chosen here, or checked by a dispatcher of this process, within a rotation needs none: it may
+        wait for a limit, and would be the least recently reserved one each time.
+
+        Args:
+            seconds: time between two checks; see :class:`~.config.WorkerConfig`.
+        """
+        sources = self.sources
+        rotation = seconds * len(sources)
+        oldest = stalest([source for source in sources if source.checked_at + rotation <= now])
+        if oldest is None:
+            return min((source.checked_at + rotation for source in sources), default=NEVER)
+        at = max(self._checked_at, oldest.sent_at) + seconds
+        if at <= now:
+            self._checked_at = oldest.checked_at = now
+            self.expect(oldest, now)
+            return now
+        return at
 
     # --- what other processes have to know
 
@@ -400,7 +420,7 @@ class ShardSelector:
             for source in self.sources:
                 if not source.shared and source.due_at <= until:
                     source.shared = True
-                    places.append((source.queue.name, source.shard))
+                    places.append(source.place)
             return places
 
     def next_unshared_at(self) -> float:
@@ -499,120 +519,3 @@ def _due_shard(source: Source, now: float) -> DueShard:
         now - source.due_at if source.due_at else math.inf,
         now - source.sent_at if source.sent_at else math.inf,
     )
-
-
-class SafetyCheck:
-    """Rotation over the shards of a process, in case a token was lost.
-
-    Args:
-        seconds: time between two checks; see :class:`~.config.WorkerConfig`.
-    """
-
-    def __init__(self, selector: ShardSelector, seconds: float) -> None:
-        self._selector = selector
-        self._seconds = seconds
-        self._checked_at = time.monotonic()
-
-    def next(self, now: float) -> float:
-        """Return when the next check without a reason is due, and make the least recently checked shard due for it.
-
-        A shard that was chosen here, or checked by a dispatcher of this process, within a rotation needs none: it may
-        wait for a limit, and would be the least recently reserved one each time.
-        """
-        sources = self._selector.sources
-        rotation = self._seconds * len(sources)
-        oldest = stalest([source for source in sources if source.checked_at + rotation <= now])
-        if oldest is None:
-            return min((source.checked_at + rotation for source in sources), default=NEVER)
-        at = max(self._checked_at, oldest.sent_at) + self._seconds
-        if at <= now:
-            self._checked_at = oldest.checked_at = now
-            self._selector.expect(oldest, now)
-            return now
-        return at
-
-
-class UnreachableShards:
-    """Shards of a cluster that cannot be reached: the fetch loop serves the others, and a thread probes these.
-
-    The fetch loop reads which ones without a lock. The thread exists only while there are any. A shard that answers is
-    due again, with all others of its node.
-    """
-
-    def __init__(self, selector: ShardSelector) -> None:
-        self._selector = selector
-        self._sources: dict[Source, float] = {}
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def __bool__(self) -> bool:
-        """Return True while any shard is set aside."""
-        return bool(self._sources)
-
-    def __contains__(self, source: Source) -> bool:
-        """Return True if this shard is set aside."""
-        return source in self._sources
-
-    def lasting(self) -> float:
-        """Return the seconds since the first of these shards was set aside; 0 while there are none."""
-        with self._lock:
-            return time.monotonic() - min(self._sources.values()) if self._sources else 0.0
-
-    def add(self, source: Source, error: BaseException) -> None:
-        """Set a shard aside, and all others of its node."""
-        node, now = _node_of(source), time.monotonic()
-        lost = {one for one in self._selector.sources if node is not None and _node_of(one) == node and one not in self}
-        lost.add(source)
-        with self._lock:
-            for one in lost:
-                self._sources.setdefault(one, now)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="delayq-probe", daemon=True)
-                self._thread.start()
-        queues = sorted({one.queue.name for one in lost})
-        text = "%d shards of %d queues (%s) cannot be reached, the others are served: %s"
-        logger.warning(text, len(lost), len(queues), ", ".join(queues[:10]), error)
-
-    def rest(self, source: Source) -> bool:
-        """Let a shard rest if it is set aside; return True if it is."""
-        if source not in self._sources:
-            return False
-        self._selector.postpone(source, NEVER)
-        if source not in self._sources:  # it has come back in between, and its call was just overwritten
-            self._selector.expect(source, time.monotonic())
-        return True
-
-    def _run(self) -> None:
-        pause = Backoff(cap=_LONGEST_PROBE_PAUSE)
-        while True:
-            time.sleep(pause.next())
-            nodes: dict[object, Source] = {_node_of(source): source for source in tuple(self._sources)}
-            for source in nodes.values():
-                try:
-                    with source.queue.deployment.connection.limited(CALL_SECONDS):
-                        source.queue.deployment.client.exists(source.queue.shard(source.shard).keys[0])
-                except Exception as error:
-                    logger.debug("%r is not reachable (%s): %s", source, classify(error), error)
-                else:
-                    self._restore(_node_of(source))
-            with self._lock:
-                if not self._sources:
-                    self._thread = None
-                    return
-
-    def _restore(self, node: object) -> None:
-        with self._lock:
-            restored = {one: since for one, since in self._sources.items() if _node_of(one) == node}
-            for source in restored:
-                del self._sources[source]
-        if restored:
-            seconds = time.monotonic() - min(restored.values())
-            logger.warning("%d shards can be reached again after %.1f s", len(restored), seconds)
-            self._selector.wake([(source.queue.name, source.shard) for source in restored])
-
-
-def _node_of(source: Source) -> int | None:
-    """Return which node has the shard, as far as this process can tell; None = it knows none."""
-    with suppress(*REDIS_ERRORS):
-        return id(source.queue.deployment.connection.pool(source.queue.shard(source.shard).keys[0]))
-    return None

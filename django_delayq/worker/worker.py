@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core.redis.faults import Backoff
 from ..core.workers import choices_of
 from .attempt import Batcher
-from .changes import Changes
 from .child import (
     EXIT_FATAL,
     EXIT_NO_REDIS,
@@ -26,7 +25,6 @@ from .child import (
     ChildSpec,
     is_orphan,
     new_name,
-    served_by,
 )
 from .dispatcher import dispatcher_duties
 from .ends import UnknownTasks
@@ -34,7 +32,7 @@ from .execution import Execution
 from .fetch import Consumer, Stage
 from .heartbeat import Heartbeat
 from .hooks import Hooks, Middleware
-from .loop import Duty, Loop, RedisHealth, close_loops
+from .loop import Changes, Duty, Loop, RedisHealth, close_loops
 from .shards import Scope, ShardSelector
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .slots import EventLoop, Slots
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     from ..core.outcomes import Which
     from ..core.queue import Queue
     from ..core.task import Registry
-    from ..core.workers import AnnouncementReply
     from .attempt import Attempt
     from .child import Scoreboard
     from .config import WorkerConfig
@@ -85,42 +82,6 @@ class Process:
         return self.broker.lease_ms / 1000
 
 
-class WorkerCommands:
-    """Commands that operators send through Redis (:meth:`Broker.tell_worker`), carried out once each by the heartbeat.
-
-    Args:
-        end: ``end(command)`` begins a "stop" or a "drain"; it does not wait.
-    """
-
-    def __init__(self, broker: Broker, name: str, end: Callable[[str], None]) -> None:
-        #: ids of commands that were carried out, confirmed with the next announcement; None before the first one
-        self.done: list[str] | None = None
-        self._broker = broker
-        self._name = name
-        self._end = end
-
-    def carry_out(self, announcement: AnnouncementReply) -> None:
-        """Carry out the commands that an announcement returned, unless that was done before."""
-        before = self.done or ()
-        # A command that is not repeated was confirmed. One that is repeated is confirmed again.
-        self.done = list(announcement.commands.values())
-        for word, ident in announcement.commands.items():
-            if ident in before:
-                continue
-            logger.warning("worker %s carries out the command %s", self._name, word)
-            if word == "dump":
-                self._dump(announcement.now_ms)
-            else:
-                self._end(word)
-
-    def _dump(self, now_ms: float) -> None:
-        text = log_stacks()
-        try:
-            self._broker.keep_dump(self._name, text, now_ms)
-        except Exception as error:  # the log has the stacks in any case
-            logger.warning("worker %s could not put its stacks into Redis: %s", self._name, error)
-
-
 class Worker:
     """One worker process. ``run()`` as a program; ``start()`` and ``stop()`` inside another one.
 
@@ -148,7 +109,8 @@ class Worker:
         board: Scoreboard | None = None,
         reaction_seconds: float = REACTION_SECONDS,
     ) -> None:
-        which = served_by(child_spec)
+        # Without a supervisor there is no quarantine, so the process runs all jobs.
+        which: Which = child_spec.which if child_spec else "all"
         if which == "quarantined":
             config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False)
         self.config = config
@@ -188,8 +150,6 @@ class Worker:
         self._scope = Scope(broker, config, self._selector.serve)
         self._started_at = time.time()
         self._event_loop = EventLoop()
-        self._slots: Slots | None = None
-        self._waker: WakeListener | None = None
         self._timeout_monitor: TimeoutMonitor | None = None
         self._heartbeat: Loop | None = None
         self._loops: list[Loop] = []
@@ -292,9 +252,8 @@ class Worker:
             process,
             self._entry,
             self.consumer,
-            self._slots,
             lambda reply: self._scope.follow(reply.choices),
-            WorkerCommands(process.broker, self.name, self.end_by_command),
+            self.end_by_command,
         )
         self._timeout_monitor, self._heartbeat = monitor, Loop("heartbeat", heartbeat, self.health)
         duties = dict(self._always)
@@ -305,8 +264,6 @@ class Worker:
         if board is not None:
             board.ready = time.monotonic()  # from here on there may be jobs to settle if this process dies
         monitor.start()
-        if self._slots is not None:
-            self._slots.start()
         self._heartbeat.start()  # before the first lease is won
         if self.consumer is not None:
             self.consumer.start()
@@ -343,11 +300,12 @@ class Worker:
             process.registry, process.hooks, self._middlewares, board=process.board, loop=self._event_loop
         )
         execution.unknown = UnknownTasks(process.broker.knows_task)
-        slots = self._slots = Slots(self.config.threads, execution, process.hooks, selector.attempt_ended)
+        slots = Slots(self.config.threads, execution, process.hooks, selector.attempt_ended)
         monitor = execution.timeout_monitor = self._make_monitor(slots.running)
-        if process.which != "quarantined":  # the tokens are for processes that serve all other jobs
-            self._waker = WakeListener(process.broker, selector, self.health, selector.lock)
-        self.consumer = Consumer(process, selector, slots, self._waker, execution.readiness, self.finish)
+        waker = None  # in quarantine: the tokens are for processes that serve all other jobs
+        if process.which != "quarantined":
+            waker = WakeListener(process.broker, selector, self.health, selector.lock)
+        self.consumer = Consumer(process, selector, slots, waker, execution.readiness, self.finish)
         return monitor
 
     def _make_monitor(self, running: list[Attempt | None]) -> TimeoutMonitor:
@@ -357,7 +315,7 @@ class Worker:
 
     def _entry(self) -> dict[str, Any]:
         """Return what the registry of workers stores about this process now."""
-        config, consumer, slots = self.config, self.consumer, self._slots
+        config, consumer = self.config, self.consumer
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -366,7 +324,7 @@ class Worker:
             "ignored": self._scope.ignored,
             "program": self._process.program,
             "threads": config.threads if config.consumer else 0,
-            "running": config.threads - slots.free if slots else 0,
+            "running": config.threads - consumer.slots.free if consumer else 0,
             "idle_ms": round(consumer.idle_seconds * 1000) if consumer else 0,
             "settled": consumer.settled if consumer else 0,
             "dispatcher": config.dispatcher,
@@ -375,7 +333,7 @@ class Worker:
             "started": int(self._started_at * 1000),
             "rss_mib": round(resident_mib()),
             "stopping": self.stop_by is not None,
-            "jobs": slots.jobs() if slots else [],
+            "jobs": consumer.slots.jobs() if consumer else [],
         }
 
     # --- causes of the end, from any thread
@@ -487,8 +445,8 @@ class Worker:
     def _end(self, grace: float) -> bool:
         self.begin_stop(grace)
         # First what brings new work: the wake listener and the dispatcher. The heartbeat continues while jobs run.
-        if self._waker is not None:
-            self._waker.close()
+        if self.consumer is not None and self.consumer.waker is not None:
+            self.consumer.waker.close()
         close_loops(self._loops)
         clean = self._end_jobs()
         if self._heartbeat is not None:
@@ -507,14 +465,14 @@ class Worker:
     def _end_jobs(self) -> bool:
         """Wait for the fetch loop until the grace period ends, then end it. Return False if a job still runs."""
         consumer = self.consumer
-        if consumer is None or self._slots is None:
+        if consumer is None:
             return True
         if not consumer.join(max(0.0, self.seconds_left)):
             consumer.advance(Stage.HALT)
             consumer.join(1.0)
         if self.exit_code == EXIT_OK:
             self.exit_code = consumer.exit_code
-        clean = self._slots.close(1.0 if not consumer.held else 0.0)
+        clean = consumer.slots.close(1.0 if not consumer.held else 0.0)
         if clean:
             self._event_loop.close()
         return clean

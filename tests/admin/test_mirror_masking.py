@@ -18,7 +18,7 @@ from django_delayq.models import FailedJob, MirrorCursor, MorgueJob
 from django_delayq.repair.selection import matching
 from django_delayq.runtime.bookkeeping import duties
 from django_delayq.settings.conf import conf
-from django_delayq.worker.changes import Changes
+from django_delayq.worker.loop import Changes
 from tests.admin.mirrors import FAILED, MORGUE
 from tests.app import deeds  # noqa: F401  # registers its tasks
 from tests.app.mirror_stage import Trouble, finish, tables

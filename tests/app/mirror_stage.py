@@ -14,7 +14,7 @@ from django_delayq.core.queue import Queue
 from django_delayq.mirror import Mirror
 from django_delayq.models import FailedJob, MorgueJob
 from django_delayq.settings.conf import conf
-from django_delayq.worker.changes import Changes
+from django_delayq.worker.loop import Changes
 
 from . import deeds  # noqa: F401  # registers its tasks, so that their arguments are copied
 

@@ -18,7 +18,7 @@ from django_delayq.outbox import duties, push, rows
 from django_delayq.outbox.duties import Marks, Reconciler, Relay
 from django_delayq.outbox.push import RelayLimits
 from django_delayq.settings.conf import Conf, conf
-from django_delayq.worker.changes import Changes
+from django_delayq.worker.loop import Changes
 
 QUEUE = "orders"
 TASK = "depot.note"

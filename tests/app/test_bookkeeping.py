@@ -21,8 +21,7 @@ from django_delayq.outbox.duties import EVERY, Retention
 from django_delayq.runtime import bookkeeping
 from django_delayq.runtime.bookkeeping import LONG_REST, UNMIGRATED, WithDatabase
 from django_delayq.settings.conf import conf
-from django_delayq.worker.changes import Changes
-from django_delayq.worker.loop import Loop, RedisHealth
+from django_delayq.worker.loop import Changes, Loop, RedisHealth
 
 from .outbox_stage import Stage, State
 

@@ -11,7 +11,7 @@ from django_delayq.connections import DjangoBroker, make_broker
 from django_delayq.core.broker import Broker
 from django_delayq.runtime import bookkeeping
 from django_delayq.settings.conf import conf
-from django_delayq.worker.changes import Changes
+from django_delayq.worker.loop import Changes
 from tests.worker.test_parts import damaged
 
 from ..support.older_copy import OlderCopy

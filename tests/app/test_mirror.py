@@ -21,7 +21,7 @@ from django_delayq.mirror import duty, index, rebuild
 from django_delayq.mirror import index_mirror as shadows
 from django_delayq.models import FailedJob, MirrorCursor, MorgueJob
 from django_delayq.settings.conf import load
-from django_delayq.worker.changes import Changes
+from django_delayq.worker.loop import Changes
 
 from .mirror_stage import Trouble, finish, tables
 

@@ -15,11 +15,11 @@ from django_delayq.core.job import STARTED, UNCLEAR, UNRENEWED, new_key
 from django_delayq.core.retry import MAX_DELAY
 from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt, CurrentJob
 from django_delayq.worker.attempt import view_of as handler_view
-from django_delayq.worker.crash import crashed as end_by_crash
-from django_delayq.worker.crash import lost as end_by_lost_lease
-from django_delayq.worker.crash import overran as end_by_overrun
+from django_delayq.worker.ends import crashed as end_by_crash
 from django_delayq.worker.ends import give_back as end_unbegun
+from django_delayq.worker.ends import lost as end_by_lost_lease
 from django_delayq.worker.ends import not_prepared as end_unprepared
+from django_delayq.worker.ends import overran as end_by_overrun
 from django_delayq.worker.ends import policy_of, safe_delay
 from django_delayq.worker.ends import raised as end_by_error
 from django_delayq.worker.ends import unknown_task as end_unknown

@@ -12,20 +12,17 @@ from django_delayq.core import Broker, NewJob, Queue, Registry, Task, TaskOption
 from django_delayq.core.registry import pause_recurring, recurring_pauses, resume_recurring
 from django_delayq.core.workers import AnnouncementReply
 from django_delayq.worker.attempt import Attempt, trusted
-from django_delayq.worker.changes import Changes
 from django_delayq.worker.dead import Ends, LeaseReaper
 from django_delayq.worker.dispatcher import DepthSampler, EpochCleanup, ShardPoller, WorkerPruning
 from django_delayq.worker.fetch import Consumer, ReadinessGate
 from django_delayq.worker.fetch import Stage as FetchStage
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.limited_calls import HangingCall, LimitedCalls
-from django_delayq.worker.loop import Loop, RedisHealth
-from django_delayq.worker.parts import Parts
+from django_delayq.worker.loop import Changes, Loop, RedisHealth
 from django_delayq.worker.recurring import RecurringTicker
 from django_delayq.worker.shards import Pace, ShardSelector, Source
-from django_delayq.worker.slots import Slots
-from django_delayq.worker.worker import Process, WorkerCommands
+from django_delayq.worker.slots import HangingCall, LimitedCalls, Slots
+from django_delayq.worker.worker import Process
 from tests.core.stage import T0, Stage
 
 from .worker_stage import WorkerConfig, config
@@ -68,7 +65,9 @@ def make_process(
     broker: Broker | None = None, registry: Registry | None = None, settings: WorkerConfig | None = None, **changes: Any
 ) -> Process:
     """Return the object that the parts of a worker process share; without a Redis unless there is a broker."""
-    none: Any = SimpleNamespace(lease_ms=15_000, tally=SimpleNamespace(ended=lambda *_: None))
+    none: Any = SimpleNamespace(
+        lease_ms=15_000, connection=SimpleNamespace(cluster=False), tally=SimpleNamespace(ended=lambda *_: None)
+    )
     return Process(
         **{
             "name": "w",
@@ -139,10 +138,13 @@ def poller_of(
     broker: Broker | None = None,
 ) -> ShardPoller:
     """Return a dispatcher's look at the shards of these queues; ``broker``: that of a cluster with dead nodes."""
-    parts = None if broker is None else Parts("shard-poller", broker, seconds=1.0)
+    process = make_process(
+        broker, settings=config(heartbeat=heartbeat), health=health or RedisHealth(), changes=changes or Changes()
+    )
+    if broker is None:
+        process.broker.lease_ms = int(lease * 1000)
     served: Any = list(queues)
-    health = health or RedisHealth()
-    return ShardPoller(lambda: served, lease, heartbeat, health, reaper=reaper, changes=changes, parts=parts)
+    return ShardPoller(process, lambda: served, reaper=reaper)
 
 
 def check_now(poller: ShardPoller) -> None:
@@ -199,13 +201,15 @@ def heartbeat_of(
     held: Sequence[Attempt] | None = None,
     renew: Callable[[], None] = lambda: None,
     describe: Callable[[], dict[str, Any]] = dict,
+    end: Callable[[str], None] = lambda word: None,
 ) -> Heartbeat:
-    """Return the heartbeat of a process that holds these runs; ``renew`` renews its permits."""
+    """Return the heartbeat of a process that holds these runs; ``renew`` renews its permits, ``end`` ends it."""
     consumer: Any = None
     if held is not None:
-        consumer = SimpleNamespace(held=held, tasks=None, limits=SimpleNamespace(renew=renew))
-    commands = command_receiver(process.broker, process.name, lambda word: None)
-    return Heartbeat(process, describe, consumer, None, lambda reply: None, commands)
+        consumer = SimpleNamespace(
+            held=held, tasks=None, limits=SimpleNamespace(renew=renew), slots=SimpleNamespace(running=[])
+        )
+    return Heartbeat(process, describe, consumer, lambda reply: None, end)
 
 
 def beat(
@@ -216,9 +220,9 @@ def beat(
     return heartbeat_of(process, held=attempts, renew=renew).run()
 
 
-def command_receiver(broker: Broker, name: str, end: Callable[[str], None]) -> WorkerCommands:
+def command_receiver(broker: Broker, name: str, end: Callable[[str], None]) -> Heartbeat:
     """Return what carries out the commands for a worker; ``end`` is called with "stop" or "drain"."""
-    return WorkerCommands(broker, name, end)
+    return heartbeat_of(make_process(broker, name=name), end=end)
 
 
 @contextmanager
@@ -240,15 +244,10 @@ class Settling:
 
     Args:
         sources: the shards.
-        lease: seconds.
-        outage: seconds for which Redis has been away.
     """
 
-    def __init__(self, *sources: Source, lease: float = 15.0, outage: float = 0.0) -> None:
+    def __init__(self, *sources: Source) -> None:
         process = make_process()
-        process.broker.lease_ms = int(lease * 1000)
-        if outage:
-            process.health.lasting = lambda: outage  # type: ignore[method-assign]
         slots = Slots(1, lambda attempt: None, Hooks(), lambda: None)
         self._consumer = Consumer(process, ShardSelector(sources), slots, None, ReadinessGate())
 
@@ -279,7 +278,7 @@ class Settling:
         """Store them in one call with a reserve. Return the attempts at the jobs of that."""
         self._consumer._ends.setdefault(attempts[0].source, []).extend(attempts)
         self._consumer._fetch(attempts[0].source, limit)
-        return list(self._consumer._slots.inbox)
+        return list(self._consumer.slots.inbox)
 
 
 # --- ticks of one recurring task

@@ -27,7 +27,7 @@ from django_delayq.worker.dispatcher import dispatcher_duties
 from django_delayq.worker.fetch import Consumer, ReadinessGate, Stage
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.loop import Duty, RedisHealth
-from django_delayq.worker.shards import DueShard, SafetyCheck, Scope, ShardSelector, ShardState, Source, stalest
+from django_delayq.worker.shards import DueShard, Scope, ShardSelector, ShardState, Source, stalest
 from django_delayq.worker.slots import Slots
 from django_delayq.worker.wake import BLOCK, WakeListener
 from tests.core.stage import T0
@@ -43,7 +43,6 @@ __all__ = [
     "FetchRoom",
     "IdleProcess",
     "Member",
-    "SafetyCheck",
     "ShardSelector",
     "ShardState",
     "Source",
@@ -386,7 +385,7 @@ class Fetching:
         self._selector = selector
         self._found_at = found_at
         self._now = now
-        self._safety_check = SafetyCheck(selector, safety_check)
+        self._seconds = safety_check
 
     def run(self) -> float:
         now = self._now()
@@ -396,7 +395,7 @@ class Fetching:
             self._selector.apply_reply(source, now, batch.next_due_ms, batch.taken)
             source.queue.settle([ack(job, 1, 2) for job in batch.jobs])
             self._found_at.update((job.id, now) for job in batch.jobs)
-        return min(self._safety_check.next(now), self._selector.next_due_at()) - now
+        return min(self._selector.next_safety_check(now, self._seconds), self._selector.next_due_at()) - now
 
 
 class IdleProcess:
@@ -493,7 +492,7 @@ class FetchRoom:
     def run_batches(self, count: int, size: int) -> None:
         """Let so many threads run batches of this size."""
         self._slots.running[:count] = [make_attempt()] * count
-        self._consumer._in_hand = count * size
+        self._consumer.held = {make_attempt() for _ in range(count * size)}
 
     @property
     def room(self) -> int:
@@ -512,6 +511,7 @@ class StuckAttempts:
     def add(self, attempt: Any) -> None:
         """Add one that runs."""
         self._running.append(attempt)
+        self._consumer.held.add(attempt)
         self._consumer._stuck[attempt] = attempt.ended
 
     def overran(self) -> None:

@@ -19,11 +19,11 @@ from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.job import STARTED, new_key
 from django_delayq.core.options import Concurrency
 from django_delayq.core.records import keys
-from django_delayq.worker.changes import Changes
 from django_delayq.worker.child import EXIT_FATAL, EXIT_NO_REDIS, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK
 from django_delayq.worker.config import WorkerConfig
 from django_delayq.worker.fetch import Stage
 from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.loop import Changes
 from django_delayq.worker.worker import Worker
 
 from .core_calls import ScriptCall
@@ -245,14 +245,14 @@ def runs_jobs(worker: Worker) -> bool:
 
 def free_slots(worker: Worker) -> int:
     """Return the number of threads without an attempt."""
-    assert worker._slots is not None, "the worker runs no jobs"
-    return worker._slots.free
+    assert worker.consumer is not None, "the worker runs no jobs"
+    return worker.consumer.slots.free
 
 
 def uncollected_ends(worker: Worker) -> int:
     """Return the number of attempts that have ended and that the worker has not looked at."""
-    assert worker._slots is not None, "the worker runs no jobs"
-    return len(worker._slots.done)
+    assert worker.consumer is not None, "the worker runs no jobs"
+    return len(worker.consumer.slots.done)
 
 
 def outage_of(worker: Worker) -> float:

@@ -28,8 +28,7 @@ from django_delayq.core.task import Task
 from django_delayq.runtime import tasks_setting, wiring
 from django_delayq.settings.conf import conf
 from django_delayq.signals import notify
-from django_delayq.worker.crash import crashed, overran
-from django_delayq.worker.ends import policy_of
+from django_delayq.worker.ends import crashed, overran, policy_of
 
 __all__ = [
     "BEGIN",

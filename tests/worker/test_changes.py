@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, Bury, Connection, Tick, ack, bury, fail
-from django_delayq.worker.changes import Changes
+from django_delayq.worker.loop import Changes
 from tests.support.duty_stage import Loop, RedisHealth, TickingQueue, check_now, poller_of
 from tests.support.worker_stage import (
     DEADLINE,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from django_delayq.core import Broker, Connection, Queue, QueueUnavailable
-from django_delayq.worker.parts import Parts
+from django_delayq.worker.loop import Parts
 from tests.support.duty_stage import cleanup_of, poller_of, reaper_of, sampler_of
 from tests.support.worker_stage import Hooks, depths_of, eventually, put, registry_of
 

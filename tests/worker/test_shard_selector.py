@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.attempt_stage import NEVER, Pace
-from tests.support.waiting_stage import SafetyCheck, ShardSelector, Source
+from tests.support.waiting_stage import ShardSelector, Source
 
 
 def queue(name: str, shards: int = 1) -> Any:
@@ -186,13 +186,13 @@ def test_a_run_that_goes_on_never_makes_the_pace_look_faster() -> None:
 def test_a_shard_that_may_not_be_reserved_from_takes_no_safety_check_from_the_others() -> None:
     selector = ShardSelector(sources(1, 1, 1))
     limited, now = selector.sources[0], time.monotonic()
-    check, checked = SafetyCheck(selector, 5.0), Counter[str]()
+    checked = Counter[str]()
     for source in selector.sources:
         selector.begin_reserve(source, now)
         selector.apply_reply(source, now, None, 0)
     for _ in range(90):
         now += 1.0
-        check.next(now)
+        selector.next_safety_check(now, 5.0)
         while (due := selector.due(now)) is not None:
             checked[due.queue.name] += 1
             if due is limited:

@@ -7,7 +7,6 @@ import os
 import signal
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,16 +45,16 @@ def test_an_early_ack_in_the_middle_of_a_heartbeat_stays_one(broker: Broker) -> 
 class Overrunning:
     """Stuck attempt; when it is counted, the time limit of another one ends."""
 
-    ended = 0.0
     settlement = None
 
     def __init__(self, others: StuckAttempts) -> None:
         self._others = others
+        self.parts = (self,)
 
     @property
-    def parts(self) -> tuple[Any, ...]:
+    def ended(self) -> float:
         self._others.overran()
-        return (self,)
+        return 0.0
 
 
 def test_the_fetch_loop_survives_that_another_attempt_gets_stuck_while_it_counts_them() -> None:

@@ -17,7 +17,7 @@ from ...outbox.duties import Marks, Reconciler, Relay, database_time, places, un
 from ...outbox.rows import Row, chunks, free, overtaken, read, table
 from ...settings.conf import conf
 from ...status.formatting import printable
-from ...worker.changes import Changes
+from ...worker.loop import Changes
 from ..base import DelayQCommand, count_text
 from ..rows import add_rows, reconcile
 
