@@ -80,6 +80,13 @@ def test_those_that_wait_are_taken_out(stage: Stage, action: actions.Action, wor
     assert picture.get("morgue", []) == morgue
 
 
+def test_a_job_that_is_killed_has_the_due_time_at_which_it_waited(stage: Stage) -> None:
+    (a,) = failed(stage, "a")
+    assert act(stage, [a], actions.kill_failed()) == ["buried"]
+    (view,) = stage.broker.inspector.page("q", "morgue").jobs
+    assert view.due_ms == T0 + 60_000
+
+
 @pytest.mark.parametrize("action", [actions.kill_failed(), actions.delete_failed()])
 def test_a_later_generation_that_failed_too_is_left_alone(stage: Stage, action: actions.Action) -> None:
     (a,) = failed(stage, "a")
