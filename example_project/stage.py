@@ -30,15 +30,21 @@ LOUD = {"CANCELLED": "1;97;41", "PAID": "1;30;42"}
 NEEDED = ("django", "redis", "rest_framework", "drf_spectacular", "django_redis", "django_delayq")
 
 #: ends the programs when the demo has ended, however it ended: its pipe closes then. As the last user of the embedded
-#: Redis it also stops that. A line is the id of a process that began, or that has ended.
+#: Redis it also stops that: a demo that was killed uses it until its process is gone. A line is the id of a process
+#: that began, or that has ended.
 WATCHDOG = """
-import contextlib, os, signal, sys
+import contextlib, os, signal, sys, time
 from django_delayq.embedded import ensure
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 ensure(sys.argv[1])
-alive = set()
+alive, demo = set(), int(sys.argv[2])
 for line in sys.stdin:
-    alive ^= {int(line)}
+    if line == "end\\n":
+        demo = None
+    else:
+        alive ^= {int(line)}
+while os.getppid() == demo:
+    time.sleep(0.01)
 for pid in alive:
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGTERM)
@@ -96,7 +102,7 @@ class Stage:
             self.redis.start()
         except Misconfigured as error:
             raise Failed(str(error)) from error
-        watch, pipe = [sys.executable, "-c", WATCHDOG, str(self.redis.directory)], subprocess.PIPE
+        watch, pipe = [sys.executable, "-c", WATCHDOG, str(self.redis.directory), str(os.getpid())], subprocess.PIPE
         self.watchdog = subprocess.Popen(watch, stdin=pipe, text=True, bufsize=1, start_new_session=True)
         self.line("demo", f"folder {self.folder}, Redis on {self.redis.socket_path}")
         self.env = {
@@ -116,7 +122,7 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self.stop()
         self.redis.release()
-        self.watchdog.communicate()
+        self.watchdog.communicate("end\n")
 
     def _take_folder(self) -> None:
         import fcntl
