@@ -268,7 +268,7 @@ class EmbeddedRedis:
                 while self._send(b"PING") is not None:
                     if time.monotonic() > deadline:
                         os.kill(pid, signal.SIGKILL)
-                    time.sleep(0.01)
+                    time.sleep(0.01)  # another process: there is no event to wait for
         self._end_process()
 
     def _end_process(self) -> None:

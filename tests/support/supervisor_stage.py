@@ -114,7 +114,9 @@ told = child_spec()
 births = Path(sys.argv[1])
 births.write_text(births.read_text() + told.name + chr(10))
 if told.name.endswith(".1"):
-    setattr(Scoreboard.open(told.board_fd, told.slots), sys.argv[2], True)
+    board = Scoreboard.open(told.board_fd, told.slots)
+    for word in sys.argv[2:]:
+        setattr(board, word, True)
 else:
     os.kill(told.parent, signal.SIGTERM)
 os._exit(9)

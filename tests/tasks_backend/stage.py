@@ -1,4 +1,4 @@
-"""What the tests of the backend know of its inside: the two worlds of Tasks, records, and registered tasks."""
+"""Stage of the tests of the backend: the two worlds of Tasks, records, and registered tasks."""
 
 from __future__ import annotations
 

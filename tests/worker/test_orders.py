@@ -205,6 +205,17 @@ def test_a_child_that_dies_of_what_it_was_told_is_heard_all_the_same(broker: Bro
     assert births.read_text() == "base.1\n", "no other one was started in its place"
 
 
+@pytest.mark.parametrize(("words", "stops"), [(["drain"], False), (["drain", "stop"], True)])
+def test_of_two_requests_at_once_the_stronger_one_is_carried_out(
+    broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture, words: list[str], stops: bool
+) -> None:
+    births = tmp_path / "births"
+    births.touch()
+    with caplog.at_level("INFO"):
+        assert supervisor_of(broker, DYING_CHILD, births, *words, name="base").run() == 0
+    assert ("supervisor base stops" in caplog.text) is stops
+
+
 def test_a_system_that_refuses_a_process_for_a_moment_does_not_end_the_program(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
