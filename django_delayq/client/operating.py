@@ -157,7 +157,7 @@ class OperatorVerbs(Base):
 
     @verb
     def cancel_job(self, queue: str, id: str) -> Steps[str]:
-        """Cancel one job: "cancelled", "stopping" (it is running), or "outbox" while Redis is unavailable.
+        """Cancel one job: "cancelled", "stopping" (it is running), or "outbox" (a relay sends it).
 
         Raises:
             JobNotFound: there is no such job.

@@ -93,7 +93,7 @@ class Cancel(QueueVerb):
     def post(self, request: Request, queue: str) -> Response:
         """Cancel jobs by their ids, all waiting jobs, or the waiting ones that match.
 
-        Outcomes by id: `cancelled`, `stopping`, `gone`, or `outbox` while Redis is unavailable. With `all`, running
+        Outcomes by id: `cancelled`, `stopping`, `gone`, or `outbox` (a relay sends it). With `all`, running
         jobs are left alone.
         """
         body, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
@@ -117,7 +117,7 @@ class Reschedule(QueueVerb):
     def post(self, request: Request, queue: str) -> Response:
         """Set a new due time for jobs.
 
-        Outcomes: `moved`, `not_waiting` (no such job, or it is running), or `outbox` while Redis is unavailable.
+        Outcomes: `moved`, `not_waiting` (no such job, or it is running), or `outbox` (a relay sends it).
         """
         body, live = self.read(request, RescheduleSerializer), self.queue(queue)
         idents = body["ids"]
