@@ -7,8 +7,9 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.acceptance.world import Mill, Node
 from tests.support.redis_box import RedisBox
@@ -30,9 +31,9 @@ class Scene:
     dice: random.Random
     struck: dict[str, int] = field(default_factory=dict)
 
-    def strike(self) -> None:
+    def strike(self, faults: Sequence[Callable[[Any], None]] = ()) -> None:
         """Let one of the faults happen, drawn by the seed."""
-        fault = self.dice.choice(FAULTS)
+        fault = self.dice.choice(faults or FAULTS)
         fault(self)
         self.struck[fault.__name__] = self.struck.get(fault.__name__, 0) + 1
 
