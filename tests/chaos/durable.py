@@ -8,7 +8,6 @@ and nothing was charged without an order.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import signal
 import subprocess
@@ -67,20 +66,14 @@ def freeze_sessions(scene: Scene) -> None:
     """Let the sessions of the database stand still for longer than the leases."""
     assert scene.database is not None
     pids = [pid for pid, _, _ in scene.database.sessions()]
-    _signal_all(pids, signal.SIGSTOP)
+    faults.signal_all(pids, signal.SIGSTOP)
     time.sleep(faults.STANDSTILL_SECONDS)
-    _signal_all(pids, signal.SIGCONT)
+    faults.signal_all(pids, signal.SIGCONT)
 
 
 def empty_redis(scene: Scene) -> None:
     """Let Redis lose everything."""
     scene.box.client().flushall()
-
-
-def _signal_all(pids: list[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 FAULTS: tuple[Callable[[Scene], None], ...] = (
@@ -94,6 +87,7 @@ FAULTS: tuple[Callable[[Scene], None], ...] = (
     faults.lose_replies,
     faults.kill_host,
     faults.kill_process,
+    faults.freeze_host,
 )
 
 

@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,15 @@ def freeze_process(scene: Scene) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
+def freeze_host(scene: Scene) -> None:
+    """Stop a worker with all its processes for longer than its leases, as a machine that is suspended or swaps."""
+    node = scene.dice.choice(scene.nodes)
+    pids = [node.pid, *node.children()]
+    signal_all(pids, signal.SIGSTOP)
+    _pause(STANDSTILL_SECONDS)
+    signal_all(pids, signal.SIGCONT)
+
+
 def restart_redis(scene: Scene) -> None:
     """Kill Redis and start it on the same data."""
     scene.box.restart()
@@ -103,6 +112,7 @@ FAULTS: tuple[Callable[[Scene], None], ...] = (
     kill_host,
     kill_process,
     freeze_process,
+    freeze_host,
     restart_redis,
     freeze_redis,
     cut_connections,
@@ -121,6 +131,13 @@ def _signal_one(scene: Scene, number: int) -> int:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
     return pid
+
+
+def signal_all(pids: Iterable[int], number: int) -> None:
+    """Send a signal to processes, some of which may have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _pause(seconds: float) -> None:
