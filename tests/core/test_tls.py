@@ -57,7 +57,7 @@ def test_a_certificate_that_is_not_trusted_is_refused_and_the_error_says_so(
     if options:
         options = {"SSL_CA_CERTS": str(make_certificate(tmp_path / "other", "other.example")[0])}
     connection = opened(front.url, **options)
-    with pytest.raises(Misconfigured, match="certificate verify failed.*check .*certificates"):
+    with pytest.raises(Misconfigured, match=r"certificate verify failed.*check .*certificates"):
         Broker(connection, prefix=prefix).queue("q").schedule(NewJob("a", "work"))
 
 
