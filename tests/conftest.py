@@ -316,6 +316,8 @@ def database_env(manage_env: dict[str, str]) -> dict[str, str]:
     told = connection.settings_dict
     if connection.vendor == "sqlite":
         url = f"sqlite:///{told['NAME']}"
+    elif connection.vendor == "mysql":
+        url = f"mariadb://{told['NAME']}?{told['HOST']}"
     else:
         url = PostgresDatabase(told["HOST"], int(told["PORT"] or 5432), told["USER"], told["NAME"]).url
     return {**manage_env, "DELAYQ_TEST_DB": url}
@@ -411,9 +413,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """No process that a test started outlives the run."""
-    from_postgres = sys.modules.get("tests.support.postgres_box")
-    if from_postgres is not None and from_postgres.session_box.cache_info().currsize:
-        from_postgres.session_box().close()
+    for name in ("postgres_box", "maria_box"):
+        module = sys.modules.get(f"tests.support.{name}")
+        if module is not None and module.session_box.cache_info().currsize:
+            module.session_box().close()
     # The controller of pytest-xdist has started its workers, and nothing else.
     leaked = {} if getattr(session.config.option, "dist", "no") != "no" else processes.leaked()
     for pid, command in leaked.items():

@@ -1,8 +1,8 @@
 """Django settings of the test suite, and of the worker processes that it starts.
 
 From the environment: ``DELAYQ_TEST_URL`` and ``DELAYQ_TEST_PREFIX`` (which Redis; in the test process itself the
-``delayq`` fixture sets them), ``DELAYQ_TEST_DB`` ("sqlite", the default; "postgres": a server is started; or a
-``postgresql://`` URL of a database that exists).
+``delayq`` fixture sets them), ``DELAYQ_TEST_DB`` ("sqlite", the default; "postgres" or "mariadb": a server is started;
+or a ``postgresql://`` or ``mariadb://`` URL of a database that exists).
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ def _database() -> dict[str, Any]:
         from tests.support.postgres_box import session_box
 
         return session_box().admin.django
+    if wanted.startswith("mariadb"):
+        from tests.support import maria_box
+
+        name, _, server = wanted.removeprefix("mariadb").removeprefix("://").partition("?")
+        return maria_box.django(server, name) if server else maria_box.session_box().django
     if wanted.startswith("postgresql://"):
         from tests.support.postgres_box import PostgresDatabase
 

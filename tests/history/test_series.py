@@ -273,7 +273,7 @@ def test_names_are_found_by_jumping_through_the_index() -> None:
 def multiply(shapes: list[dict[str, Any]], hours: list[datetime]) -> None:
     """Rows of some hours, made by the database from those of the first of them."""
     seed(*({**shape, "hour": hours[0]} for shape in shapes))
-    names = ", ".join(f'"{name}"' for name in FIELDS if name != "hour")
+    names = ", ".join(connection.ops.quote_name(name) for name in FIELDS if name != "hour")
     table = HourlyStat._meta.db_table
     with connection.cursor() as cursor:
         for hour in hours[1:]:
