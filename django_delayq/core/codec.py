@@ -52,6 +52,8 @@ _SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 _TEXT: Final = frozenset((str,))
 #: types that are stored without a tag
 _PLAIN_KINDS: Final = _SCALARS | {list, tuple, dict}
+#: blanks between the tokens of JSON
+_BLANKS: Final = " \t\r\n"
 #: first part of the path to an argument of a call
 _ARGUMENT: Final = "argument"
 #: prefix of all tags of a project
@@ -513,14 +515,17 @@ def decode(data: bytes) -> Any:
     try:
         if _is_marked(data):
             return _untagged(_load_marked(data))
-        text = data.decode()
-        return (_with_tags if '"$' in text else _plain).decode(text)
+        text = data.decode().strip(_BLANKS)
+        value, end = (_with_tags if '"$' in text else _plain).raw_decode(text)  # decode() takes twice as long
     except Undecodable:
         raise
     except RecursionError:
         raise Undecodable("nested too deep to read") from None
     except (ValueError, TypeError) as error:
         raise Undecodable(f"no JSON: {error}") from None
+    if end != len(text):
+        raise Undecodable(f"no JSON: more text after the value, at character {end}")
+    return value
 
 
 def _untagged(value: Any) -> Any:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from binascii import hexlify
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, TypeAlias, cast
 
 import msgpack
@@ -457,7 +459,7 @@ def pack_attempt(settlement: Settlement) -> bytes:
         settlement.outcome.encode(),
         job.id.encode(),
         _word(job.task),
-        job.key.hex().encode(),
+        hexlify(job.key),
         job.due_ms,
         settlement.started_ms,
         settlement.run_ms,
@@ -466,6 +468,7 @@ def pack_attempt(settlement: Settlement) -> bytes:
     )
 
 
+@lru_cache(maxsize=1024)
 def _word(text: str) -> bytes:
     return text.encode(errors="replace").replace(b"\0", b"?")[:255]
 
