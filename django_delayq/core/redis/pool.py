@@ -7,7 +7,6 @@ the wait for it, connecting, and each attempt have time limits of their own. Her
 from __future__ import annotations
 
 import math
-import os
 import random
 import threading
 import time
@@ -308,8 +307,7 @@ class BoundedPool(ConnectionPool):
 
     def release(self, connection: Any) -> None:
         """Take a connection back, and pass it to the longest-waiting caller."""
-        if self.pid != os.getpid():
-            self._checkpid()
+        self._checkpid()
         with self._lock:
             if not connection.in_use or connection.pid != self.pid:  # released before, or the parent process's
                 return
@@ -343,8 +341,7 @@ class BoundedPool(ConnectionPool):
         Raises:
             MaxConnectionsError: all connections were in use until then.
         """
-        if self.pid != os.getpid():
-            self._checkpid()
+        self._checkpid()
         with self._lock:
             link = self._find_free()
             if link is None:
@@ -366,8 +363,7 @@ class BoundedPool(ConnectionPool):
     @property
     def has_spare(self) -> bool:
         """True if another connection is free. Callers that use their connection later do not take the last one."""
-        has_idle = bool(self._available_connections)
-        return not self._waiting and (has_idle or len(self._links) < self.max_connections)
+        return not self._waiting and bool(self._available_connections or len(self._links) < self.max_connections)
 
     # ---
 
