@@ -103,6 +103,8 @@ def before_job(job: object = None) -> None:
         OperationalError: a database that jobs of this thread have used cannot be reached. The handler has not started,
             so the job is released without a counted attempt.
     """
+    if not _thread.answered:
+        return
     for connection in _opened():
         if connection.in_atomic_block or connection.run_on_commit or _begun_by_sql(connection):
             _drop(connection)
@@ -135,7 +137,8 @@ def after_job(job: Job | None = None) -> None:
         LeakedTransaction: work of the handler was never committed and is now rolled back. The job must not be
             acknowledged, or the work would be lost without a trace.
     """
-    _check_for_leaks()
+    if _thread.answered:
+        _check_for_leaks()
     if _opened_by_async.is_set() and job is not None:
         task = registry.get(job.task)
         if task is not None and task.is_async:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from . import codec
 from .errors import InvalidJob
 from .inputs import check_id, option_hint, score_text, short
-from .job import RAW, NewJob, Payload, id_from, random_block, stamped
+from .job import KEY_BYTES, RAW, NewJob, Payload, id_from, random_block, stamped
 from .options import CALL_OPTIONS, DEFAULT_MAX_PAYLOADS, MERGED_JOB, OPTIONS, PLAIN_JOB, stored_members
 from .task import Task, check_kind
 from .times import due_of, span_ms_of
@@ -75,8 +75,8 @@ class JobBuilder:
     Args:
         rules: rules of the deployment.
         context: values for the context of every job.
-        next_block: returns 16 random bytes, for keys and generated ids; see :func:`.job.random_blocks` for many jobs.
-            The builder is only as thread-safe as this.
+        next_block: returns the random bytes of one job (:func:`.job.random_block`); see :func:`.job.random_blocks` for
+            many jobs. The builder is only as thread-safe as this.
 
     Attributes:
         entry_keys: keys allowed in an entry of schedule_many.
@@ -114,7 +114,7 @@ class JobBuilder:
         """
         if self._derives:
             options = _with_derived(self.task, args, kwargs, options)
-        has_rare = not options.keys() <= self._common
+        has_rare = bool(options) and not options.keys() <= self._common
         if has_rare:
             check_kind(self.task, options)
         content, payload = self._content(args, kwargs, options)
@@ -125,16 +125,16 @@ class JobBuilder:
             delay_ms: int | None = (delay or 0) * 1000
         else:
             due_ms, delay_ms = self.rules.due(delay, at)
-        conflict = get("on_conflict") or self._conflict
+        conflict, block = get("on_conflict") or self._conflict, self._next_block()
         new = NewJob(
-            id_from(self._next_block()[:15]) if given_id is None else check_id(given_id),
+            id_from(block[KEY_BYTES:]) if given_id is None else check_id(given_id),
             self.task.name,
             content,
             due_ms,
             delay_ms,
             policy.priority,
             self._stored_bytes,
-            stamped(self._next_block()),
+            stamped(block),
             conflict,
             policy.due_policy or ("keep" if conflict == "merge" else "replace"),
             True,

@@ -16,7 +16,7 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 MAX_ID_BYTES: Final = 255
 MAX_TASK_BYTES: Final = 255
@@ -26,9 +26,11 @@ DURABLE: Final = b"\x80"
 DEFAULT_PRIORITY: Final = 4
 #: task name of jobs that are raw bytes; never registered, so that no worker runs them
 RAW: Final = "raw"
-#: keys made by one system call
-_BLOCK: Final = 256
 KEY_BYTES: Final = 16
+#: random bytes of one job: of its key, and of an id that is generated
+_BLOCK_BYTES: Final = KEY_BYTES + 15
+#: blocks made by one system call
+_BLOCKS: Final = 256
 _TIME_BITS: Final = (1 << 47) - 1
 _REQUEST_BYTES: Final = 16
 #: longest time for which one call may be repeated, seconds
@@ -70,21 +72,22 @@ def new_key(*, durable: bool = False) -> bytes:
 
 
 def random_blocks() -> Iterator[bytes]:
-    """Yield 16 random bytes each, many of them per system call: each call lets another thread take the GIL."""
+    """Yield blocks (:func:`random_block`), many of them per system call: each one lets another thread take the GIL."""
     while True:
-        block = os.urandom(16 * _BLOCK)
-        for at in range(0, len(block), 16):
-            yield block[at : at + 16]
+        blocks = os.urandom(_BLOCK_BYTES * _BLOCKS)
+        for at in range(0, len(blocks), _BLOCK_BYTES):
+            yield blocks[at : at + _BLOCK_BYTES]
 
 
 def random_block() -> bytes:
-    """Return 16 random bytes."""
-    return os.urandom(16)
+    """Return the random bytes of one job: the first 16 for its key, the others for an id."""
+    return os.urandom(_BLOCK_BYTES)
 
 
 def stamped(block: bytes) -> bytes:
     """Return the key that begins with the present time and has the rest of these random bytes."""
-    return (time.time_ns() // 1_000_000).to_bytes(6, "big") + bytes((block[6] & 0x0F | _WITH_TIME,)) + block[7:]
+    now_ms, byte = time.time_ns() // 1_000_000, block[6] & 0x0F | _WITH_TIME
+    return now_ms.to_bytes(6, "big") + bytes((byte,)) + block[7:KEY_BYTES]
 
 
 def derived_key(digest: bytes) -> bytes:
@@ -112,8 +115,7 @@ def is_durable(key: bytes) -> bool:
     return key >= DURABLE
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(NamedTuple):
     """Generation of an id: one of the successive jobs under it.
 
     Attributes:

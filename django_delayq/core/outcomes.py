@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from .job import Job
 
@@ -165,22 +165,20 @@ class Settlement:
     For merged jobs: ``oldest`` buries the first payload only, ``inherit`` keeps the back-off although new content
     arrived, ``score_policy`` decides between a returning payload and an equal one that arrived meanwhile.
 
-    For a job that is put back: ``quarantine`` sends its next attempt to quarantine (None = as decided before),
-    ``own_crash`` means that the crash is certainly its own, ``unclear`` that its lease was lost and perhaps a start
-    that was not recorded.
+    For a job that is put back: ``quarantine`` sends its next attempt to quarantine, ``own_crash`` means that the crash
+    is certainly its own, ``unclear`` that its lease was lost and perhaps a start that was not recorded.
     """
 
     job: Job
     started_ms: int = 0
     run_ms: int = 0
-    _: KW_ONLY
-    verb: str
+    verb: str = field(kw_only=True)  # it alone, because the defaults of such arguments take time
     delay_ms: int | None = None
     outcome: AttemptOutcome = AttemptOutcome.SUCCEEDED
     reason: str = ""
     error_class: str = ""
     error: bytes = b""
-    quarantine: bool | None = False
+    quarantine: bool = False
     own_crash: bool = False
     unclear: bool = False
     timed_out: bool = False  # of a bury: the time limit ended the attempt
@@ -195,21 +193,27 @@ class Settlement:
     #: of a release: the end of the attempt in case its early ack was applied, which is stored behind it
     also: Settlement | None = None
 
-    def __post_init__(self) -> None:
-        if self.quarantine is None:
-            self.quarantine = self.job.quarantined
-
 
 #: the job is done; no part of it stays
 ack: Final = partial(Settlement, verb="ack")
 #: its attempt counts and did not succeed (failed, timeout or crashed); it is due again after ``delay_ms``
 fail: Final = partial(Settlement, verb="fail", outcome=AttemptOutcome.FAILED, delay_ms=0)
-#: it is put back without counting an attempt (released; lost if the lease ran out and no start is known)
-release: Final = partial(Settlement, verb="release", outcome=AttemptOutcome.RELEASED, quarantine=None, event=False)
 #: it is moved to the morgue, where it waits for an operator; the reason is exhausted, poison, buried, ...
 bury: Final = partial(Settlement, verb="bury", outcome=AttemptOutcome.BURIED)
 #: it was reserved too late to be of use, so it is removed without an attempt
 expire: Final = partial(Settlement, verb="expire", outcome=AttemptOutcome.EXPIRED)
+
+
+def release(job: Job, *, quarantine: bool | None = None, **fields: Any) -> Settlement:
+    """Put a job back without counting an attempt (released; lost if the lease ran out and no start is known).
+
+    Args:
+        quarantine: the next attempt is in quarantine; None = as decided before.
+        fields: further fields of the settlement.
+    """
+    quarantine = job.quarantined if quarantine is None else quarantine
+    usual: dict[str, Any] = {"outcome": AttemptOutcome.RELEASED, "event": False}
+    return Settlement(job, verb="release", quarantine=quarantine, **(usual | fields))
 
 
 # -- replies of a shard to workers and dispatchers ---------------------------------------------------------------------

@@ -313,8 +313,10 @@ class Queue(ShardSet):
         if is_first and new.fresh and new.payload is None and not_after_ms is None:
             # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
             new.key = new.key or new_key()
-            keys, repeats = self.home(new.id).fresh_keys[new.priority], self.deployment.repeats
-            if self.deployment.scripts.call("schedule_fresh", keys, new.key, repeats, *content_of(new)):
+            deployment, keys = self.deployment, self.home(new.id).fresh_keys[new.priority]
+            ident, task, body, is_delay, ms = content_of(new)
+            due = (b"+%d" if is_delay else b"=%d") % ms
+            if deployment.scripts.call("schedule_fresh", keys, new.key, deployment.repeats, ident, task, body, due):
                 return ScheduleOutcome.CREATED
         send = partial(self._schedule_one, new, not_after_ms=not_after_ms, request=request)
         outcome, wait = send(), RoomWait()

@@ -70,8 +70,7 @@ def send(job: Prepared, broker: DjangoBroker | None = None) -> None:
             handle.outcome = ScheduleOutcome.NOT_SENT
             raise handle.error
     else:
-        queue = connections.queue(handle.queue) if broker is None else broker.queue(handle.queue)
-        handle.outcome = queue.schedule(new)
+        handle.outcome = (broker or connections.broker()).queue(handle.queue).schedule(new)
         handle.generation = generation_of(new)
     _notify(handle)
 

@@ -133,7 +133,7 @@ class Execution:
         if prepare is None:
             return True
         try:
-            self._limited(attempt, partial(prepare, attempt.job))
+            self._limited(attempt, prepare, attempt.job)
         except BaseException as error:
             hung = isinstance(error, JobTimeout)
             logger.warning("%s: given back, before_job raised %s", attempt.job.id, class_of(error), exc_info=hung)
@@ -163,7 +163,7 @@ class Execution:
     def _perform(self, attempt: Attempt) -> None:
         """Call the handler through the middlewares, and ``after_job``. The error is kept in the attempt."""
         try:
-            self._limited(attempt, partial(self._call, attempt))
+            self._limited(attempt, self._call, attempt)
         except BaseException as error:
             # Not error.with_traceback: a class of exceptions may define anything.
             attempt.error = BaseException.with_traceback(error, project_part(error.__traceback__))
@@ -198,12 +198,13 @@ class Execution:
 
     # --- parts of these steps
 
-    def _limited(self, part: Attempt, call: Callable[[], Any]) -> Any:
+    def _limited(self, part: Attempt, call: Callable[..., Any], *arguments: Any) -> Any:
         """Run a part of an attempt that is the project's code, within the time limit of an attempt."""
         seconds, timeout_monitor = part.policy.timeout, self.timeout_monitor
         if seconds is None or timeout_monitor is None:
-            return call()
-        return timeout_monitor.limited(running.get() or part, seconds, call)  # the slot runs the whole batch
+            return call(*arguments)
+        attempt = running.get() or part  # the slot runs the whole batch
+        return timeout_monitor.limited(attempt, seconds, partial(call, *arguments))
 
     def _call_handler(self, attempt: Attempt) -> Any:
         """Call the task's function, on the event loop if it returns a coroutine. The innermost call of the chain."""

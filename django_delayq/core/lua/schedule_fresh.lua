@@ -5,7 +5,7 @@
 -- live under an id that was just generated.
 -- KEYS    1 due set of the job's class; 2 body; 3 count; 4 reply; 5 window; 6 meta; 7 task
 -- ARGV    1 request id; 2 '<I4 ms for which the caller may repeat the call>'; 3 id; 4 task; 5 body without the task's
---         number; 6 '1' = the next one is a delay; 7 due time or delay (ms)
+--         number; 6 '=' and the due time (ms), or '+' and the delay (ms)
 -- Returns c(reated), or nothing when schedule.lua has to decide.
 -- Events  none
 local META = KEYS[6]
@@ -14,7 +14,7 @@ local call = redis.call
 if call('HEXISTS', KEYS[4], ARGV[1]) == 1 then
   return redis.status_reply('c')
 end
-local id, body, ms = ARGV[3], ARGV[5], tonumber(ARGV[7])
+local id, body, ms = ARGV[3], ARGV[5], tonumber(string.sub(ARGV[6], 2))
 local codes = call('HMGET', KEYS[7], ARGV[4], '\2')
 local number = not codes[2] and codes[1]
 -- A head means that the class is in use; a later one means that a consumer has to be woken.
@@ -29,7 +29,8 @@ if clock_seen and tonumber(clock_seen) > now_us then
 end
 local now_ms = math.floor(now_us / 1000)
 local seq = call('HINCRBY', KEYS[6], 'seq', 1)
-local due = (ARGV[6] == '1' and ms + now_ms or ms) * 1000 + seq % 1000
+local is_delay = string.sub(ARGV[6], 1, 1) == '+'
+local due = (is_delay and ms + now_ms or ms) * 1000 + seq % 1000
 -- One call in 64 takes the long way, which also sweeps the request window.
 if tonumber(head) > due or seq % 64 == 0 then
   return false

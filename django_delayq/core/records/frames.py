@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from binascii import hexlify
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, TypeAlias, cast
 
 import msgpack
@@ -205,8 +207,8 @@ def pack_new(job: NewJob) -> bytes:
     return pack(fields_of(job))
 
 
-def content_of(job: NewJob) -> tuple[bytes, bytes, bytes, int, int]:
-    """Return id, task, body, 1 if the next one is a delay or 0, and the due time or delay (ms), as scripts take them.
+def content_of(job: NewJob) -> tuple[bytes, bytes, bytes, bool, int]:
+    """Return id, task, body, True if the next one is a delay, and the due time or delay (ms), as scripts take them.
 
     Raises:
         InvalidJob: an invalid id or a task's name that is too long.
@@ -216,8 +218,8 @@ def content_of(job: NewJob) -> tuple[bytes, bytes, bytes, int, int]:
         raise InvalidJob(f"the name of a task has at most {MAX_TASK_BYTES} bytes, this one has {len(task)}")
     # What is no number must not reach the script, which would fail between its writes.
     if job.due_ms is None:
-        return ident, task, pack_body(job), 1, int(job.delay_ms or 0)
-    return ident, task, pack_body(job), 0, int(job.due_ms)
+        return ident, task, pack_body(job), True, int(job.delay_ms or 0)
+    return ident, task, pack_body(job), False, int(job.due_ms)
 
 
 def fields_of(job: NewJob) -> dict[str, Any]:
@@ -457,7 +459,7 @@ def pack_attempt(settlement: Settlement) -> bytes:
         settlement.outcome.encode(),
         job.id.encode(),
         _word(job.task),
-        job.key.hex().encode(),
+        hexlify(job.key),
         job.due_ms,
         settlement.started_ms,
         settlement.run_ms,
@@ -466,6 +468,7 @@ def pack_attempt(settlement: Settlement) -> bytes:
     )
 
 
+@lru_cache(maxsize=1024)
 def _word(text: str) -> bytes:
     return text.encode(errors="replace").replace(b"\0", b"?")[:255]
 

@@ -171,6 +171,8 @@ class Link(_Base):  # type: ignore[misc]  # half of its methods have no annotati
         super().__init__(**options)
         self.retry = CallRetry(self.retry, limits.patience)
         self._max_age = limits.max_age
+        #: True while a caller of its pool has it
+        self.in_use = False
         #: moment (monotonic) at which it is to be replaced
         self.old_at = math.inf
 
@@ -212,7 +214,8 @@ class Link(_Base):  # type: ignore[misc]  # half of its methods have no annotati
         super().send_packed_command(command, check_health)
 
     def _begin(self) -> None:
-        self.connect()
+        if self._sock is None:
+            self.connect()
         self.allow(self.retry.limited(self.socket_timeout))
         _thread.sent_at = time.monotonic()
 
@@ -235,8 +238,9 @@ class Link(_Base):  # type: ignore[misc]  # half of its methods have no annotati
 
     def allow(self, seconds: float | None) -> None:
         """Give the next step so much time, even beyond the deadline of the call."""
-        if self._sock is not None:  # None if another thread closed it
-            self._sock.settimeout(seconds)
+        sock = self._sock  # None if another thread closed it
+        if sock is not None and sock.gettimeout() != seconds:  # to set it takes a system call
+            sock.settimeout(seconds)
 
 
 @cache
@@ -274,8 +278,18 @@ class BoundedPool(ConnectionPool):
         """Forget all connections after a fork, without closing them: they belong to the parent process."""
         self._lock = threading.RLock()  # the parent's may have been held when it forked
         self._waiting: deque[SimpleQueue[Link]] = deque()
+        #: all existing connections, in use or idle
+        self._links: WeakSet[Link] = WeakSet()
         super().reset()
-        self._in_use_connections: Any = WeakSet()
+
+    @property
+    def _in_use_connections(self) -> set[Link]:
+        with self._lock:  # other threads add connections
+            return {link for link in self._links if link.in_use}
+
+    @_in_use_connections.setter
+    def _in_use_connections(self, _: object) -> None:
+        """Ignore the empty set of redis-py's ``reset()``."""
 
     def make_connection(self) -> Any:
         """Return a new connection, which connects on first use."""
@@ -295,7 +309,7 @@ class BoundedPool(ConnectionPool):
         """Take a connection back, and pass it to the longest-waiting caller."""
         self._checkpid()
         with self._lock:
-            if connection not in self._in_use_connections:  # released before, or the parent process's
+            if not connection.in_use or connection.pid != self.pid:  # released before, or the parent process's
                 return
             connection.retry.until = None
             if connection.old_at == CLOSED:
@@ -303,17 +317,18 @@ class BoundedPool(ConnectionPool):
             if self._waiting:
                 self._waiting.popleft().put(connection)
                 return
-            self._in_use_connections.discard(connection)
+            connection.in_use = False
             self._available_connections.append(connection)
 
     def close(self) -> None:
         """Close the idle connections now, and those in use as soon as their callers release them."""
         self._checkpid()
         with self._lock:  # other threads take connections
-            for link in self._available_connections:
-                link.disconnect()
-            for link in self._in_use_connections:
-                link.old_at = CLOSED
+            for link in self._links:
+                if link.in_use:
+                    link.old_at = CLOSED
+                else:
+                    link.disconnect()
 
     # --- for packed calls
 
@@ -348,7 +363,7 @@ class BoundedPool(ConnectionPool):
     @property
     def has_spare(self) -> bool:
         """True if another connection is free. Callers that use their connection later do not take the last one."""
-        return not self._waiting and len(self._in_use_connections) < self.max_connections
+        return not self._waiting and bool(self._available_connections or len(self._links) < self.max_connections)
 
     # ---
 
@@ -356,11 +371,12 @@ class BoundedPool(ConnectionPool):
         """Return an unused or new connection; None = all are in use. The caller must hold the lock."""
         if self._available_connections:
             link = self._available_connections.pop()
-        elif len(self._in_use_connections) < self.max_connections:
+        elif len(self._links) < self.max_connections:
             link = cast(Link, self.make_connection())
+            self._links.add(link)
         else:
             return None
-        self._in_use_connections.add(link)
+        link.in_use = True
         return link
 
     def _wait(self, place: SimpleQueue[Link], until: float) -> Link:

@@ -134,20 +134,22 @@ def raise_clear(error: Exception) -> NoReturn:
 # --- calls
 
 
-def pack_argument(value: Any) -> bytes:
-    """Return a word of a command in wire format."""
-    word = value if type(value) is bytes else str(value).encode()
-    return b"$%d\r\n%b\r\n" % (len(word), word)
-
-
 def pack_command(*words: Any) -> bytes:
     """Return a command in wire format."""
-    return b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
+    return b"*%d\r\n" % len(words) + _pack_words(words)
+
+
+def _pack_words(words: Sequence[Any]) -> bytes:
+    packed: list[Any] = []
+    for word in words:
+        encoded = word if type(word) is bytes else str(word).encode()
+        packed += (len(encoded), encoded)
+    return b"$%d\r\n%b\r\n" * len(words) % tuple(packed)
 
 
 def _pack_head(sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
-    words = [b"EVALSHA", sha.encode(), len(keys), *keys]
-    return b"*%d\r\n" % (len(words) + arguments) + b"".join(map(pack_argument, words))
+    words = (b"EVALSHA", sha, len(keys), *keys)
+    return b"*%d\r\n" % (len(words) + arguments) + _pack_words(words)
 
 
 #: Packing all the keys of a shard takes longer than all the rest of a schedule() call.
@@ -157,7 +159,7 @@ _head_of_shard: Final = lru_cache(_MOST_HEADS)(_pack_head)
 def _pack_call(sha: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> bytes:
     # A single key is soon packed, and there may be one for each job; those of several shards would fill the cache.
     pack_head = _head_of_shard if 1 < len(keys) <= _MOST_KEYS else _pack_head
-    return pack_head(sha, keys, len(args)) + b"".join(map(pack_argument, args))
+    return pack_head(sha, keys, len(args)) + _pack_words(args)
 
 
 @dataclass(slots=True, eq=False)
@@ -224,22 +226,28 @@ class Scripts:
                 call.missing.reply = call.reply
                 raise call.missing
             return call.reply
+        if self.observer is None:
+            return self._call(name, keys, args)
         with self.timed(name):
-            until = end_of_call(self._connection.patience)
+            return self._call(name, keys, args)
+
+    def _call(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Any:
+        connection = self._connection
+        until = end_of_call(connection.patience)
+        try:
+            packed = _pack_call(self.loaded(name)[0], keys, args)
+            pool = connection.only_pool or connection.pool(keys[0])
+            link = pool.take(until)
             try:
-                packed = _pack_call(self.loaded(name)[0], keys, args)
-                pool = self._connection.only_pool or self._connection.pool(keys[0])
-                link = pool.take(until)
-                try:
-                    return link.exchange(packed)
-                finally:
-                    pool.release(link)
-            except NoScriptError:
-                pass  # EVAL loads and runs on the node that answers, inside one command
-            except REDIS_ERRORS as error:
-                if not (self._connection.cluster and isinstance(error, ELSEWHERE)):
-                    raise_clear(error)
-            return self._run(name, keys, args, until)
+                return link.exchange(packed)
+            finally:
+                pool.release(link)
+        except NoScriptError:
+            pass  # EVAL loads and runs on the node that answers, inside one command
+        except REDIS_ERRORS as error:
+            if not (connection.cluster and isinstance(error, ELSEWHERE)):
+                raise_clear(error)
+        return self._run(name, keys, args, until)
 
     def _run(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
         """Run a script by its source, wherever its keys are now."""
