@@ -108,7 +108,7 @@ class Consumer:
     """Fetch loop of one process. Public methods may be called in any thread, all others in its own.
 
     Args:
-        waker: None in a quarantine process, which its supervisor calls by the scoreboard.
+        waker: None in a quarantine process, which looks at one shard after the other.
         at_end: called when the loop is over, because there is nothing more to do.
     """
 
@@ -317,7 +317,7 @@ class Consumer:
         self._selector.apply_reply(source, now, batch.next_due_ms, batch.taken)
         board = self._process.board
         if board is not None and self._leaves_some_overdue(batch):
-            board.overdue_at = now
+            board.overdue = True
         if batch.jobs:
             self._accept(source, batch, sent_at, now)
         if self.limits.exist:
@@ -561,7 +561,7 @@ class Consumer:
             self._serve_inbox(now)
             until = now + _RECHECK_SECONDS
         if self._quarantined and not self._in_hand:
-            until = min(until, self._check_call(now))
+            until = min(until, self._end_idle(now))
         if self._readiness.until > now:
             until = min(until, self._readiness.until)
         if self._ends:
@@ -593,17 +593,13 @@ class Consumer:
                 attempt.source.pace.at_least(now - attempt.started)
         self._give_back("no free slot")
 
-    def _check_call(self, now: float) -> float:
-        """Take the supervisor's call, and return when an idle quarantine process checks for one again.
-
-        A quarantine process has no wake listener, and ends when it stays idle for too long.
-        """
-        if self._process.board is not None and self._process.board.take_call():
-            self._selector.check_all()
-        elif now >= self._busy_at + self._process.config.quarantine_idle:
+    def _end_idle(self, now: float) -> float:
+        """End a quarantine process that has been idle for too long, or return when that is."""
+        idle_until = self._busy_at + self._process.config.quarantine_idle
+        if now >= idle_until:
             self.exit_code = EXIT_DRY
             self.advance(Stage.DRAIN)
-        return now + _RECHECK_SECONDS
+        return idle_until
 
     def _end_burst(self, now: float) -> None:
         """End if no shard has ready jobs. The last attempt may have left some, so each shard is asked once more."""

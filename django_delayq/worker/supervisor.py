@@ -31,7 +31,7 @@ from .child import (
     reap_adopted,
 )
 from .config import WorkerConfig
-from .dead import Death, Ends, Salvage
+from .dead import Death, Ends, salvage
 from .hooks import Hooks
 from .loop import join_threads
 from .shards import Scope
@@ -162,9 +162,8 @@ class Supervisor:
         self._salvages: list[threading.Thread] = []
         self._places = [Place(index) for index in range(config.processes)]
         self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
-        #: when the next job is expected in quarantine, and when the last ones were handled. Later ones are reported by
-        #: a child that finds them overdue
-        self._suspects_at, self._suspects_served_at = NEVER, 0.0
+        #: True if jobs may wait for quarantine: a process died, or a child has found overdue ones
+        self._has_suspects = False
         self._signals: Signals | None = None
         self._stop_by: float | None = None
         self._draining = False
@@ -269,8 +268,6 @@ class Supervisor:
             moments.append(self._stop_by + _KILL_AFTER_SECONDS)
         elif not self._draining:
             moments += [place.start_at for place in self._places if place.child is None]
-            if not any(now < place.start_at for place in self._quarantine):
-                moments.append(self._suspects_at)
         return max(0.0, min(moments) - now)
 
     # --- starting children
@@ -298,20 +295,18 @@ class Supervisor:
         return True
 
     def _serve_quarantine(self, now: float) -> None:
-        """Make an idle quarantine child check for jobs that are due in quarantine, or start one more child."""
-        is_overdue = any(child.board.overdue_at > self._suspects_served_at for child in self._children())
-        if not is_overdue and self._suspects_at > now:
-            return
-        children = [place.child for place in self._quarantine if place.child is not None]
-        idle = [child for child in children if not child.board.busy]
+        """Start one more quarantine child if jobs may wait for one and none is idle: an idle one finds them itself."""
+        for child in self._children():
+            self._has_suspects = self._has_suspects or child.board.overdue
+            child.board.overdue = False
         free = [place for place in self._quarantine if place.child is None]
-        if not idle and free:
+        if not self._has_suspects or not free:
+            self._has_suspects = False  # if all are busy, each checks again after its job
+        elif any(place.child is not None and not place.child.board.busy for place in self._quarantine):
+            self._has_suspects = False
+        else:
             place = min(free, key=lambda place: place.start_at)
-            if place.start_at > now or not self._start(place, now):
-                return
-        self._suspects_at, self._suspects_served_at = NEVER, now
-        for child in idle:  # if all are busy, each checks again after its job
-            child.board.called = True
+            self._has_suspects = place.start_at > now or not self._start(place, now)
 
     # --- watching children
 
@@ -368,20 +363,18 @@ class Supervisor:
         expected = expected or (child.stop_sent and code == -signal.SIGTERM)
         logger.log(logging.INFO if expected else logging.WARNING, "child %s %s", child.name, why)
         place.plan_restart(child, now, expected=expected)
-        if place.quarantine and (code != EXIT_DRY or board.called):
-            self._suspects_at = min(self._suspects_at, place.start_at)  # more jobs may wait than it held
+        death = Death(child.name, why, board.records(), now, planned)
+        if (death.records and not planned) or (place.quarantine and code != EXIT_DRY):
+            self._has_suspects = True
         if board.ready:
-            salvage = Salvage(Death(child.name, why, board.records(), now, planned), self._ends, self._expect)
-            thread = threading.Thread(
-                target=self._settle, args=(child.name, salvage), name="delayq-salvage", daemon=True
-            )
+            thread = threading.Thread(target=self._settle, args=(death,), name="delayq-salvage", daemon=True)
             self._salvages = [other for other in self._salvages if other.is_alive()] + [thread]
             thread.start()
         os.close(board.fd)
 
     # --- settling, in threads of its own
 
-    def _settle(self, name: str, salvage: Salvage) -> None:
+    def _settle(self, death: Death) -> None:
         """Settle the jobs of one child, with retries for one lease; after that any dispatcher's reaper does it."""
         pause, began = Backoff(), time.monotonic()
         while True:
@@ -389,19 +382,12 @@ class Supervisor:
                 broker = self._broker()
                 scope = Scope(broker, self._config)
                 scope.refresh(choices_of(broker, self._program))
-                salvage.run(broker, scope.queues)
-                broker.forget(name)
+                salvage(death, self._ends, broker, scope.queues)
+                broker.forget(death.worker)
                 broker.tally.flush()
                 return
             except Exception as error:
                 if time.monotonic() - began > self._broker().lease_ms / 1000:
-                    logger.warning("jobs of child %s are left to the reaper: %s", name, error)
+                    logger.warning("jobs of child %s are left to the reaper: %s", death.worker, error)
                     return
                 time.sleep(pause.next())
-
-    def _expect(self, seconds: float) -> None:
-        """Expect a job in quarantine that is due so many seconds from now."""
-        self._suspects_at = min(self._suspects_at, time.monotonic() + seconds)
-        signals = self._signals  # the main thread takes them away at its end
-        if signals is not None:
-            signals.poke()

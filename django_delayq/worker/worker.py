@@ -35,7 +35,7 @@ from .hooks import Hooks, Middleware
 from .loop import Changes, Duty, Loop, RedisHealth, close_loops
 from .shards import Scope, ShardSelector
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
-from .slots import EventLoop, Slots
+from .slots import EventLoop, Slots, call_hook
 from .timeouts import REACTION_SECONDS, TimeoutMonitor, resident_mib
 from .wake import WakeListener
 
@@ -52,6 +52,8 @@ logger = logging.getLogger(__name__)
 
 #: seconds before the grace period ends at which ``should_stop`` turns true, found out once a second: at least five
 SHUTDOWN_WARNING_SECONDS: Final = 6.0
+#: seconds between two looks of a quarantine process, each at one shard: no token wakes it
+QUARANTINE_CHECK: Final = 0.1
 #: beginning of the names of the threads without which a worker cannot work
 _OWN_THREADS: Final = "delayq-"
 
@@ -112,7 +114,7 @@ class Worker:
         # Without a supervisor there is no quarantine, so the process runs all jobs.
         which: Which = child_spec.which if child_spec else "all"
         if which == "quarantined":
-            config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False)
+            config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False, safety_check=QUARANTINE_CHECK)
         self.config = config
         self.name = config.name or (child_spec.name if child_spec else new_name())
         self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
@@ -493,16 +495,9 @@ class Worker:
         if self._fatal is not None or not clean:
             self._call_last_words(self._fatal or TimeoutError(f"{left} jobs still ran at the end of the process"))
         if clean:
-            try:
-                self._process.hooks.process_stop()
-            except Exception:
-                logger.exception("the hook process_stop failed")
+            call_hook("process_stop", self._process.hooks.process_stop)
 
     def _call_last_words(self, error: BaseException) -> None:
-        if self._had_last_words:
-            return
-        self._had_last_words = True
-        try:
-            self._process.hooks.last_words(error)
-        except Exception:
-            logger.exception("the hook last_words failed")
+        if not self._had_last_words:
+            self._had_last_words = True
+            call_hook("last_words", self._process.hooks.last_words, error)

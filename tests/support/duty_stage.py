@@ -21,7 +21,7 @@ from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.loop import Changes, Loop, RedisHealth
 from django_delayq.worker.recurring import RecurringTicker
 from django_delayq.worker.shards import Pace, ShardSelector, Source
-from django_delayq.worker.slots import HangingCall, LimitedCalls, Slots
+from django_delayq.worker.slots import HangingCall, Slots, call_limited
 from django_delayq.worker.worker import Process
 from tests.core.stage import T0, Stage
 
@@ -35,13 +35,13 @@ __all__ = [
     "AnnouncementReply",
     "Changes",
     "HangingCall",
-    "LimitedCalls",
     "Loop",
     "RedisHealth",
     "Settling",
     "TickingQueue",
     "Tower",
     "beat",
+    "call_limited",
     "check_now",
     "cleanup_of",
     "command_receiver",

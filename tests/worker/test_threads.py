@@ -16,12 +16,8 @@ from tests.support.attempt_stage import Attempt, acks_early
 from tests.support.duty_stage import RENEWAL, beat, hold
 from tests.support.supervisor_stage import (
     ENDING,
-    EXPECTATION,
     end_main_thread,
-    end_signals,
-    expect_suspect,
     idle_program,
-    waiting_supervisor,
 )
 from tests.support.waiting_stage import StuckAttempts
 
@@ -72,13 +68,6 @@ def test_the_end_of_a_worker_survives_that_its_main_thread_is_gone(verb: str) ->
         with line.preempted(partial(end_main_thread, worker)):
             worker.finish() if verb == "finish" else worker.end_by_command(verb)
         worker.finish()
-
-
-def test_a_job_that_is_settled_at_the_end_of_the_supervisor_wakes_nobody() -> None:
-    for line in each_line(EXPECTATION):
-        supervisor = waiting_supervisor()
-        with line.preempted(partial(end_signals, supervisor)):
-            expect_suspect(supervisor)
 
 
 def test_a_late_poke_writes_into_no_file_that_has_the_number_of_the_pipe_by_now(tmp_path: Path) -> None:
