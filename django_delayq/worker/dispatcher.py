@@ -200,7 +200,7 @@ class ShardPoller:
         beat.due_at = at(tick.next_due_ms)
         if self._selector is not None:
             work_at = now if tick.set_aside else beat.due_at + OWN_CONSUMER
-            self._selector.note_check(beat.queue.name, beat.shard, now, work_at)
+            self._selector.note_work(beat.queue.name, beat.shard, work_at)
         if beat.deadline_at <= now:
             beat.deadline_at = now + _RETRY_SECONDS  # expired: reaped in this turn, or held back
         if beat.due_at + OWN_CONSUMER <= now:

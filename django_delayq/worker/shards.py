@@ -223,7 +223,7 @@ def stalest(states: Iterable[State]) -> State | None:
 class Source(ShardState):
     """Shard that the fetch loop reserves from."""
 
-    __slots__ = ("checked_at", "pace", "passed", "shared", "stride", "unanswered")
+    __slots__ = ("pace", "passed", "shared", "stride", "unanswered")
 
     def __init__(self, queue: Queue, shard: int, pace: Pace, weight: float = 1.0) -> None:
         super().__init__(queue, shard)
@@ -232,8 +232,6 @@ class Source(ShardState):
         self.passed = 0.0
         #: request of a reserve that was given up, and True if ends were sent with it: it may have been applied
         self.unanswered: tuple[bytes, bool] | None = None
-        #: when the shard was last chosen for a safety check, or a dispatcher of this process found no new work there
-        self.checked_at = -NEVER
         #: True if other processes can learn without this one that there is work at ``due_at``
         self.shared = True
 
@@ -393,20 +391,16 @@ class ShardSelector:
     def next_safety_check(self, now: float, seconds: float) -> float:
         """Return when the next check without a reason is due, and make the least recently checked shard due for it.
 
-        A shard that was chosen here, or checked by a dispatcher of this process, within a rotation needs none: it may
-        wait for a limit, and would be the least recently reserved one each time.
-
         Args:
             seconds: time between two checks; see :class:`~.config.WorkerConfig`.
         """
-        sources = self.sources
-        rotation = seconds * len(sources)
-        oldest = stalest([source for source in sources if source.checked_at + rotation <= now])
+        oldest = stalest(self.sources)
         if oldest is None:
-            return min((source.checked_at + rotation for source in sources), default=NEVER)
+            return NEVER
         at = max(self._checked_at, oldest.sent_at) + seconds
         if at <= now:
-            self._checked_at = oldest.checked_at = now
+            # Also if it may not be reserved from, because it waits for a limit: the others have their turn.
+            self._checked_at = oldest.sent_at = now
             self.expect(oldest, now)
             return now
         return at
@@ -491,16 +485,13 @@ class ShardSelector:
 
     # --- called by a dispatcher of this process
 
-    def note_check(self, queue: str, shard: int, now: float, work_at: float) -> None:
-        """Record that a dispatcher of this process checked a shard.
-
-        Args:
-            work_at: from when there may be work, as far as the check shows.
-        """
-        source = self.by_place.get((queue, shard))
-        if source is not None:
-            with self.condition:
-                source.checked_at = now if source.due_at <= work_at else -NEVER
+    def note_work(self, queue: str, shard: int, at: float) -> None:
+        """Record from when on a shard may have work, as a dispatcher of this process has found."""
+        with self.condition:
+            source = self.by_place.get((queue, shard))
+            if source is not None and at < source.due_at:
+                source.due_at = at
+                self.nudge()
 
     def overdue(self, queue: str, shard: int, now: float, patience: float) -> bool:
         """Return True if the shard's known due time passed ``patience`` seconds ago and no reserve here followed.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.redis.faults import Backoff
 from ..core.workers import choices_of
-from .attempt import Batcher
+from .attempt import NEVER, Batcher
 from .child import (
     EXIT_FATAL,
     EXIT_NO_REDIS,
@@ -115,6 +115,8 @@ class Worker:
         which: Which = child_spec.which if child_spec else "all"
         if which == "quarantined":
             config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False, safety_check=QUARANTINE_CHECK)
+        elif config.dispatcher:
+            config = replace(config, safety_check=NEVER)  # its dispatcher checks the shards
         self.config = config
         self.name = config.name or (child_spec.name if child_spec else new_name())
         self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
