@@ -28,7 +28,7 @@ from ..core.times import datetime_of
 from ..runtime import wiring
 from ..settings.conf import Conf, conf, context_variables, restore_context
 from ..worker.attempt import Attempt, Batcher, trusted
-from ..worker.ends import give_back, lost, policy_of
+from ..worker.ends import End, policy_of
 from ..worker.execution import Execution
 from ..worker.loop import Changes
 from ..worker.shards import Pace, Source
@@ -170,7 +170,7 @@ class Runner:
     def _settle_expired(self, queue: Queue, number: int) -> None:
         for job in queue.take_over(queue.expired(number), "dispatcher"):
             task = registry.get(job.task)
-            settlement = lost(job, policy_of(task, job))
+            settlement = End(job, policy_of(task, job)).lost()
             self._execution().notifier.ended_elsewhere(queue, task, settlement)
             queue.settle([settlement])
 
@@ -233,7 +233,7 @@ class Runner:
 
     @staticmethod
     def _give_back(queue: Queue, jobs: Sequence[Job]) -> None:
-        queue.settle([give_back(job, policy_of(registry.get(job.task), job)) for job in jobs])
+        queue.settle([End(job, policy_of(registry.get(job.task), job)).give_back() for job in jobs])
 
     def _execution(self) -> LocalExecution:
         settings = conf()

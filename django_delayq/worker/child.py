@@ -176,11 +176,6 @@ class ChildSpec:
     program: str = ""
 
     @property
-    def slots(self) -> int:
-        """Number of jobs that the child runs at the same time."""
-        return 1 if self.quarantine else self.config.threads
-
-    @property
     def which(self) -> Which:
         """Jobs that the child runs."""
         return "quarantined" if self.quarantine else "others"
@@ -207,7 +202,7 @@ def adopt(spec: ChildSpec) -> Scoreboard:
     os.set_inheritable(spec.board_fd, False)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    return Scoreboard.open(spec.board_fd, spec.slots)
+    return Scoreboard.open(spec.board_fd, spec.config.threads)
 
 
 def is_orphan(spec: ChildSpec) -> bool:

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..core.errors import QueueUnavailable
 from ..core.job import STARTED, Job
-from ..core.options import TaskOptions
 from ..core.outcomes import Settlement
 from ..core.permits import Place
 from ..core.task import Registry
 from ..core.workers import WorkerRegistry, is_alive
 from .attempt import NEVER, trusted
 from .child import ENDED, TIMED_OUT, Slot, place_of
-from .ends import crashed, crashed_early, give_back, lost, overran, policy_of
+from .ends import End, crashed_early, policy_of
 from .hooks import Hooks, Notifier, error_of
 from .loop import Parts
 from .slots import HangingCall, call_limited
@@ -136,27 +135,21 @@ def decide(jobs: Sequence[Job], death: Death, registry: Registry, now_ms: float)
     settlements = []
     for job in jobs:
         record = running.get(place_of(job))
-        policy = policy_of(registry.get(job.task), job)
+        end = End(job, policy_of(registry.get(job.task), job))
         if record is None:
             # Not begun, or ended and not acked: in the second case it runs again, so the cause is put on record.
-            settlements.append(_give_back(job, policy, f"not running: {death.why}"))
+            settlements.append(end.give_back(f"not running: {death.why}"[:200], event=True))
             continue
-        run_ms = max(0, int((death.at - record.started) * 1000))
         started_ms = int(now_ms - (time.monotonic() - record.started) * 1000)
+        end = replace(end, started_ms=started_ms, run_ms=max(0, int((death.at - record.started) * 1000)))
         is_late = not death.planned and record.flag != ENDED and record.limit_at < death.at
         if record.flag == TIMED_OUT or is_late:
-            stack = record.stack.decode(errors="replace") if record.flag == TIMED_OUT else ""
-            settlements.append(overran(job, policy, started_ms, run_ms, stack))
+            settlements.append(end.overran(record.stack.decode(errors="replace") if record.flag == TIMED_OUT else ""))
         elif death.planned:
-            settlements.append(_give_back(job, policy, f"interrupted: {death.why}", began=True))
+            settlements.append(end.give_back(f"interrupted: {death.why}"[:200], event=True, began=True))
         else:
-            times = {"started_ms": started_ms, "run_ms": run_ms}
-            settlements.append(crashed(job, policy, death.why, beside=beside, **times))
+            settlements.append(end.crashed(death.why, beside=beside))
     return settlements
-
-
-def _give_back(job: Job, policy: TaskOptions, reason: str, *, began: bool = False) -> Settlement:
-    return give_back(job, policy, reason=reason[:200], event=True, began=began)
 
 
 def salvage(death: Death, ends: Ends, broker: Broker, queues: Sequence[Queue]) -> None:
@@ -274,13 +267,13 @@ class LeaseReaper:
         return len(taken)
 
     def _decide(self, queue: Queue, job: Job, now_ms: float) -> Settlement | None:
-        policy = policy_of(self._ends.registry.get(job.task), job)
+        end = End(job, policy_of(self._ends.registry.get(job.task), job))
         if self._is_ours(queue, job):
-            return lost(job, policy)
+            return end.lost()
         if now_ms - job.deadline_ms < UNKNOWN_TASK_MS:
             return None
         reason, began = "lease ran out and no dispatcher knew the task", bool(job.flags & STARTED)
-        return give_back(job, policy, reason, event=True, began=began, unclear=True)
+        return end.give_back(reason, event=True, began=began, unclear=True)
 
     def _crashed_early(self, queue: Queue, shard: int, now_ms: float) -> list[Settlement]:
         """Return the ends of what dead workers had begun in a shard after an early ack."""

@@ -75,37 +75,25 @@ class Beat:
         return self.queue.name, self.shard
 
 
+@dataclass(eq=False)
 class ShardPoller:
-    """Duty that checks every shard in time: almost once per lease, and at each known deadline.
+    """Duty that checks every shard in time: almost once per lease, and at each known deadline."""
 
-    Args:
-        process: this one.
-        queues: returns the queues to check.
-        selector: that of the consumer in this process, if there is one.
-        reaper: settles expired leases; without one they are left to other processes.
-        pace: seconds between two routine checks, as long as there are few shards.
-    """
+    _process: Process
+    #: returns the queues to check
+    _queues: Callable[[], Sequence[Queue]]
+    #: that of the consumer in this process, if there is one
+    _selector: ShardSelector | None = None
+    #: settles expired leases; without one they are left to other processes
+    _reaper: LeaseReaper | None = None
+    #: seconds between two routine checks, as long as there are few shards
+    pace: float = CHECK_SECONDS
 
-    def __init__(
-        self,
-        process: Process,
-        queues: Callable[[], Sequence[Queue]],
-        selector: ShardSelector | None = None,
-        reaper: LeaseReaper | None = None,
-        *,
-        pace: float = CHECK_SECONDS,
-    ) -> None:
-        self._queues = queues
-        self._selector = selector
-        self._reaper = reaper
-        self._pace = pace
-        self._lease = process.lease
-        self._heartbeat = process.config.heartbeat
-        self._health = process.health
-        self._changes = process.changes
-        self._parts = Parts("shard-poller", process.broker, seconds=_POLL_SECONDS)
+    def __post_init__(self) -> None:
+        self._lease = self._process.lease
+        self._parts = Parts("shard-poller", self._process.broker, seconds=_POLL_SECONDS)
         self._beats: list[Beat] = []
-        self._outage_seen = self._health.cleared_at
+        self._outage_seen = self._process.health.cleared_at
 
     def run(self) -> float:
         """Check the shards that are due for it.
@@ -116,11 +104,12 @@ class ShardPoller:
         now = time.monotonic()
         self._refresh_beats(self._queues(), now)
         # Read before the checks, because one of them may be the first call that succeeds again.
-        outage = self._health.lasting()
-        if self._health.cleared_at != self._outage_seen:
-            self._outage_seen = self._health.cleared_at
-            outage = max(outage, self._health.last_outage)
-        if outage > self._heartbeat:
+        health = self._process.health
+        outage = health.lasting()
+        if health.cleared_at != self._outage_seen:
+            self._outage_seen = health.cleared_at
+            outage = max(outage, health.last_outage)
+        if outage > self._process.config.heartbeat:
             self._hold_all()
         for beat in self._beats:
             if self._is_due(beat, time.monotonic()):
@@ -145,7 +134,7 @@ class ShardPoller:
 
         Each lease is won or renewed within that time before it ends, so every end of a lease is known in advance.
         """
-        return min(self._pace * len(self._beats), _OF_A_LEASE * self._lease)
+        return min(self.pace * len(self._beats), _OF_A_LEASE * self._lease)
 
     def _next_check(self, beat: Beat) -> float:
         at = 0.0
@@ -164,7 +153,7 @@ class ShardPoller:
         return False
 
     def _check(self, beat: Beat) -> None:
-        if self._parts.outage(beat.part) > self._heartbeat:
+        if self._parts.outage(beat.part) > self._process.config.heartbeat:
             # The first call that comes through: holders could not renew their leases in any shard of that node.
             for one in self._beats:
                 one.hold = one.hold or self._parts.same_node(one.part, beat.part)
@@ -212,7 +201,7 @@ class ShardPoller:
         before, beat.tick = beat.tick, tick
 
         def note(what: What) -> None:
-            self._changes.note(beat.queue.name, beat.shard, what)
+            self._process.changes.note(beat.queue.name, beat.shard, what)
 
         if tick.marks:
             note("marks")

@@ -24,7 +24,7 @@ from ..core.redis.faults import Backoff, Fault
 from .attempt import NEVER, Attempt, Batcher, trusted
 from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE
 from .concurrency import ConcurrencyLimits
-from .ends import give_back, policy_of
+from .ends import End, policy_of
 from .loop import Parts
 from .shards import CALL_SECONDS, ShardSelector, Source
 from .slots import Slots
@@ -404,7 +404,7 @@ class Consumer:
         for attempt in self.slots.take_back():
             for part in attempt.parts:
                 policy = policy_of(self._process.registry.get(part.job.task), part.job)
-                part.settlement = give_back(part.job, policy, reason=reason)
+                part.settlement = End(part.job, policy).give_back(reason)
             self._add_ends(attempt.source, list(attempt.parts))
 
     def _add_ends(self, source: Source, attempts: list[Attempt]) -> None:
@@ -619,7 +619,9 @@ class Consumer:
     def _refresh_wake_ups(self, now: float, *, has_room: bool) -> float:
         """Listen if there is room for jobs, and pass on what this process leaves. Return when to call this again."""
         selector, waker = self._selector, self.waker
-        until = selector.next_safety_check(now, self._process.config.safety_check) if has_room else NEVER
+        config, until = self._process.config, NEVER
+        if has_room and not config.dispatcher:  # else the dispatcher of this process checks the shards
+            until = selector.next_safety_check(now, config.safety_check)
         if waker is None:
             return until
         if has_room:

@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 #: seconds that a child gets beyond the grace period before it is killed
 _KILL_AFTER_SECONDS: Final = 0.5
 _TURN_SECONDS: Final = 1.0
+#: seconds between two looks of a quarantine process, each at one shard: no token wakes it
+QUARANTINE_CHECK: Final = 0.1
 _START_RETRY_SECONDS: Final = 2.0
 _SALVAGE_AT_END_SECONDS: Final = 2.0
 #: lifetime in seconds from which a death does not count as fast
@@ -280,7 +282,9 @@ class Supervisor:
     def _start(self, place: Place, now: float) -> bool:
         """Start a child. Return False if the system has no process for it now; the place is tried again soon."""
         name, config = f"{self._base}.{self._started + 1}", replace(self._config, index=place.index)
-        board = Scoreboard.create(1 if place.quarantine else config.threads)
+        if place.quarantine:
+            config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False, safety_check=QUARANTINE_CHECK)
+        board = Scoreboard.create(config.threads)
         spec = ChildSpec(name, config, board.fd, os.getpid(), place.quarantine, self._program)
         try:
             process = subprocess.Popen(self._command, env=spec.environment(), pass_fds=(board.fd,))

@@ -8,14 +8,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.redis.faults import Backoff
 from ..core.workers import choices_of
-from .attempt import NEVER, Batcher
+from .attempt import Batcher
 from .child import (
     EXIT_FATAL,
     EXIT_NO_REDIS,
@@ -52,8 +52,6 @@ logger = logging.getLogger(__name__)
 
 #: seconds before the grace period ends at which ``should_stop`` turns true, found out once a second: at least five
 SHUTDOWN_WARNING_SECONDS: Final = 6.0
-#: seconds between two looks of a quarantine process, each at one shard: no token wakes it
-QUARANTINE_CHECK: Final = 0.1
 #: beginning of the names of the threads without which a worker cannot work
 _OWN_THREADS: Final = "delayq-"
 
@@ -84,86 +82,70 @@ class Process:
         return self.broker.lease_ms / 1000
 
 
+@dataclass(eq=False)
 class Worker:
-    """One worker process. ``run()`` as a program; ``start()`` and ``stop()`` inside another one.
+    """One worker process. ``run()`` as a program; ``start()`` and ``stop()`` inside another one."""
 
-    Args:
-        duties: further housekeeping of a dispatcher, by name; each gets its own loop.
-        always: the same for every process, whether it has a dispatcher or not.
-        changes: mailbox in which this process notes changes for those duties.
-        child_spec: the child specification from the supervisor; None without one.
-        board: scoreboard on which the supervisor reads what this process runs.
-        reaction_seconds: seconds that an attempt gets to react to its time limit.
-    """
+    broker: Broker
+    registry: Registry
+    config: WorkerConfig
+    hooks: Hooks | None = None
+    _: KW_ONLY
+    middlewares: Sequence[Middleware] = ()
+    #: further housekeeping of this process, by name; each gets its own loop
+    duties: Mapping[str, Duty] = field(default_factory=dict)
+    #: mailbox in which this process notes changes for those duties
+    changes: Changes = field(default_factory=Changes)
+    #: the child specification from the supervisor; None without one
+    child_spec: ChildSpec | None = None
+    #: scoreboard on which the supervisor reads what this process runs
+    board: Scoreboard | None = None
+    #: seconds that an attempt gets to react to its time limit
+    reaction_seconds: float = REACTION_SECONDS
+    #: end of the grace period (monotonic); None while the process works or drains
+    stop_by: float | None = field(default=None, init=False)
+    exit_code: int = field(default=EXIT_OK, init=False)
+    #: fetch loop; None before the start and in a process that runs no jobs
+    consumer: Consumer | None = field(default=None, init=False)
+    #: signals of the main thread, if the worker is a program
+    _signals: Signals | None = field(default=None, init=False)
+    _signalled: bool = field(default=False, init=False)
+    _clean: bool = field(default=False, init=False)
+    _fatal: BaseException | None = field(default=None, init=False)
+    _had_last_words: bool = field(default=False, init=False)
 
-    def __init__(
-        self,
-        broker: Broker,
-        registry: Registry,
-        config: WorkerConfig,
-        hooks: Hooks | None = None,
-        *,
-        middlewares: Sequence[Middleware] = (),
-        duties: dict[str, Duty] | None = None,
-        always: dict[str, Duty] | None = None,
-        changes: Changes | None = None,
-        child_spec: ChildSpec | None = None,
-        board: Scoreboard | None = None,
-        reaction_seconds: float = REACTION_SECONDS,
-    ) -> None:
-        # Without a supervisor there is no quarantine, so the process runs all jobs.
-        which: Which = child_spec.which if child_spec else "all"
-        if which == "quarantined":
-            config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False, safety_check=QUARANTINE_CHECK)
-        elif config.dispatcher:
-            config = replace(config, safety_check=NEVER)  # its dispatcher checks the shards
-        self.config = config
-        self.name = config.name or (child_spec.name if child_spec else new_name())
+    def __post_init__(self) -> None:
+        broker, config, spec = self.broker, self.config, self.child_spec
+        self.name = config.name or (spec.name if spec else new_name())
         self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
         #: set when the worker has nothing more to do, for any reason
         self.done = threading.Event()
-        #: end of the grace period (monotonic); None while the process works or drains
-        self.stop_by: float | None = None
-        self.exit_code = EXIT_OK
-        #: fetch loop; None before the start and in a process that runs no jobs
-        self.consumer: Consumer | None = None
         self._process = Process(
             name=self.name,
-            program=(child_spec.program if child_spec else "") or self.name,
+            program=(spec.program if spec else "") or self.name,
             config=config,
             broker=broker,
-            registry=registry,
-            hooks=hooks or Hooks(),
+            registry=self.registry,
+            hooks=self.hooks or Hooks(),
             health=self.health,
-            changes=changes or Changes(),
-            which=which,
-            board=board,
+            changes=self.changes,
+            which=spec.which if spec else "all",  # without a supervisor there is no quarantine
+            board=self.board,
         )
-        self._middlewares = middlewares
-        self._extra = duties or {}
-        self._always = always or {}
-        self._child_spec = child_spec
-        self._reaction_seconds = reaction_seconds
         self._selector = ShardSelector(
             weights=config.weights,
             index=config.index,
             scheduler=config.scheduler if callable(config.scheduler) else None,
-            batch_size=Batcher(registry).expected,
+            batch_size=Batcher(self.registry).expected,
             on_unknown=lambda: self._scope.refresh(),
         )
         self._scope = Scope(broker, config, self._selector.serve)
         self._started_at = time.time()
         self._event_loop = EventLoop()
-        self._timeout_monitor: TimeoutMonitor | None = None
+        self._monitor = TimeoutMonitor(self.board, self._overran, self._check, self.reaction_seconds)
         self._heartbeat: Loop | None = None
         self._loops: list[Loop] = []
-        #: signals of the main thread, if the worker is a program
-        self._signals: Signals | None = None
-        self._signalled = False
         self._stopping = threading.Lock()
-        self._clean = False
-        self._fatal: BaseException | None = None
-        self._had_last_words = False
 
     @property
     def queues(self) -> Sequence[Queue]:
@@ -177,7 +159,7 @@ class Worker:
 
     @property
     def _is_supervised(self) -> bool:
-        return self._child_spec is not None and not is_orphan(self._child_spec)
+        return self.child_spec is not None and not is_orphan(self.child_spec)
 
     # --- as a program
 
@@ -188,7 +170,7 @@ class Worker:
             The exit code. Threads of jobs that could not be ended may still be alive: end the process with
                 :func:`leave`.
         """
-        ignore = frozenset() if self._child_spec is None else frozenset({int(signal.SIGINT)})
+        ignore = frozenset() if self.child_spec is None else frozenset({int(signal.SIGINT)})
         previous = threading.excepthook
         threading.excepthook = partial(self._handle_dead_thread, previous)
         try:
@@ -245,13 +227,14 @@ class Worker:
 
     def start(self) -> None:
         """Start all parts. Retries until Redis returns the queues."""
-        process, board, config = self._process, self._process.board, self.config
+        process, board, config = self._process, self.board, self.config
         process.hooks.process_start()
         if not self._read_queues():
             return
         if board is not None:
             board.stamped = time.monotonic()
-        monitor = self._make_job_parts() if config.consumer else self._make_monitor([])
+        if config.consumer:
+            self.consumer = self._make_consumer()
         heartbeat = Heartbeat(
             process,
             self._entry,
@@ -259,15 +242,15 @@ class Worker:
             lambda reply: self._scope.follow(reply.choices),
             self.end_by_command,
         )
-        self._timeout_monitor, self._heartbeat = monitor, Loop("heartbeat", heartbeat, self.health)
-        duties = dict(self._always)
+        self._heartbeat = Loop("heartbeat", heartbeat, self.health)
+        duties = dict(self.duties)
         if config.dispatcher:
-            duties |= dispatcher_duties(process, self._scope, self._selector if config.consumer else None) | self._extra
+            duties |= dispatcher_duties(process, self._scope, self._selector if config.consumer else None)
         self._loops = [Loop(name, duty, self.health) for name, duty in duties.items()]
         # From the inside out: each part is started before its callers.
         if board is not None:
             board.ready = time.monotonic()  # from here on there may be jobs to settle if this process dies
-        monitor.start()
+        self._monitor.start()
         self._heartbeat.start()  # before the first lease is won
         if self.consumer is not None:
             self.consumer.start()
@@ -297,25 +280,24 @@ class Worker:
                 self.health.recovered()
                 return True
 
-    def _make_job_parts(self) -> TimeoutMonitor:
-        """Make the parts that run jobs. Return the timeout monitor."""
+    def _make_consumer(self) -> Consumer:
+        """Return the fetch loop, with the parts that run jobs."""
         process, selector = self._process, self._selector
         execution = Execution(
-            process.registry, process.hooks, self._middlewares, board=process.board, loop=self._event_loop
+            process.registry,
+            process.hooks,
+            self.middlewares,
+            board=self.board,
+            loop=self._event_loop,
+            timeout_monitor=self._monitor,
+            unknown=UnknownTasks(process.broker.knows_task),
         )
-        execution.unknown = UnknownTasks(process.broker.knows_task)
         slots = Slots(self.config.threads, execution, process.hooks, selector.attempt_ended)
-        monitor = execution.timeout_monitor = self._make_monitor(slots.running)
+        self._monitor.running = slots.running
         waker = None  # in quarantine: the tokens are for processes that serve all other jobs
         if process.which != "quarantined":
             waker = WakeListener(process.broker, selector, self.health, selector.lock)
-        self.consumer = Consumer(process, selector, slots, waker, execution.readiness, self.finish)
-        return monitor
-
-    def _make_monitor(self, running: list[Attempt | None]) -> TimeoutMonitor:
-        return TimeoutMonitor(
-            running, self._process.board, self._overran, self._check, reaction_seconds=self._reaction_seconds
-        )
+        return Consumer(process, selector, slots, waker, execution.readiness, self.finish)
 
     def _entry(self) -> dict[str, Any]:
         """Return what the registry of workers stores about this process now."""
@@ -378,7 +360,7 @@ class Worker:
 
     def end_by_command(self, command: str) -> None:
         """Carry out a "stop" or "drain" command, which is meant for the whole program."""
-        board = self._process.board
+        board = self.board
         if board is not None and self._is_supervised:
             setattr(board, command, True)  # its supervisor sees it within a second
             return
@@ -418,7 +400,7 @@ class Worker:
             logger.info("worker %s uses more than %s MiB and is replaced", self.name, most)
             self.exit_code = EXIT_RECYCLE
             self.drain()
-        if self._child_spec is not None and not self._is_supervised:
+        if self.child_spec is not None and not self._is_supervised:
             logger.warning("worker %s lost its supervisor", self.name)
             self.begin_stop(self.config.grace)
         part = self.consumer.unreachable_for() if self.consumer is not None else 0.0
@@ -455,12 +437,11 @@ class Worker:
         clean = self._end_jobs()
         if self._heartbeat is not None:
             self._heartbeat.close()
-        if self._timeout_monitor is not None:
-            self._timeout_monitor.close()
+        self._monitor.close()
         self._unregister()
         self._call_end_hooks(clean)
-        if self._process.board is not None:
-            self._process.board.leaving = True
+        if self.board is not None:
+            self.board.leaving = True
         left = len(self.consumer.held) if self.consumer is not None else 0
         logger.info("worker %s stopped%s", self.name, "" if clean else f", {left} jobs still running")
         self.done.set()

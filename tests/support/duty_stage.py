@@ -144,7 +144,7 @@ def poller_of(
     if broker is None:
         process.broker.lease_ms = int(lease * 1000)
     served: Any = list(queues)
-    return ShardPoller(process, lambda: served, reaper=reaper)
+    return ShardPoller(process, lambda: served, None, reaper)
 
 
 def check_now(poller: ShardPoller) -> None:

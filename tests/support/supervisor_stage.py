@@ -111,7 +111,7 @@ told = child_spec()
 births = Path(sys.argv[1])
 births.write_text(births.read_text() + told.name + chr(10))
 if told.name.endswith(".1"):
-    board = Scoreboard.open(told.board_fd, told.slots)
+    board = Scoreboard.open(told.board_fd, told.config.threads)
     for word in sys.argv[2:]:
         setattr(board, word, True)
 else:
