@@ -155,8 +155,6 @@ class Consumer:
         self._busy_at = time.monotonic()
         #: attempts that cannot be ended, and when their handlers had ended; the timeout monitor adds them
         self._stuck: dict[Attempt, float] = {}
-        #: jobs of stuck attempts that were passed on to be settled
-        self._passed: set[Attempt] = set()
         self._listened_at = 0.0
         self._thread = threading.Thread(target=self._run_thread, name="delayq-fetch", daemon=True)
 
@@ -222,14 +220,17 @@ class Consumer:
         return len(self.held) - sum(map(len, self._ends.values()))
 
     def _is_over(self) -> bool:
-        self._pass_decided()
         if self.stage >= Stage.GIVE_BACK:
             self._give_back("the worker stops")
         if self.stage == Stage.HALT:
             self._collect()
-            self._settle_all()
-            return True
-        return self.stage > Stage.WORK and not (self.slots.done or self.slots.inbox) and self._has_only_stuck
+        elif self.stage == Stage.WORK or self.slots.done or self.slots.inbox or not self._has_only_stuck:
+            return False
+        for attempt in self._stuck_now():  # its handler has ended, and a listener hangs: the end is decided
+            ended = [part for part in attempt.parts if part.settlement is not None and part in self.held]
+            self._add_ends(attempt.source, ended)
+        self._settle_all()
+        return self.stage == Stage.HALT or not self._ends
 
     @property
     def _has_only_stuck(self) -> bool:
@@ -387,17 +388,7 @@ class Consumer:
                 source.pace.measured(sum([attempt.ended - attempt.started for attempt in attempts]), len(attempts))
             if self._has_batches:
                 attempts = [part for attempt in attempts for part in attempt.members or (attempt,)]
-            if self._passed:
-                attempts = [attempt for attempt in attempts if attempt not in self._passed]
             self._add_ends(source, attempts)
-
-    def _pass_decided(self) -> None:
-        """Pass on the ends that are decided of stuck attempts: a hanging listener must not hold them."""
-        for attempt in self._stuck_now() if self._stuck else ():
-            parts = [part for part in attempt.parts if part.settlement is not None and part not in self._passed]
-            if parts:
-                self._passed.update(parts)
-                self._add_ends(attempt.source, parts)
 
     def _give_back(self, reason: str) -> None:
         """Give back, uncounted, what no slot has begun."""

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from ..core.redis.faults import Backoff, Fault, classify
@@ -184,48 +185,40 @@ def join_threads(threads: Iterable[threading.Thread], timeout: float) -> bool:
 # -- parts of a duty ---------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class _Rest:
     """Rest of a part that failed."""
 
-    __slots__ = ("logged_at", "pause", "since", "until")
-
-    def __init__(self, longest: float) -> None:
-        self.pause = Backoff(cap=longest)
-        self.until = 0.0
-        self.logged_at = -_REMIND_SECONDS
-        #: when the first call began that Redis did not answer; 0 = there was none
-        self.since = 0.0
+    pause: Backoff
+    until: float = 0.0
+    logged_at: float = -_REMIND_SECONDS
+    #: when the first call began that Redis did not answer; 0 = there was none
+    since: float = 0.0
 
 
+@dataclass(eq=False)
 class Parts:
     """Guard for the parts of a duty's work: one that fails is logged, rests for a growing time, and is tried again.
 
     An error of Redis concerns all parts, so it is raised; on a Cluster it concerns those of the same node, which rest
     together.
-
-    Args:
-        duty: its name for the log.
-        broker: that of the shards; without one, every error of Redis concerns all parts.
-        longest: longest rest in seconds.
-        seconds: on a Cluster, the time limit of a part that only calls Redis: the parts on other nodes wait meanwhile.
-            None = each call has its own.
-        shared: further errors that concern all parts.
     """
 
-    def __init__(
-        self,
-        duty: str,
-        broker: Broker | None = None,
-        *,
-        longest: float = 5.0,
-        seconds: float | None = None,
-        shared: tuple[type[Exception], ...] = (),
-    ) -> None:
-        self._duty = duty
-        self._cluster = broker if broker is not None and broker.connection.cluster else None
-        self._longest = longest
-        self._seconds = seconds
-        self._shared = shared
+    #: name of the duty for the log
+    _duty: str
+    #: that of the shards; without one, every error of Redis concerns all parts
+    broker: Broker | None = None
+    _: KW_ONLY
+    #: longest rest in seconds
+    longest: float = 5.0
+    #: on a Cluster, the time limit of a part that only calls Redis: the parts on other nodes wait meanwhile; None =
+    #: each call has its own
+    seconds: float | None = None
+    #: further errors that concern all parts
+    shared: tuple[type[Exception], ...] = ()
+
+    def __post_init__(self) -> None:
+        self._cluster = self.broker if self.broker is not None and self.broker.connection.cluster else None
         self._rests: dict[Hashable, _Rest] = {}
 
     def __bool__(self) -> bool:
@@ -258,14 +251,14 @@ class Parts:
         if self.retry_at(part) > began:
             return False
         try:
-            if self._cluster is None or self._seconds is None:
+            if self._cluster is None or self.seconds is None:
                 work()
             else:
-                with self._cluster.connection.limited(self._seconds):
+                with self._cluster.connection.limited(self.seconds):
                     work()
         except Exception as error:
             fault = classify(error)
-            if isinstance(error, self._shared) or (fault is not Fault.BUG and self._cluster is None):
+            if isinstance(error, self.shared) or (fault is not Fault.BUG and self._cluster is None):
                 raise
             self.failed(part, fault, error, began)
             return False
@@ -282,10 +275,10 @@ class Parts:
     def failed(self, part: Part, fault: Fault, error: Exception, began: float) -> None:
         """Let a part rest whose work began then and failed."""
         name = part if fault is Fault.BUG else self._node(part)
-        rest = self._rests.setdefault(name, _Rest(self._longest))
+        rest = self._rests.setdefault(name, _Rest(Backoff(cap=self.longest)))
         now = time.monotonic()
         # The other parts have waited meanwhile: at most a fifth of their time shall go by in that way.
-        rest.until = now + max(rest.pause.next(), min(self._longest, 4 * (now - began)))
+        rest.until = now + max(rest.pause.next(), min(self.longest, 4 * (now - began)))
         if fault is not Fault.BUG:
             rest.since = rest.since or began
         if now - rest.logged_at < _REMIND_SECONDS:

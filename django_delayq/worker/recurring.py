@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
@@ -277,37 +277,32 @@ def run_now(broker: Broker, work: Work) -> ScheduleOutcome:
     return broker.queue(work.task.options.queue).schedule(new)
 
 
+@dataclass(eq=False)
 class RecurringTicker:
     """Duty that fires the ticks of all recurring tasks. Without any it sends no command.
-
-    Args:
-        registry: the tasks; read once, at construction.
-        zone: the time zone of cron expressions that name none.
-        clock: returns Redis's time in Unix ms.
-        changes: reports that Redis has lost data, perhaps a tick that was fired.
 
     Raises:
         Misconfigured: a task cannot recur as its options say.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        registry: Registry,
-        zone: str = "UTC",
-        *,
-        clock: Callable[[], float] | None = None,
-        changes: Changes | None = None,
-    ) -> None:
-        self._broker = broker
-        self._changes = changes or Changes()
-        self._clock = clock or (lambda: broker.now_ms())
-        self._parts = Parts("recurring-ticker", broker)
-        self.works = works_of(registry, zone)
+    _broker: Broker
+    #: the tasks; read once, at construction
+    registry: Registry
+    #: time zone of cron expressions that name none
+    zone: str = "UTC"
+    _: KW_ONLY
+    #: returns Redis's time in Unix ms
+    clock: Callable[[], float] | None = None
+    #: reports that Redis has lost data, perhaps a tick that was fired
+    changes: Changes = field(default_factory=Changes)
+
+    def __post_init__(self) -> None:
+        self._parts = Parts("recurring-ticker", self._broker)
+        self.works = works_of(self.registry, self.zone)
 
     def attach(self, ring: Callable[[], None]) -> None:
         """Subscribe ``ring``, which wakes this duty's loop."""
-        self._changes.subscribe(ring)
+        self.changes.subscribe(ring)
 
     def run(self) -> float:
         """Fire due ticks.
@@ -317,11 +312,11 @@ class RecurringTicker:
         """
         if not self.works:
             return LONGEST_REST_SECONDS
-        if self._changes.take("lost"):
+        if self.changes.take("lost"):
             for work in self.works:  # Redis may have lost a tick with its job
                 work.done, work.check_at = None, 0.0
         asked_at = time.monotonic()
-        now_ms = self._clock()
+        now_ms = (self.clock or self._broker.now_ms)()
         read_at = (asked_at + time.monotonic()) / 2
         for work in self.works:
             if now_ms >= work.check_at or self._went_back(work, now_ms):

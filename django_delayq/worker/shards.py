@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -253,44 +254,36 @@ class DueShard(NamedTuple):
 Scheduler: TypeAlias = Callable[[Sequence[DueShard]], DueShard]
 
 
+@dataclass(eq=False)
 class ShardSelector:
-    """Knowledge about all shards of one process, and the choice between those with due work.
+    """Knowledge about all shards of one process, and the choice between those with due work."""
 
-    Args:
-        sources: shards to begin with; :meth:`serve` replaces them.
-        weights: queue name → how often it is visited compared with a queue of weight 1.
-        index: index of this process among its siblings: each begins at another shard.
-        scheduler: the project's function for the choice; None = by the weights.
-        batch_size: returns how many jobs of a queue an attempt is expected to take.
-        on_unknown: called when a token names a shard that the selector does not have; it should have it afterwards.
-    """
+    #: the shards; :meth:`serve` replaces them
+    sources: Sequence[Source] = ()
+    _: KW_ONLY
+    #: queue name → how often it is visited compared with a queue of weight 1
+    weights: Mapping[str, float] = field(default_factory=dict)
+    #: index of this process among its siblings: each begins at another shard
+    index: int = 0
+    #: the project's function for the choice; None = by the weights
+    scheduler: Scheduler | None = None
+    #: returns how many jobs of a queue an attempt is expected to take
+    batch_size: Callable[[str], int] = lambda queue: 1
+    #: called when a token names a shard that the selector does not have; it should have it afterwards
+    on_unknown: Callable[[], None] = lambda: None
+    #: queues whose tokens this process can use now: it has free slots, and does not know the work already
+    waiting: frozenset[str] = field(default=frozenset(), init=False)
+    #: True while the fetch loop rests; only then is a nudge worth its cost
+    resting: bool = field(default=False, init=False)
+    _has_logged: bool = field(default=False, init=False)
+    _virtual: float = field(default=0.0, init=False)
 
-    def __init__(
-        self,
-        sources: Sequence[Source] = (),
-        *,
-        weights: Mapping[str, float] | None = None,
-        index: int = 0,
-        scheduler: Scheduler | None = None,
-        batch_size: Callable[[str], int] = lambda queue: 1,
-        on_unknown: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __post_init__(self) -> None:
         self.lock = threading.RLock()
         self.condition = threading.Condition(self.lock)
-        #: queues whose tokens this process can use now: it has free slots, and does not know the work already
-        self.waiting = frozenset[str]()
-        #: True while the fetch loop rests; only then is a nudge worth its cost
-        self.resting = False
-        self._weights = weights or {}
-        self._index = index
-        self._scheduler = scheduler
-        self._has_logged = False
-        self._batch_size = batch_size
-        self._on_unknown = on_unknown
         self._passed_on: list[tuple[str, int]] = []
-        self._virtual = 0.0
         self._checked_at = time.monotonic()
-        self._set(sources)
+        self._set(self.sources)
 
     def _set(self, sources: Sequence[Source]) -> None:
         # New objects, because the fetch loop reads these without the lock.
@@ -305,14 +298,14 @@ class ShardSelector:
             paces = {source.queue.name: source.pace for source in self.sources}
             sources = []
             for queue in queues:
-                pace = paces.get(queue.name) or Pace(self._batch_size(queue.name))
+                pace = paces.get(queue.name) or Pace(self.batch_size(queue.name))
                 for shard in queue.numbers:
                     source = self.by_place.get((queue.name, shard))
                     if source is None:
-                        source = Source(queue, shard, pace, self._weights.get(queue.name, 1.0))
+                        source = Source(queue, shard, pace, self.weights.get(queue.name, 1.0))
                         source.passed = self._virtual  # a new shard has no credit
                     sources.append(source)
-            start = self._index % len(sources) if sources else 0
+            start = self.index % len(sources) if sources else 0
             self._set([*sources[start:], *sources[:start]])
             self.nudge()
 
@@ -326,8 +319,8 @@ class ShardSelector:
             room: returns how many jobs of a shard can be reserved now. Without any the scheduler is not called.
         """
         due = [source for source in self.sources if source.due_at <= now]
-        if self._scheduler is not None and len(due) > 1 and any(map(room, due)):
-            chosen = self._ask(self._scheduler, due, now)
+        if self.scheduler is not None and len(due) > 1 and any(map(room, due)):
+            chosen = self._ask(self.scheduler, due, now)
             if chosen is not None:
                 return chosen
         return min(due, key=attrgetter("passed"), default=None)
@@ -439,7 +432,7 @@ class ShardSelector:
         """Handle wake tokens. Return those that this process cannot use now."""
         awaited, self.waiting = self.waiting, frozenset()  # until the fetch loop has checked
         if any(place not in self.by_place for place in hints):
-            self._on_unknown()
+            self.on_unknown()
         unused = [hint for hint in hints if hint[0] not in awaited & self.names]
         with self.condition:
             self.wake(hints)

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ..core.redis.faults import Backoff
@@ -76,8 +76,6 @@ class Child:
     #: why the supervisor killed it, if it did. No job is blamed then, unless ``blame`` is set
     killed: str = ""
     blame: bool = False
-    #: True once the supervisor has sent it a stop signal
-    stop_sent: bool = False
 
     def cause(self, code: int) -> str:
         """Return how the child ended, for the log and for the errors of its jobs."""
@@ -127,50 +125,44 @@ class Place:
             logger.warning("children at place %d die fast; the next one starts in %.0f s", self.index, delay)
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Keeper of ``config.processes`` children, and of up to ``config.quarantine`` more while jobs wait for quarantine.
 
     Ordinary children never run such a job: after a crash under several jobs it is unknown which of them caused it, so
     each runs alone in a quarantine child. There the next crash is surely its own and costs no other job an attempt.
-
-    Args:
-        command: the command line of a child; the rest is passed through its environment (:mod:`.child`).
-        config: the configuration of the program.
-        broker: returns the broker; not called before the first child runs.
-        registry: the policies that decide over the jobs of dead children.
-        reload_on: further signals that end all children gracefully and start new ones (e.g. SIGHUP).
-        hooks: listeners to the ends of jobs whose process died.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        config: WorkerConfig,
-        broker: Callable[[], Broker],
-        registry: Registry,
-        *,
-        reload_on: frozenset[int] = frozenset(),
-        hooks: Hooks | None = None,
-    ) -> None:
-        self._config = config
-        self._reload_on = reload_on
+    #: command line of a child; the rest is passed through its environment (:mod:`.child`)
+    _command: Sequence[str]
+    #: configuration of the program
+    _config: WorkerConfig
+    #: returns the broker; not called before the first child runs
+    _broker: Callable[[], Broker]
+    #: the policies that decide over the jobs of dead children
+    registry: Registry
+    _: KW_ONLY
+    #: further signals that end all children gracefully and start new ones (e.g. SIGHUP)
+    reload_on: frozenset[int] = frozenset()
+    #: listeners to the ends of jobs whose process died
+    hooks: Hooks | None = None
+    _started: int = field(default=0, init=False)
+    #: True if jobs may wait for quarantine: a process died, or a child has found overdue ones
+    _has_suspects: bool = field(default=False, init=False)
+    _stop_by: float | None = field(default=None, init=False)
+    _draining: bool = field(default=False, init=False)
+    _believed_from: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        config = self._config
         self._base = config.name or new_name()
         #: name of this start of the program: another one each time, unlike a configured name of the worker
         self._program = new_name()
-        self._command = list(command)
-        self._broker = broker
-        self._started = 0
-        self._ends = Ends(registry, hooks)
+        self._ends = Ends(self.registry, self.hooks)
         self._salvages: list[threading.Thread] = []
         self._places = [Place(index) for index in range(config.processes)]
         self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
-        #: True if jobs may wait for quarantine: a process died, or a child has found overdue ones
-        self._has_suspects = False
-        self._signals: Signals | None = None
-        self._stop_by: float | None = None
-        self._draining = False
         self._looked_at = time.monotonic()
-        self._believed_from = 0.0
 
     def run(self) -> int:
         """Work until stopped. Main thread only.
@@ -178,7 +170,7 @@ class Supervisor:
         Returns:
             The exit code: 0 also after a forced end.
         """
-        with Signals(also=frozenset({signal.SIGCHLD}) | self._reload_on) as signals:
+        with Signals(also=frozenset({signal.SIGCHLD}) | self.reload_on) as signals:
             logger.info(
                 "supervisor %s started: pid %d, %d processes, queues %s",
                 self._base,
@@ -186,7 +178,6 @@ class Supervisor:
                 self._config.processes,
                 ",".join(self._config.queues),
             )
-            self._signals = signals
             try:
                 while True:
                     now = time.monotonic()
@@ -203,7 +194,6 @@ class Supervisor:
             finally:
                 self._kill_all("the supervisor ends")
                 self._reap(time.monotonic(), wait=True)
-                self._signals = None
                 join_threads(self._salvages, _SALVAGE_AT_END_SECONDS)
         logger.info("supervisor %s stopped", self._base)
         return 0
@@ -222,7 +212,7 @@ class Supervisor:
         elif number == DUMP:
             log_stacks()
             self._send_signal(DUMP)
-        elif number in self._reload_on:
+        elif number in self.reload_on:
             self._send_signal(signal.SIGTERM)
             for place in self._all_places:  # the cause of fast deaths may be fixed now
                 place.start_at, place.fast_deaths = 0.0, 0
@@ -250,7 +240,6 @@ class Supervisor:
 
     def _send_signal(self, number: int) -> None:
         for child in self._children():
-            child.stop_sent = child.stop_sent or number == signal.SIGTERM
             child.process.send_signal(number)
 
     @property
@@ -363,8 +352,6 @@ class Supervisor:
         board, why = child.board, child.cause(code)
         planned = board.leaving or (bool(child.killed) and not child.blame)
         expected = planned and (code == 0 or code in _PLANNED_ENDS or self._stop_by is not None)
-        # Stopped while it still imported the project: it had no handler yet to stop gracefully.
-        expected = expected or (child.stop_sent and code == -signal.SIGTERM)
         logger.log(logging.INFO if expected else logging.WARNING, "child %s %s", child.name, why)
         place.plan_restart(child, now, expected=expected)
         death = Death(child.name, why, board.records(), now, planned)

@@ -307,7 +307,9 @@ class Tower(Stage):
 
     def dispatcher(self, *, changes: Changes | None = None, **options: Any) -> RecurringTicker:
         """One more dispatcher for the task ``work``."""
-        return RecurringTicker(self.broker, recurring(**options), clock=lambda: self.us / 1000, changes=changes)
+        return RecurringTicker(
+            self.broker, recurring(**options), clock=lambda: self.us / 1000, changes=changes or Changes()
+        )
 
     def started(self, **options: Any) -> RecurringTicker:
         """A dispatcher that was there before the next tick."""
