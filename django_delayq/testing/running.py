@@ -27,7 +27,7 @@ from ..core.task import registry
 from ..core.times import datetime_of
 from ..runtime import wiring
 from ..settings.conf import Conf, conf, context_variables, restore_context
-from ..worker.attempt import Attempt, Batcher, trusted
+from ..worker.attempt import Attempt, arrange, batch_size_of, trusted
 from ..worker.ends import End, policy_of
 from ..worker.execution import Execution
 from ..worker.loop import Changes
@@ -119,7 +119,6 @@ class Runner:
         self.has_unsent = False
         self.faults: dict[str, deque[Error]] = {}
         self._broker = broker
-        self._batcher = Batcher(registry)
         self._cached: tuple[Conf, LocalExecution] | None = None
 
     # -- selection ---------------------------------------------------------------------------------------------------
@@ -196,7 +195,7 @@ class Runner:
                 f"run_due() has run {SELF_SCHEDULING} jobs, and {report.runs[-1].task} is due again. If a task "
                 "schedules itself, pass a smaller until=, or max_jobs="
             )
-        size = self._batcher.size_of(first)
+        size = batch_size_of(registry, first)
         room = min(size, size if max_jobs is None else max_jobs - len(report)) - 1
         if room > 0:
             batch = queue.reserve(first.shard, room, worker=HOLDER)
@@ -212,7 +211,7 @@ class Runner:
         source = Source(queue, number, Pace())
         deadline, offset = now + trusted(self._broker.lease_ms / 1000), clock.now_ms - now * 1000
         execution = self._execution()
-        for run in self._batcher.arrange([Attempt(job, source, now, deadline, offset) for job in jobs]):
+        for run in arrange(registry, [Attempt(job, source, now, deadline, offset) for job in jobs]):
             execution(run)
             raised = execution.raised.pop(run, run.error)
             self._settle(queue, run, report)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -231,22 +231,21 @@ class WorkerPruning:
         return 60.0
 
 
+@dataclass(eq=False)
 class DepthSampler:
-    """Duty that stores a sample of each queue and of all together. Of several dispatchers one does it.
+    """Duty that stores a sample of each queue and of all together. Of several dispatchers one does it."""
 
-    Args:
-        own: name of the worker.
-        most_queues: number of queues with a series of their own, those that did most.
-    """
+    _broker: Broker
+    #: name of the worker
+    _own: str
+    #: number of queues with a series of their own, those that did most
+    most_queues: int = MOST_QUEUES
+    _has_begun: bool = field(default=False, init=False)
+    #: lateness so far by queue, as of the last sample that this process took
+    _lateness: Mapping[str, Histogram] | None = field(default=None, init=False)
 
-    def __init__(self, broker: Broker, own: str, *, most_queues: int = MOST_QUEUES) -> None:
-        self._broker = broker
-        self._own = own
-        self._most_queues = most_queues
-        self._has_begun = False
-        self._parts = Parts("depth-sampler", broker)
-        #: lateness so far by queue, as of the last sample that this process took
-        self._lateness: Mapping[str, Histogram] | None = None
+    def __post_init__(self) -> None:
+        self._parts = Parts("depth-sampler", self._broker)
 
     def run(self) -> float:
         """Store a sample unless another dispatcher did. The first turn only waits: a process may end soon."""
@@ -261,7 +260,7 @@ class DepthSampler:
             return
         before, self._lateness = self._lateness, self._broker.figures().lateness
         late = {} if before is None else {name: it.since(before.get(name)) for name, it in self._lateness.items()}
-        busiest = sorted(counts, key=lambda one: -one.counter("scheduled") - one.counter("done"))[: self._most_queues]
+        busiest = sorted(counts, key=lambda one: -one.counter("scheduled") - one.counter("done"))[: self.most_queues]
         samples = {one.queue: _sample_of([one], late.get(one.queue)) for one in busiest}
         samples[TOTAL] = _sample_of(counts, sum(late.values(), Histogram()))
         figures.record_depths(self._broker, samples, max(one.now_ms for one in counts))

@@ -15,13 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..core.job import DURABLE, UNCLEAR
 from ..core.records.frames import waits_for_end
 from ..core.redis.faults import Backoff, Fault
-from .attempt import NEVER, Attempt, Batcher, trusted
+from .attempt import NEVER, Attempt, arrange, batch_size_of, trusted
 from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE
 from .concurrency import ConcurrencyLimits
 from .ends import End, policy_of
@@ -104,58 +105,51 @@ class Stage(IntEnum):
     HALT = 3
 
 
+@dataclass(eq=False)
 class Consumer:
-    """Fetch loop of one process. Public methods may be called in any thread, all others in its own.
+    """Fetch loop of one process. Public methods may be called in any thread, all others in its own."""
 
-    Args:
-        waker: None in a quarantine process, which looks at one shard after the other.
-        at_end: called when the loop is over, because there is nothing more to do.
-    """
+    _process: Process
+    _selector: ShardSelector
+    #: threads that run the jobs
+    slots: Slots
+    #: None in a quarantine process, which looks at one shard after the other
+    waker: WakeListener | None
+    _readiness: ReadinessGate
+    #: called when the loop is over, because there is nothing more to do
+    _at_end: Callable[[], object] = lambda: None
+    #: exit code of the process, which says why the loop ended by itself
+    exit_code: int = field(default=EXIT_OK, init=False)
+    stage: Stage = field(default=Stage.WORK, init=False)
+    #: number of settled attempts
+    settled: int = field(default=0, init=False)
+    #: when the oldest of the ended attempts that are not settled arrived, and when the last ones were settled
+    _ends_since: float = field(default=NEVER, init=False)
+    _settled_at: float = field(default=0.0, init=False)
+    #: True once attempts at several jobs were made
+    _has_batches: bool = field(default=False, init=False)
+    #: number of jobs that were ever reserved
+    _accepted: int = field(default=0, init=False)
+    _listened_at: float = field(default=0.0, init=False)
 
-    def __init__(
-        self,
-        process: Process,
-        selector: ShardSelector,
-        slots: Slots,
-        waker: WakeListener | None,
-        readiness: ReadinessGate,
-        at_end: Callable[[], object] = lambda: None,
-    ) -> None:
+    def __post_init__(self) -> None:
+        process = self._process
         #: the loop is over
         self.finished = threading.Event()
-        #: exit code of the process, which says why the loop ended by itself
-        self.exit_code = EXIT_OK
-        self.stage = Stage.WORK
         #: all attempts that this process has not settled yet; the heartbeat reads it too
         self.held: set[Attempt] = set()
-        #: number of settled attempts
-        self.settled = 0
         #: limits of how many jobs of a task or a queue run at the same time
-        self.limits = ConcurrencyLimits(process, selector)
-        self._process = process
+        self.limits = ConcurrencyLimits(process, self._selector)
         self._health = process.health
         self._quarantined = process.which == "quarantined"
-        self._selector = selector
-        #: threads that run the jobs
-        self.slots = slots
-        self.waker = waker
-        self._readiness = readiness
-        self._at_end = at_end
-        self._batcher = Batcher(process.registry)
         #: nodes of a cluster that cannot be reached: their shards rest, and the ends of their attempts are kept
         self._nodes = Parts("fetch loop", process.broker)
-        #: ended attempts that are not settled, when the oldest of them arrived, and when the last ones were settled
+        #: ended attempts that are not settled
         self._ends: dict[Source, list[Attempt]] = {}
-        self._ends_since = NEVER
-        self._settled_at = 0.0
-        #: True once attempts at several jobs were made
-        self._has_batches = False
-        #: number of jobs that were ever reserved, and when jobs were last accepted or attempts collected (monotonic)
-        self._accepted = 0
+        #: when jobs were last accepted or attempts collected (monotonic)
         self._busy_at = time.monotonic()
         #: attempts that cannot be ended, and when their handlers had ended; the timeout monitor adds them
         self._stuck: dict[Attempt, float] = {}
-        self._listened_at = 0.0
         self._thread = threading.Thread(target=self._run_thread, name="delayq-fetch", daemon=True)
 
     @property
@@ -359,8 +353,8 @@ class Consumer:
         if unclear:
             self._record_starts(unclear)
         # The smallest batch: of slow jobs, no more than find a slot should be held.
-        source.pace.size = min([self._batcher.size_of(attempt.job) for attempt in attempts])
-        arranged = self._batcher.arrange(attempts)
+        source.pace.size = min([batch_size_of(self._process.registry, attempt.job) for attempt in attempts])
+        arranged = arrange(self._process.registry, attempts)
         self._has_batches = self._has_batches or len(arranged) < len(attempts)
         return arranged
 

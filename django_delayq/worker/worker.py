@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.redis.faults import Backoff
 from ..core.workers import choices_of
-from .attempt import Batcher
+from .attempt import expected_batch
 from .child import (
     EXIT_FATAL,
     EXIT_NO_REDIS,
@@ -136,7 +136,7 @@ class Worker:
             weights=config.weights,
             index=config.index,
             scheduler=config.scheduler if callable(config.scheduler) else None,
-            batch_size=Batcher(self.registry).expected,
+            batch_size=partial(expected_batch, self.registry),
             on_unknown=lambda: self._scope.refresh(),
         )
         self._scope = Scope(broker, config, self._selector.serve)

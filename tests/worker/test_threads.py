@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 from functools import partial
-from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -70,12 +69,13 @@ def test_the_end_of_a_worker_survives_that_its_main_thread_is_gone(verb: str) ->
         worker.finish()
 
 
-def test_a_late_poke_writes_into_no_file_that_has_the_number_of_the_pipe_by_now(tmp_path: Path) -> None:
+def test_signals_end_a_wait_and_so_does_a_poke() -> None:
     with Signals() as signals:
-        number = signal.set_wakeup_fd(-1)
-        signal.set_wakeup_fd(number)
-    with (tmp_path / "other").open("wb") as file:
-        assert fcntl.fcntl(file.fileno(), fcntl.F_DUPFD, number) == number
-        signals.poke()
-        os.close(number)
-    assert (tmp_path / "other").read_bytes() == b""
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGUSR1)
+        assert signals.wait(60) == [signal.SIGTERM, signal.SIGUSR1]
+        Timer(0.05, signals.poke).start()
+        assert signals.wait(60) == []
+        Timer(0.05, partial(os.kill, os.getpid(), signal.SIGTERM)).start()
+        assert signals.wait(None) == [signal.SIGTERM]
+        assert signals.wait(0.01) == signals.wait(0) == []
