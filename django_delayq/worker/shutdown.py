@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Final
@@ -29,25 +30,25 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class Signals:
-    """Signals that arrive while the block of this context manager runs; :meth:`wait` returns them.
+    """Signals that arrive while the block of this context manager runs; :meth:`wait` calls their handlers.
 
-    Main thread only. Restores the previous handlers at its end. The handlers only put numbers into a queue, whose
+    Main thread only. Restores the previous handlers at its end. Until then a signal is only put into a queue, whose
     ``put`` may interrupt itself.
 
     Args:
+        handlers: what :meth:`wait` calls, by signal.
         ignore: signals to ignore (a child ignores the terminal's Ctrl-C, because its supervisor stops it).
-        also: further signals to receive.
     """
 
-    def __init__(self, *, ignore: frozenset[int] = frozenset(), also: frozenset[int] = frozenset()) -> None:
-        listened: dict[int, Any] = dict.fromkeys((STOP | {DRAIN, DUMP} | also) - ignore, self._note)
-        self._handlers = listened | dict.fromkeys(ignore, signal.SIG_IGN)
+    def __init__(self, handlers: Mapping[int, Callable[[], object]], *, ignore: frozenset[int] = frozenset()) -> None:
+        self._handlers = handlers
+        self._ignore = ignore
         self._previous: dict[int, Any] = {}
         self._arrived: SimpleQueue[int] = SimpleQueue()
 
     def __enter__(self) -> Signals:
-        for number, handler in self._handlers.items():
-            self._previous[number] = signal.signal(number, handler)
+        for number in {*self._handlers, *self._ignore}:
+            self._previous[number] = signal.signal(number, signal.SIG_IGN if number in self._ignore else self._note)
         with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may not be a real file
             # makes a crash write the stacks to stderr, and so the SIGABRT that a supervisor sends to a child without
             # signs of life
@@ -65,19 +66,20 @@ class Signals:
         """End a :meth:`wait` from any thread, or the next one."""
         self._arrived.put(0)
 
-    def wait(self, timeout: float | None) -> list[int]:
-        """Return the signals that arrived within ``timeout`` seconds; [] at the timeout or a poke."""
+    def wait(self, timeout: float | None) -> None:
+        """Wait up to ``timeout`` seconds for signals, and call their handlers. A poke ends it, too."""
         numbers: list[int] = []
         until = time.monotonic() + (math.inf if timeout is None else timeout)
-        while True:
+        left = math.inf
+        while not numbers and left > 0.0:
             left = max(0.0, until - time.monotonic())
             with contextlib.suppress(Empty):
                 # Where the system lets another thread take a signal, its handler runs only when this wait ends.
                 numbers.append(self._arrived.get(timeout=min(left, _LOOK_SECONDS)))
                 while True:
                     numbers.append(self._arrived.get_nowait())
-            if numbers or left == 0.0:
-                return [number for number in numbers if number]
+        for number in filter(None, numbers):
+            self._handlers[number]()
 
 
 def log_stacks() -> str:

@@ -170,7 +170,9 @@ class Supervisor:
         Returns:
             The exit code: 0 also after a forced end.
         """
-        with Signals(also=frozenset({signal.SIGCHLD}) | self.reload_on) as signals:
+        handlers = dict.fromkeys(STOP, self._handle_stop) | dict.fromkeys(self.reload_on, self._reload)
+        handlers |= {DRAIN: self._drain, DUMP: self._dump, signal.SIGCHLD: lambda: None}
+        with Signals(handlers) as signals:
             logger.info(
                 "supervisor %s started: pid %d, %d processes, queues %s",
                 self._base,
@@ -189,8 +191,7 @@ class Supervisor:
                     elif not self._children():
                         break
                     self._watch(now)
-                    for number in signals.wait(self._next_turn(time.monotonic())):
-                        self._handle_signal(number)
+                    signals.wait(self._next_turn(time.monotonic()))
             finally:
                 self._kill_all("the supervisor ends")
                 self._reap(time.monotonic(), wait=True)
@@ -200,22 +201,21 @@ class Supervisor:
 
     # --- signals
 
-    def _handle_signal(self, number: int) -> None:
-        if number in STOP:
-            if self._stop_by is not None:
-                logger.warning("supervisor %s stops at once", self._base)
-                self._stop_by = time.monotonic() - _KILL_AFTER_SECONDS
-                return
+    def _handle_stop(self) -> None:
+        if self._stop_by is None:
             self._stop()
-        elif number == DRAIN:
-            self._drain()
-        elif number == DUMP:
-            log_stacks()
-            self._send_signal(DUMP)
-        elif number in self.reload_on:
-            self._send_signal(signal.SIGTERM)
-            for place in self._all_places:  # the cause of fast deaths may be fixed now
-                place.start_at, place.fast_deaths = 0.0, 0
+        else:
+            logger.warning("supervisor %s stops at once", self._base)
+            self._stop_by = time.monotonic() - _KILL_AFTER_SECONDS
+
+    def _dump(self) -> None:
+        log_stacks()
+        self._send_signal(DUMP)
+
+    def _reload(self) -> None:
+        self._send_signal(signal.SIGTERM)
+        for place in self._all_places:  # the cause of fast deaths may be fixed now
+            place.start_at, place.fast_deaths = 0.0, 0
 
     def _stop(self) -> None:
         logger.info("supervisor %s stops, %.0f s for running jobs", self._base, self._config.grace)

@@ -171,10 +171,12 @@ class Worker:
                 :func:`leave`.
         """
         ignore = frozenset() if self.child_spec is None else frozenset({int(signal.SIGINT)})
+        handlers: dict[int, Callable[[], object]] = {DRAIN: self._handle_drain, DUMP: log_stacks}
+        handlers |= dict.fromkeys(STOP, self._handle_stop)
         previous = threading.excepthook
         threading.excepthook = partial(self._handle_dead_thread, previous)
         try:
-            with Signals(ignore=ignore) as self._signals:
+            with Signals(handlers, ignore=ignore) as self._signals:
                 try:
                     self.start()
                     while not self.done.is_set() and (self.stop_by is None or self.seconds_left > 0):
@@ -193,26 +195,21 @@ class Worker:
         """Wait this long and handle signals meanwhile. Return True if the worker is done."""
         if self._signals is None:
             return self.done.wait(seconds)
-        for number in self._signals.wait(seconds):
-            self._handle_signal(number)
+        self._signals.wait(seconds)
         return self.done.is_set()
 
-    def _handle_signal(self, number: int) -> None:
-        if number == DUMP:
-            log_stacks()
-        elif number == DRAIN:
-            logger.info("worker %s drains", self.name)
-            self.drain()
-        elif number in STOP:
-            if self._signalled:
-                if self._is_supervised:
-                    return  # a signal to the whole process group arrives twice; only the supervisor may stop at once
-                logger.warning("worker %s stops at once", self.name)
-                self.stop_by = 0.0
-                return
+    def _handle_drain(self) -> None:
+        logger.info("worker %s drains", self.name)
+        self.drain()
+
+    def _handle_stop(self) -> None:
+        if not self._signalled:
             self._signalled = True
             self.begin_stop(self.config.grace)
             logger.info("worker %s stops, %.0f s for running jobs", self.name, self.seconds_left)
+        elif not self._is_supervised:  # else the signal came to the whole process group, and from the supervisor, too
+            logger.warning("worker %s stops at once", self.name)
+            self.stop_by = 0.0
 
     def _handle_dead_thread(self, previous: Callable[[Any], object], args: Any) -> None:
         """End the process if an error ended one of its own threads."""
