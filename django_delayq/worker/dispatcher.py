@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..core.queue import Queue
     from .loop import Duty
     from .shards import Scope, ShardSelector
-    from .worker import Process
+    from .worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Beat:
 class ShardPoller:
     """Duty that checks every shard in time: almost once per lease, and at each known deadline."""
 
-    _process: Process
+    _process: Worker
     #: returns the queues to check
     _queues: Callable[[], Sequence[Queue]]
     #: that of the consumer in this process, if there is one
@@ -326,7 +326,7 @@ class EpochCleanup:
             self._broker.epochs.retire(queue.name)
 
 
-def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | None) -> dict[str, Duty]:
+def dispatcher_duties(process: Worker, scope: Scope, selector: ShardSelector | None) -> dict[str, Duty]:
     """Return the duties of a dispatcher that need no Django, by name.
 
     ``selector`` is that of the consumer in this process, if there is one.

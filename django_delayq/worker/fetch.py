@@ -33,7 +33,7 @@ from .wake import REPEAT, WakeListener
 
 if TYPE_CHECKING:
     from ..core.outcomes import Batch, Settlement
-    from .worker import Process
+    from .worker import Worker
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class Stage(IntEnum):
 class Consumer:
     """Fetch loop of one process. Public methods may be called in any thread, all others in its own."""
 
-    _process: Process
+    _process: Worker
     _selector: ShardSelector
     #: threads that run the jobs
     slots: Slots

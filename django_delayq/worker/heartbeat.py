@@ -16,7 +16,7 @@ from .shutdown import log_stacks
 if TYPE_CHECKING:
     from ..core.workers import AnnouncementReply
     from .fetch import Consumer
-    from .worker import Process
+    from .worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ PART_SECONDS: Final = 1.0
 class Heartbeat:
     """Duty for a :class:`~.loop.Loop`."""
 
-    _process: Process
+    _process: Worker
     #: returns the process's entry for the worker registry
     _describe: Callable[[], dict[str, Any]]
     _consumer: Consumer | None

@@ -56,40 +56,18 @@ SHUTDOWN_WARNING_SECONDS: Final = 6.0
 _OWN_THREADS: Final = "delayq-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """Identity, configuration and shared objects of a worker process, as its parts see it."""
-
-    #: name in the registry of workers and on leases
-    name: str
-    #: name of this start of the program, the same for all its processes
-    program: str
-    config: WorkerConfig
-    broker: Broker
-    registry: Registry
-    hooks: Hooks
-    health: RedisHealth
-    #: mailbox in which the process notes changes for its duties
-    changes: Changes
-    #: the jobs that it runs. Jobs that wait for quarantine run one at a time, in separate processes
-    which: Which = "all"
-    #: scoreboard on which its supervisor reads what it runs; None without one
-    board: Scoreboard | None = None
-
-    @property
-    def lease(self) -> float:
-        """Duration of a lease in seconds."""
-        return self.broker.lease_ms / 1000
-
-
 @dataclass(eq=False)
 class Worker:
-    """One worker process. ``run()`` as a program; ``start()`` and ``stop()`` inside another one."""
+    """One worker process. ``run()`` as a program; ``start()`` and ``stop()`` inside another one.
+
+    Its parts get it as their ``process``, for what they share: identity, configuration, broker, registry, hooks, the
+    health of Redis and the mailbox of changes.
+    """
 
     broker: Broker
     registry: Registry
     config: WorkerConfig
-    hooks: Hooks | None = None
+    hooks: Hooks = field(default_factory=Hooks)
     _: KW_ONLY
     middlewares: Sequence[Middleware] = ()
     #: further housekeeping of this process, by name; each gets its own loop
@@ -116,22 +94,15 @@ class Worker:
 
     def __post_init__(self) -> None:
         broker, config, spec = self.broker, self.config, self.child_spec
+        #: name in the registry of workers and on leases
         self.name = config.name or (spec.name if spec else new_name())
+        #: name of this start of the program, the same for all its processes
+        self.program = (spec.program if spec else "") or self.name
+        #: the jobs that it runs: those that wait for quarantine, the others, or all where there is no supervisor
+        self.which: Which = spec.which if spec else "all"
         self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
         #: set when the worker has nothing more to do, for any reason
         self.done = threading.Event()
-        self._process = Process(
-            name=self.name,
-            program=(spec.program if spec else "") or self.name,
-            config=config,
-            broker=broker,
-            registry=self.registry,
-            hooks=self.hooks or Hooks(),
-            health=self.health,
-            changes=self.changes,
-            which=spec.which if spec else "all",  # without a supervisor there is no quarantine
-            board=self.board,
-        )
         self._selector = ShardSelector(
             weights=config.weights,
             index=config.index,
@@ -146,6 +117,11 @@ class Worker:
         self._heartbeat: Loop | None = None
         self._loops: list[Loop] = []
         self._stopping = threading.Lock()
+
+    @property
+    def lease(self) -> float:
+        """Duration of a lease in seconds."""
+        return self.broker.lease_ms / 1000
 
     @property
     def queues(self) -> Sequence[Queue]:
@@ -224,8 +200,8 @@ class Worker:
 
     def start(self) -> None:
         """Start all parts. Retries until Redis returns the queues."""
-        process, board, config = self._process, self.board, self.config
-        process.hooks.process_start()
+        board, config = self.board, self.config
+        self.hooks.process_start()
         if not self._read_queues():
             return
         if board is not None:
@@ -233,7 +209,7 @@ class Worker:
         if config.consumer:
             self.consumer = self._make_consumer()
         heartbeat = Heartbeat(
-            process,
+            self,
             self._entry,
             self.consumer,
             lambda reply: self._scope.follow(reply.choices),
@@ -242,7 +218,7 @@ class Worker:
         self._heartbeat = Loop("heartbeat", heartbeat, self.health)
         duties = dict(self.duties)
         if config.dispatcher:
-            duties |= dispatcher_duties(process, self._scope, self._selector if config.consumer else None)
+            duties |= dispatcher_duties(self, self._scope, self._selector if config.consumer else None)
         self._loops = [Loop(name, duty, self.health) for name, duty in duties.items()]
         # From the inside out: each part is started before its callers.
         if board is not None:
@@ -267,7 +243,7 @@ class Worker:
         pause = Backoff()
         while True:
             try:
-                self._scope.refresh(choices_of(self._process.broker, self._process.program))
+                self._scope.refresh(choices_of(self.broker, self.program))
             except Exception as error:
                 seconds = pause.next(self.health.failed("start", error))
                 self._check()  # the timeout monitor, which does this later, is not started yet
@@ -279,22 +255,22 @@ class Worker:
 
     def _make_consumer(self) -> Consumer:
         """Return the fetch loop, with the parts that run jobs."""
-        process, selector = self._process, self._selector
+        selector = self._selector
         execution = Execution(
-            process.registry,
-            process.hooks,
+            self.registry,
+            self.hooks,
             self.middlewares,
             board=self.board,
             loop=self._event_loop,
             timeout_monitor=self._monitor,
-            unknown=UnknownTasks(process.broker.knows_task),
+            unknown=UnknownTasks(self.broker.knows_task),
         )
-        slots = Slots(self.config.threads, execution, process.hooks, selector.attempt_ended)
+        slots = Slots(self.config.threads, execution, self.hooks, selector.attempt_ended)
         self._monitor.running = slots.running
         waker = None  # in quarantine: the tokens are for processes that serve all other jobs
-        if process.which != "quarantined":
-            waker = WakeListener(process.broker, selector, self.health, selector.lock)
-        return Consumer(process, selector, slots, waker, execution.readiness, self.finish)
+        if self.which != "quarantined":
+            waker = WakeListener(self.broker, selector, self.health, selector.lock)
+        return Consumer(self, selector, slots, waker, execution.readiness, self.finish)
 
     def _entry(self) -> dict[str, Any]:
         """Return what the registry of workers stores about this process now."""
@@ -305,14 +281,14 @@ class Worker:
             "queues": self._scope.names,
             "all_queues": config.all_queues,
             "ignored": self._scope.ignored,
-            "program": self._process.program,
+            "program": self.program,
             "threads": config.threads if config.consumer else 0,
             "running": config.threads - consumer.slots.free if consumer else 0,
             "idle_ms": round(consumer.idle_seconds * 1000) if consumer else 0,
             "settled": consumer.settled if consumer else 0,
             "dispatcher": config.dispatcher,
             "heartbeat_ms": round(config.heartbeat * 1000),
-            "quarantine": self._process.which == "quarantined",
+            "quarantine": self.which == "quarantined",
             "started": int(self._started_at * 1000),
             "rss_mib": round(resident_mib()),
             "stopping": self.stop_by is not None,
@@ -379,7 +355,7 @@ class Worker:
 
     def _overran(self, attempt: Attempt) -> None:
         """End the process because this attempt cannot be ended. Called by the timeout monitor."""
-        self._process.hooks.log.hangs(attempt, "this process finishes its other jobs and ends")
+        self.hooks.log.hangs(attempt, "this process finishes its other jobs and ends")
         self.exit_code = EXIT_STUCK
         if self.consumer is not None:
             self.consumer.overran(attempt)
@@ -461,7 +437,7 @@ class Worker:
 
     def _unregister(self) -> None:
         """Take this process off the registry, and store its figures."""
-        broker = self._process.broker
+        broker = self.broker
         try:
             broker.forget(self.name)
             broker.tally.flush()
@@ -475,9 +451,9 @@ class Worker:
         if self._fatal is not None or not clean:
             self._call_last_words(self._fatal or TimeoutError(f"{left} jobs still ran at the end of the process"))
         if clean:
-            call_hook("process_stop", self._process.hooks.process_stop)
+            call_hook("process_stop", self.hooks.process_stop)
 
     def _call_last_words(self, error: BaseException) -> None:
         if not self._had_last_words:
             self._had_last_words = True
-            call_hook("last_words", self._process.hooks.last_words, error)
+            call_hook("last_words", self.hooks.last_words, error)

@@ -22,7 +22,7 @@ from django_delayq.worker.loop import Changes, Loop, RedisHealth
 from django_delayq.worker.recurring import RecurringTicker
 from django_delayq.worker.shards import Pace, ShardSelector, Source
 from django_delayq.worker.slots import HangingCall, Slots, call_limited
-from django_delayq.worker.worker import Process
+from django_delayq.worker.worker import Worker
 from tests.core.stage import T0, Stage
 
 from .worker_stage import WorkerConfig, config
@@ -63,24 +63,15 @@ __all__ = [
 
 def make_process(
     broker: Broker | None = None, registry: Registry | None = None, settings: WorkerConfig | None = None, **changes: Any
-) -> Process:
-    """Return the object that the parts of a worker process share; without a Redis unless there is a broker."""
+) -> Worker:
+    """Return a worker that was not started, for its parts; without a Redis unless there is a broker."""
     none: Any = SimpleNamespace(
         lease_ms=15_000, connection=SimpleNamespace(cluster=False), tally=SimpleNamespace(ended=lambda *_: None)
     )
-    return Process(
-        **{
-            "name": "w",
-            "program": "w",
-            "config": settings or config(),
-            "broker": broker or none,
-            "registry": registry or Registry(),
-            "hooks": Hooks(),
-            "health": RedisHealth(),
-            "changes": Changes(),
-            **changes,
-        }
-    )
+    process = Worker(broker or none, registry or Registry(), settings or config())
+    for name, value in {"name": "w", "program": "w", "health": RedisHealth(), **changes}.items():
+        setattr(process, name, value)
+    return process
 
 
 # --- looks at shards
@@ -196,7 +187,7 @@ def hold(broker: Broker, count: int, name: str = "default", *, age: float = 5.0)
 
 
 def heartbeat_of(
-    process: Process,
+    process: Worker,
     *,
     held: Sequence[Attempt] | None = None,
     renew: Callable[[], None] = lambda: None,
