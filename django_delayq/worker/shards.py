@@ -39,26 +39,21 @@ _FALL: Final = 0.2
 CALL_SECONDS: Final = 1.0
 
 
+@dataclass(eq=False)
 class Scope:
-    """Queues of one process, read from the registry at the start and after each change. Any thread may refresh them.
+    """Queues of one process, read from the registry at the start and after each change. Any thread may refresh them."""
 
-    Args:
-        changed: called with the queues whose jobs this process runs, whenever these or their shards change.
-    """
-
-    def __init__(
-        self, broker: Broker, config: WorkerConfig, changed: Callable[[Sequence[Queue]], None] = lambda _: None
-    ) -> None:
-        #: every queue of the process, including those that other programs pull from
-        self.queues: list[Queue] = []
-        self._broker = broker
-        self._config = config
-        #: queues that operators added ("watch") or took away ("ignore") while the program runs
-        self._choices: Mapping[str, str] = {}
-        self._changed = changed
-        self._seen = ""
-        self._numbers: dict[str, tuple[int, ...]] = {}
-        self._lock = threading.Lock()
+    _broker: Broker
+    _config: WorkerConfig
+    #: called with the queues whose jobs this process runs, whenever these or their shards change
+    _changed: Callable[[Sequence[Queue]], None] = lambda _: None
+    #: every queue of the process, including those that other programs pull from
+    queues: list[Queue] = field(default_factory=list, init=False)
+    #: queues that operators added ("watch") or took away ("ignore") while the program runs
+    _choices: Mapping[str, str] = field(default_factory=dict, init=False)
+    _seen: str = field(default="", init=False)
+    _numbers: dict[str, tuple[int, ...]] = field(default_factory=dict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @property
     def worked(self) -> list[Queue]:
