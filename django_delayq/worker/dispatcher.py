@@ -75,7 +75,7 @@ class Beat:
         return self.queue.name, self.shard
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ShardPoller:
     """Duty that checks every shard in time: almost once per lease, and at each known deadline."""
 
@@ -231,7 +231,7 @@ class WorkerPruning:
         return 60.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class DepthSampler:
     """Duty that stores a sample of each queue and of all together. Of several dispatchers one does it."""
 

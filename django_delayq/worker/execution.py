@@ -32,7 +32,7 @@ from .timeouts import TimeoutMonitor
 logger: Final = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Execution:
     """Callable that a slot calls with each attempt."""
 

@@ -105,7 +105,7 @@ class Stage(IntEnum):
     HALT = 3
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Consumer:
     """Fetch loop of one process. Public methods may be called in any thread, all others in its own."""
 

@@ -27,7 +27,7 @@ TASKS_SECONDS: Final = 60.0
 PART_SECONDS: Final = 1.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Heartbeat:
     """Duty for a :class:`~.loop.Loop`."""
 

@@ -196,7 +196,7 @@ class _Rest:
     since: float = 0.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Parts:
     """Guard for the parts of a duty's work: one that fails is logged, rests for a growing time, and is tried again.
 

@@ -277,7 +277,7 @@ def run_now(broker: Broker, work: Work) -> ScheduleOutcome:
     return broker.queue(work.task.options.queue).schedule(new)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RecurringTicker:
     """Duty that fires the ticks of all recurring tasks. Without any it sends no command.
 

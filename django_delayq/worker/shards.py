@@ -39,7 +39,7 @@ _FALL: Final = 0.2
 CALL_SECONDS: Final = 1.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Scope:
     """Queues of one process, read from the registry at the start and after each change. Any thread may refresh them."""
 
@@ -249,7 +249,7 @@ class DueShard(NamedTuple):
 Scheduler: TypeAlias = Callable[[Sequence[DueShard]], DueShard]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ShardSelector:
     """Knowledge about all shards of one process, and the choice between those with due work."""
 

@@ -125,7 +125,7 @@ class Place:
             logger.warning("children at place %d die fast; the next one starts in %.0f s", self.index, delay)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Supervisor:
     """Keeper of ``config.processes`` children, and of up to ``config.quarantine`` more while jobs wait for quarantine.
 

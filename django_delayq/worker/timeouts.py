@@ -57,7 +57,7 @@ def _spin() -> None:
         pass
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TimeoutMonitor:
     """Timeout monitor of one process."""
 

@@ -41,7 +41,7 @@ class Audience(Protocol):
         """Handle the possible loss of tokens."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class WakeListener:
     """Wake listener. Its thread starts with the first waiting consumer and ends when there was none for long."""
 

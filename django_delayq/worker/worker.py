@@ -56,7 +56,7 @@ SHUTDOWN_WARNING_SECONDS: Final = 6.0
 _OWN_THREADS: Final = "delayq-"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Worker:
     """One worker process. ``run()`` as a program; ``start()`` and ``stop()`` inside another one.
 
