@@ -14,6 +14,7 @@ import logging
 import mmap
 import os
 import secrets
+import signal
 import socket
 import sys
 import tempfile
@@ -42,6 +43,8 @@ EXIT_DRY: Final = 83
 EXIT_FATAL: Final = 84
 #: Redis was unavailable for longer than the process was to wait for it
 EXIT_NO_REDIS: Final = 85
+
+_PR_SET_PDEATHSIG: Final = 1
 
 IDLE: Final = 0
 RUNNING: Final = 1
@@ -195,13 +198,18 @@ def child_spec() -> ChildSpec | None:
 
 
 def adopt(spec: ChildSpec) -> Scoreboard:
-    """Open the scoreboard of this process."""
+    """Open the scoreboard, and have the kernel send SIGTERM to this process when the supervisor dies."""
     os.set_inheritable(spec.board_fd, False)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     return Scoreboard.open(spec.board_fd, spec.config.threads)
 
 
 def is_orphan(spec: ChildSpec) -> bool:
-    """Return True if the supervisor is gone."""
+    """Return True if the supervisor is gone.
+
+    Needed on systems that do not signal its death, and for a death before :func:`adopt`.
+    """
     return os.getppid() != spec.parent
 
 
