@@ -87,6 +87,14 @@ class RedisHealth:
         return fault
 
 
+def call_safely(what: str, function: Callable[..., object], *args: object) -> None:
+    """Call a function. Its exception is logged."""
+    try:
+        function(*args)
+    except Exception:
+        logger.exception("%s failed", what)
+
+
 class Duty(Protocol):
     """Task of a loop, to be run repeatedly."""
 
@@ -124,8 +132,7 @@ class Loop:
         self.name = name
         self._duty = duty
         self._health = health
-        self._bell = threading.Condition()
-        self._rung = False
+        self._bell = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run_thread, name=f"delayq-{name}", daemon=True)
         if isinstance(duty, Attached):
@@ -137,9 +144,7 @@ class Loop:
 
     def ring(self) -> None:
         """End the pause until the duty's next turn: it runs now."""
-        with self._bell:
-            self._rung = True
-            self._bell.notify()
+        self._bell.set()
 
     def close(self, timeout: float = 2.0) -> None:
         """Stop the loop after the duty's current turn, and wait up to ``timeout`` seconds for it to end."""
@@ -153,16 +158,10 @@ class Loop:
                 pause.reset()
             except Exception as error:
                 rest = pause.next(self._health.failed(self.name, error))
-            with self._bell:
-                until = time.monotonic() + rest
-                while not (self._rung or self._closing) and (left := until - time.monotonic()) > 0:
-                    self._bell.wait(min(left, 3600.0))
-                self._rung = False
+            self._bell.wait(min(rest, 3600.0))  # a turn without a reason does no harm
+            self._bell.clear()
         if isinstance(self._duty, Closed):
-            try:
-                self._duty.close()
-            except Exception:
-                logger.exception("the end of %s failed", self.name)
+            call_safely(f"the end of {self.name}", self._duty.close)
 
 
 def close_loops(loops: Sequence[Loop], timeout: float = 2.0) -> None:
@@ -332,10 +331,7 @@ class Changes:
                 return
             places.add(place)
         for ring in self._rings:
-            try:
-                ring()
-            except Exception:
-                logger.exception("a subscriber to changes failed")
+            call_safely("a subscriber to changes", ring)
 
     def take(self, what: What) -> set[Place]:
         """Return the shards that changed in this way since the last call."""

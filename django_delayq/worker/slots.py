@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .attempt import Attempt
-from .loop import join_threads
+from .loop import call_safely, join_threads
 from .record import frames_of_thread, printed_traceback, stack_text
 
 if TYPE_CHECKING:
@@ -25,14 +25,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 #: maximum number of slots whose jobs are announced
 MOST_SHOWN: Final = 64
-
-
-def call_hook(name: str, hook: Callable[..., object], *args: object) -> None:
-    """Call a hook of the project. Its exception is logged."""
-    try:
-        hook(*args)
-    except Exception:
-        logger.exception("the hook %s failed", name)
 
 
 class Slots:
@@ -123,11 +115,11 @@ class Slots:
         return join_threads(self._threads, timeout)
 
     def _run_thread(self, slot: int) -> None:
-        call_hook("thread_start", self._hooks.thread_start)
+        call_safely("the hook thread_start", self._hooks.thread_start)
         try:
             self._work(slot)
         finally:
-            call_hook("thread_end", self._hooks.thread_end)
+            call_safely("the hook thread_end", self._hooks.thread_end)
 
     def _work(self, slot: int) -> None:
         take, finish = self.inbox.popleft, self.done.append
@@ -292,11 +284,11 @@ def call_limited(
 
     def run() -> None:
         try:
-            call_hook("thread_start", begin)
+            call_safely("the hook thread_start", begin)
             try:
                 result = function()
             finally:
-                call_hook("thread_end", end)
+                call_safely("the hook thread_end", end)
         except BaseException as error:
             answer.set_exception(error)
         else:

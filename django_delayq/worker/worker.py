@@ -32,10 +32,10 @@ from .execution import Execution
 from .fetch import Consumer, Stage
 from .heartbeat import Heartbeat
 from .hooks import Hooks, Middleware
-from .loop import Changes, Duty, Loop, RedisHealth, close_loops
+from .loop import Changes, Duty, Loop, RedisHealth, call_safely, close_loops
 from .shards import Scope, ShardSelector
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
-from .slots import EventLoop, Slots, call_hook
+from .slots import EventLoop, Slots
 from .timeouts import REACTION_SECONDS, TimeoutMonitor, resident_mib
 from .wake import WakeListener
 
@@ -451,9 +451,9 @@ class Worker:
         if self._fatal is not None or not clean:
             self._call_last_words(self._fatal or TimeoutError(f"{left} jobs still ran at the end of the process"))
         if clean:
-            call_hook("process_stop", self.hooks.process_stop)
+            call_safely("the hook process_stop", self.hooks.process_stop)
 
     def _call_last_words(self, error: BaseException) -> None:
         if not self._had_last_words:
             self._had_last_words = True
-            call_hook("last_words", self.hooks.last_words, error)
+            call_safely("the hook last_words", self.hooks.last_words, error)
