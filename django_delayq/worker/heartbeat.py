@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -35,8 +35,8 @@ class Heartbeat:
     #: returns the process's entry for the worker registry
     _describe: Callable[[], dict[str, Any]]
     _consumer: Consumer | None
-    #: called with the reply to each announcement; it also shows whether the registry of queues changed
-    _announced: Callable[[AnnouncementReply], None]
+    #: called with the choices of operators after each announcement, which also shows if the registry of queues changed
+    _announced: Callable[[Mapping[str, str]], None]
     #: begins a "stop" or a "drain" that an operator sent (:meth:`Broker.tell_worker`); it does not wait
     _end: Callable[[str], None]
     #: ids of commands that were carried out, confirmed with the next announcement; None before the first one
@@ -70,7 +70,7 @@ class Heartbeat:
         process.health.recovered()
         if tasks is not None:
             self._tasks_at = began + TASKS_SECONDS
-        self._announced(announcement)
+        self._announced(announcement.choices)
         self.carry_out(announcement)
 
     def carry_out(self, announcement: AnnouncementReply) -> None:

@@ -153,13 +153,10 @@ class Worker:
         threading.excepthook = partial(self._handle_dead_thread, previous)
         try:
             with Signals(handlers, ignore=ignore) as self._signals:
-                try:
-                    self.start()
-                    while not self.done.is_set() and (self.stop_by is None or self.seconds_left > 0):
-                        self._wait(None if self.stop_by is None else self.seconds_left)
-                    self.stop(None if self.stop_by is None else max(0.0, self.seconds_left))
-                finally:
-                    self._signals = None
+                self.start()
+                while not self.done.is_set() and (self.stop_by is None or self.seconds_left > 0):
+                    self._wait(None if self.stop_by is None else self.seconds_left)
+                self.stop(None if self.stop_by is None else max(0.0, self.seconds_left))
         except BaseException as error:
             self._call_last_words(error)
             raise
@@ -208,13 +205,7 @@ class Worker:
             board.stamped = time.monotonic()
         if config.consumer:
             self.consumer = self._make_consumer()
-        heartbeat = Heartbeat(
-            self,
-            self._entry,
-            self.consumer,
-            lambda reply: self._scope.follow(reply.choices),
-            self.end_by_command,
-        )
+        heartbeat = Heartbeat(self, self._entry, self.consumer, self._scope.follow, self.end_by_command)
         self._heartbeat = Loop("heartbeat", heartbeat, self.health)
         duties = dict(self.duties)
         if config.dispatcher:
@@ -327,9 +318,8 @@ class Worker:
         self._poke()
 
     def _poke(self) -> None:
-        signals = self._signals  # the main thread takes them away at its end
-        if signals is not None:
-            signals.poke()
+        if self._signals is not None:
+            self._signals.poke()
 
     def end_by_command(self, command: str) -> None:
         """Carry out a "stop" or "drain" command, which is meant for the whole program."""

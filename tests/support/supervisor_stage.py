@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -28,7 +27,6 @@ from .worker_stage import config, eventually, registry_of
 
 __all__ = [
     "DYING_CHILD",
-    "ENDING",
     "NOW_MS",
     "ROOT",
     "ChildSpec",
@@ -37,8 +35,6 @@ __all__ = [
     "Supervisor",
     "alive",
     "decided",
-    "end_main_thread",
-    "idle_program",
     "let_overrun",
     "new_board",
     "orphaned_child",
@@ -129,24 +125,6 @@ def sent_to_child(spec: ChildSpec) -> ChildSpec | None:
 def orphaned_child(parent: int) -> ChildSpec:
     """Return what a child has from a supervisor whose pid is ``parent``; it is orphaned unless that is its parent."""
     return ChildSpec(name="w-1", config=config(), board_fd=-1, parent=parent)
-
-
-#: end of a worker that is a program, from the command on
-ENDING = (Worker.end_by_command, Worker._end_soon, Worker._poke)
-
-
-def idle_program() -> Worker:
-    """Return a worker whose main thread waits for signals, and which holds no jobs."""
-    worker = worker_with(SimpleNamespace(advance=lambda stage: None, held=set()))
-    signals: Any = SimpleNamespace(poke=lambda: None)
-    worker._signals = signals
-    worker.stop = lambda grace=None: True  # type: ignore[method-assign]
-    return worker
-
-
-def end_main_thread(worker: Worker) -> None:
-    """Take the signals from a worker, as its main thread does at its end."""
-    worker._signals = None
 
 
 def worker_with(consumer: Any) -> Worker:

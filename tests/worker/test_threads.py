@@ -7,17 +7,10 @@ import signal
 from functools import partial
 from threading import Timer
 
-import pytest
-
 from django_delayq.core import Broker
 from django_delayq.worker.shutdown import Signals
 from tests.support.attempt_stage import Attempt, acks_early
 from tests.support.duty_stage import RENEWAL, beat, hold
-from tests.support.supervisor_stage import (
-    ENDING,
-    end_main_thread,
-    idle_program,
-)
 from tests.support.waiting_stage import StuckAttempts
 
 from ..support.preemption import each_line
@@ -57,16 +50,6 @@ def test_the_fetch_loop_survives_that_another_attempt_gets_stuck_while_it_counts
     stuck = StuckAttempts()
     stuck.add(Overrunning(stuck))
     assert stuck.are_all
-
-
-@pytest.mark.parametrize("verb", ["finish", "stop", "drain"])
-def test_the_end_of_a_worker_survives_that_its_main_thread_is_gone(verb: str) -> None:
-    """An error there would turn a clean end into that of a process with a dead thread."""
-    for line in each_line(*ENDING):
-        worker = idle_program()
-        with line.preempted(partial(end_main_thread, worker)):
-            worker.finish() if verb == "finish" else worker.end_by_command(verb)
-        worker.finish()
 
 
 def test_signals_end_a_wait_and_so_does_a_poke() -> None:
