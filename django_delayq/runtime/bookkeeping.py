@@ -125,9 +125,8 @@ class WithDatabase:
 
     def attach(self, ring: Callable[[], None]) -> None:
         """Pass ``ring``, which ends the rest of the loop, to the duty."""
-        attach = getattr(self._duty, "attach", None)
-        if attach is not None:
-            attach(ring)
+        if hasattr(self._duty, "attach"):
+            self._duty.attach(ring)
 
     def run(self) -> float:
         """Run one turn of the duty on working connections."""

@@ -219,7 +219,7 @@ class LeaseReaper:
         self._checked_at: dict[Place, float] = {}
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """See :class:`~.loop.Attached`."""
+        """See :class:`~.loop.Duty`."""
         self._ring = ring
 
     def reap(self, queue: Queue, shard: int, tick: Tick) -> None:

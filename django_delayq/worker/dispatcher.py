@@ -19,7 +19,7 @@ from ..core.figures import TOTAL, DepthPoint, Histogram
 from ..core.workers import is_alive
 from .attempt import NEVER
 from .dead import SILENT_MS, Ends, LeaseReaper
-from .loop import Part, Parts, What
+from .loop import Part, Parts, Periodic, What
 from .recurring import RecurringTicker
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ _OF_A_LEASE: Final = 0.95
 _POLL_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.02
+#: seconds between two looks for dead workers; only people read the list
+PRUNING_SECONDS: Final = 60.0
 #: seconds between two samples of the depth
 SAMPLE_SECONDS: Final = 60.0
 #: queues with a series of samples of their own; a series takes about 100 KB of Redis's memory
@@ -213,22 +215,13 @@ class ShardPoller:
             note("lost")
 
 
-class WorkerPruning:
-    """Duty that removes dead workers from the registry: silent for a minute, and for three of their heartbeats."""
-
-    def __init__(self, broker: Broker, own: str) -> None:
-        self._broker = broker
-        self._own = own
-        self._parts = Parts("worker-pruning", broker)
-
-    def run(self) -> float:
-        """Remove them. Once a minute is enough for a list that only people read."""
-        others = [worker for worker in self._broker.workers() if worker["name"] != self._own]
-        now_ms = self._broker.now_ms() if others else 0.0
-        for worker in others:
-            if not is_alive(worker, now_ms, least_ms=SILENT_MS):
-                self._parts.attempt(worker["name"], partial(self._broker.forget, worker["name"]))
-        return 60.0
+def prune_workers(broker: Broker, own: str, parts: Parts) -> None:
+    """Remove dead workers but ``own`` from the registry: silent for a minute, and for three of their heartbeats."""
+    others = [worker for worker in broker.workers() if worker["name"] != own]
+    now_ms = broker.now_ms() if others else 0.0
+    for worker in others:
+        if not is_alive(worker, now_ms, least_ms=SILENT_MS):
+            parts.attempt(worker["name"], partial(broker.forget, worker["name"]))
 
 
 @dataclass(eq=False, repr=False)
@@ -300,30 +293,16 @@ def _sample_of(counts: Iterable[Counts], lateness: Histogram | None = None) -> D
     )
 
 
-class EpochCleanup:
-    """Duty that completes changes of the number of shards. It sends commands to Redis only where one is unfinished.
+def clean_epochs(broker: Broker, queues: Iterable[Queue], parts: Parts) -> None:
+    """Complete interrupted changes of the number of shards, and remove old epochs that hold no jobs any more.
 
-    Args:
-        seconds: time between two turns; see :class:`~.config.WorkerConfig`.
+    It sends commands to Redis only for queues of which one is unfinished.
     """
-
-    def __init__(self, broker: Broker, queues: Callable[[], Sequence[Queue]], seconds: float = 30.0) -> None:
-        self._broker = broker
-        self._queues = queues
-        self._seconds = seconds
-        self._parts = Parts("epoch-cleanup", broker)
-
-    def run(self) -> float:
-        """Complete interrupted changes, and remove old epochs that hold no jobs any more."""
-        for queue in list(self._queues()):
-            self._parts.attempt(queue.name, partial(self._clean, queue))
-        return self._seconds
-
-    def _clean(self, queue: Queue) -> None:
+    for queue in queues:
         if layouts.is_pending(queue.layout):
-            self._broker.epochs.finish(queue.name)
+            parts.attempt(queue.name, partial(broker.epochs.finish, queue.name))
         if len(queue.epochs) > 1:
-            self._broker.epochs.retire(queue.name)
+            parts.attempt(queue.name, partial(broker.epochs.retire, queue.name))
 
 
 def dispatcher_duties(process: Worker, scope: Scope, selector: ShardSelector | None) -> dict[str, Duty]:
@@ -333,12 +312,13 @@ def dispatcher_duties(process: Worker, scope: Scope, selector: ShardSelector | N
     """
     broker, name = process.broker, process.name
     reaper = LeaseReaper(Ends(process.registry, process.hooks), name, broker)
+    workers, epochs = Parts("worker-pruning", broker), Parts("epoch-cleanup", broker)
     duties: dict[str, Duty] = {
         "shard-poller": ShardPoller(process, lambda: scope.queues, selector, reaper),
         "reaper": reaper,
-        "worker-pruning": WorkerPruning(broker, name),
+        "worker-pruning": Periodic(PRUNING_SECONDS, lambda: prune_workers(broker, name, workers)),
         "depth-sampler": DepthSampler(broker, name),
-        "epoch-cleanup": EpochCleanup(broker, lambda: scope.queues, process.config.epoch_check),
+        "epoch-cleanup": Periodic(process.config.epoch_check, lambda: clean_epochs(broker, scope.queues, epochs)),
     }
     ticker = RecurringTicker(broker, process.registry, process.config.timezone, changes=process.changes.branch("lost"))
     if ticker.works:

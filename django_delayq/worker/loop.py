@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from ..core.redis.faults import Backoff, Fault, classify
 
@@ -96,7 +96,12 @@ def call_safely(what: str, function: Callable[..., object], *args: object) -> No
 
 
 class Duty(Protocol):
-    """Task of a loop, to be run repeatedly."""
+    """Task of a loop, to be run repeatedly. Two further methods are optional.
+
+    ``attach(ring)`` stores a function, callable in any thread, that ends the rest of the duty's loop. It is called
+    once, before the first turn. ``close()`` releases a resource, such as a database connection. It is called in the
+    thread of the loop, after the last turn.
+    """
 
     def run(self) -> float:
         """Run one turn. Exceptions do not end the loop.
@@ -106,23 +111,17 @@ class Duty(Protocol):
         """
 
 
-@runtime_checkable
-class Attached(Protocol):
-    """Duty that may need to run earlier than it announced."""
+@dataclass(frozen=True, slots=True)
+class Periodic:
+    """Duty that calls a function every so many seconds."""
 
-    def attach(self, ring: Callable[[], None]) -> None:
-        """Store ``ring``, which ends the rest of the duty's loop. Called once, before the first turn.
+    seconds: float
+    work: Callable[[], object]
 
-        Any thread may call ``ring()``.
-        """
-
-
-@runtime_checkable
-class Closed(Protocol):
-    """Duty that opens a resource, such as a database connection, which it has to close in the same thread."""
-
-    def close(self) -> None:
-        """Release the resource. Called in the thread of the loop, after the last turn."""
+    def run(self) -> float:
+        """Call it."""
+        self.work()
+        return self.seconds
 
 
 class Loop:
@@ -135,7 +134,7 @@ class Loop:
         self._bell = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run_thread, name=f"delayq-{name}", daemon=True)
-        if isinstance(duty, Attached):
+        if hasattr(duty, "attach"):
             duty.attach(self.ring)
 
     def start(self) -> None:
@@ -160,7 +159,7 @@ class Loop:
                 rest = pause.next(self._health.failed(self.name, error))
             self._bell.wait(min(rest, 3600.0))  # a turn without a reason does no harm
             self._bell.clear()
-        if isinstance(self._duty, Closed):
+        if hasattr(self._duty, "close"):
             call_safely(f"the end of {self.name}", self._duty.close)
 
 

@@ -13,12 +13,12 @@ from django_delayq.core.registry import pause_recurring, recurring_pauses, resum
 from django_delayq.core.workers import AnnouncementReply
 from django_delayq.worker.attempt import Attempt, trusted
 from django_delayq.worker.dead import Ends, LeaseReaper
-from django_delayq.worker.dispatcher import DepthSampler, EpochCleanup, ShardPoller, WorkerPruning
+from django_delayq.worker.dispatcher import DepthSampler, ShardPoller, clean_epochs, prune_workers
 from django_delayq.worker.fetch import Consumer, ReadinessGate
 from django_delayq.worker.fetch import Stage as FetchStage
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.loop import Changes, Loop, RedisHealth
+from django_delayq.worker.loop import Changes, Loop, Parts, Periodic, RedisHealth
 from django_delayq.worker.recurring import RecurringTicker
 from django_delayq.worker.shards import Pace, ShardSelector, Source
 from django_delayq.worker.slots import HangingCall, Slots, call_limited
@@ -49,7 +49,7 @@ __all__ = [
     "hold",
     "make_process",
     "poller_of",
-    "prune_workers",
+    "prune",
     "reap",
     "reaper_of",
     "recurring",
@@ -145,14 +145,15 @@ def check_now(poller: ShardPoller) -> None:
     poller.run()
 
 
-def cleanup_of(broker: Broker, queues: Iterable[Queue]) -> EpochCleanup:
+def cleanup_of(broker: Broker, queues: Iterable[Queue]) -> Periodic:
     """Return what completes changes of the number of shards of these queues, which each turn reads."""
-    return EpochCleanup(broker, lambda: list(queues))
+    parts = Parts("epoch-cleanup", broker)
+    return Periodic(30.0, lambda: clean_epochs(broker, list(queues), parts))
 
 
-def prune_workers(broker: Broker) -> None:
+def prune(broker: Broker) -> None:
     """Remove dead workers from the registry."""
-    WorkerPruning(broker, "own").run()
+    prune_workers(broker, "own", Parts("worker-pruning", broker))
 
 
 # --- counters and samples
