@@ -222,7 +222,8 @@ class Consumer:
             return False
         for attempt in self._stuck_now():  # its handler has ended, and a listener hangs: the end is decided
             ended = [part for part in attempt.parts if part.settlement is not None and part in self.held]
-            self._add_ends(attempt.source, ended)
+            if ended:
+                self._add_ends(attempt.source, ended)
         self._settle_all()
         return self.stage == Stage.HALT or not self._ends
 
@@ -402,8 +403,6 @@ class Consumer:
     @property
     def _can_settle(self) -> bool:
         """True if an attempt has ended whose shard can be reached."""
-        if not self._nodes:
-            return bool(self._ends)
         return self._settle_at <= time.monotonic()
 
     @property
@@ -425,7 +424,7 @@ class Consumer:
         ends, self._ends = self._ends, {}
         self._ends_since = NEVER
         for source, attempts in ends.items():
-            if not self._nodes or self._nodes.retry_at(source.place) <= time.monotonic():
+            if self._nodes.retry_at(source.place) <= time.monotonic():
                 for start in range(0, len(attempts), BATCH):
                     self._settle(attempts[start : start + BATCH])
             elif self.stage == Stage.HALT:
