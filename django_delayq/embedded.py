@@ -25,7 +25,6 @@ import importlib.util
 import os
 import re
 import shutil
-import signal
 import socket
 import stat
 import subprocess
@@ -137,12 +136,6 @@ class EmbeddedRedis:
     def url(self) -> str:
         """URL for redis-py, e.g. ``unix:///srv/shop/.delayq/redis.sock``."""
         return f"unix://{quote(str(self.socket_path))}"
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the server, or None if no server replies."""
-        match = re.search(rb"process_id:(\d+)", self._send(b"INFO server") or b"")
-        return int(match[1]) if match else None
 
     @property
     def running(self) -> bool:
@@ -260,15 +253,10 @@ class EmbeddedRedis:
             time.sleep(0.01)  # another process: there is no event to wait for
 
     def _stop_server(self) -> None:
-        pid = self.pid
-        if pid is not None:
-            deadline = time.monotonic() + STOP_SECONDS
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-                while self._send(b"PING") is not None:
-                    if time.monotonic() > deadline:
-                        os.kill(pid, signal.SIGKILL)
-                    time.sleep(0.01)  # another process: there is no event to wait for
+        """Stop the server. One that another process has started and that does not end in time stays for the next."""
+        deadline = time.monotonic() + STOP_SECONDS
+        while self._send(b"SHUTDOWN") is not None and time.monotonic() < deadline:
+            time.sleep(0.01)  # another process: there is no event to wait for
         self._end_process()
 
     def _end_process(self) -> None:

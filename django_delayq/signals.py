@@ -20,7 +20,7 @@ from django.db import connections
 from django.dispatch import Signal
 
 from .core.job import Undecodable
-from .worker.slots import HangingCall, LimitedCalls
+from .worker.slots import HangingCall, call_limited
 
 if TYPE_CHECKING:
     from .core.job import Job
@@ -101,8 +101,7 @@ def notify_unreadable(jobs: Sequence[Job], *, seconds: float = _UNREADABLE_SECON
         for one in jobs:
             notify("job_buried", job=one, task=None, error=Undecodable(one.broken), reason="undecodable")
 
-    with LimitedCalls("delayq-unreadable", lambda: None, connections.close_all) as calls:
-        try:
-            calls.call(send, seconds)
-        except HangingCall as error:
-            logger.error("receivers of job_buried hang at %d unreadable jobs and are given up\n%s", len(jobs), error)
+    try:
+        call_limited("delayq-unreadable", send, seconds, end=connections.close_all)
+    except HangingCall as error:
+        logger.error("receivers of job_buried hang at %d unreadable jobs and are given up\n%s", len(jobs), error)

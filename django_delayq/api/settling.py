@@ -14,15 +14,13 @@ from typing import Any, Final
 from ..core.errors import Bury, Release
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload
 from ..core.job_view import JobView
-from ..core.options import TaskOptions
 from ..core.outcomes import AttemptOutcome, Settlement, ack
 from ..core.queue import Queue
 from ..core.reading import jobs_of, payloads_of
 from ..core.task import registry
 from ..core.times import iso_of
 from ..pull import ends, permits
-from ..worker import ends as decision
-from ..worker.ends import policy_of
+from ..worker.ends import End, policy_of
 from ..worker.record import name_of, record_of
 from .leases import HeldEntry, ReportedError
 
@@ -45,7 +43,7 @@ def failed(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement
     """Return the settlement of a failed attempt, which counts; see :meth:`HeldJob.fail`."""
     error: ReportedError = entry.options.get("error", _NO_ERROR)
     record = record_of(error.name, error.message, error.trace)
-    settlement = decision.raised(job, _policy(job), Reported(error.message), taken_ms, run_ms, record=lambda _: record)
+    settlement = _end(job, taken_ms, run_ms).raised(Reported(error.message), record=lambda _: record)
     settlement.error_class = error.name[:_CLASS_CHARS]
     settlement.reason = settlement.reason.replace(name_of(Reported), settlement.error_class or "an error")
     if settlement.verb == "fail" and "delay" in entry.options:
@@ -57,16 +55,16 @@ def released(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settleme
     """Return the settlement of a released job, whose attempt does not count; see :meth:`HeldJob.release`."""
     delay_ms = entry.options.get("delay")
     verdict = Release(delay=None if delay_ms is None else delay_ms / 1000, priority=entry.options.get("priority"))
-    return decision.raised(job, _policy(job), verdict, taken_ms, run_ms)
+    return _end(job, taken_ms, run_ms).raised(verdict)
 
 
 def buried(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement:
     """Return the settlement that buries a job; see :meth:`HeldJob.bury`."""
-    return decision.raised(job, _policy(job), Bury(entry.options.get("reason", "")), taken_ms, run_ms)
+    return _end(job, taken_ms, run_ms).raised(Bury(entry.options.get("reason", "")))
 
 
-def _policy(job: Job) -> TaskOptions:
-    return policy_of(registry.get(job.task), job)
+def _end(job: Job, taken_ms: int, run_ms: int) -> End:
+    return End(job, policy_of(registry.get(job.task), job), taken_ms, run_ms)
 
 
 def settle(

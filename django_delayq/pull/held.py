@@ -20,9 +20,8 @@ from ..core.queue import Queue
 from ..core.task import registry
 from ..core.times import USUAL_TTR_MS, datetime_of, delay_ms_of, ttr_ms_of
 from ..settings.conf import conf
-from ..worker import ends as decision
 from ..worker.attempt import ReservedJob
-from ..worker.ends import policy_of
+from ..worker.ends import End, failures_of, policy_of, undecodable
 from . import ends, permits
 
 logger: Final = logging.getLogger("django_delayq.pull")
@@ -148,11 +147,11 @@ class HeldJob(ReservedJob):
         if not isinstance(error, BaseException):
             error = Exception(error)
         if isinstance(error, PartialFailure):
-            failed = decision.failures_of(error, [self.id])
+            failed = failures_of(error, [self.id])
             if self.id not in failed:
                 return self.ack()
             error = failed[self.id]
-        settlement = decision.raised(self._job, self._policy, error, int(self._taken_ms), self._run_ms())
+        settlement = End(self._job, self._policy, int(self._taken_ms), self._run_ms()).raised(error)
         if delay_ms is not None and settlement.verb == "fail":
             settlement.delay_ms = delay_ms
         return self._end(settlement, error)
@@ -193,7 +192,7 @@ class HeldJob(ReservedJob):
 
     def refuse(self, error: Undecodable) -> bool:
         """Move a job that can never be decoded to the morgue, with its bytes; return True if that took effect."""
-        return self._end(decision.undecodable(self._job, error), error)
+        return self._end(undecodable(self._job, error), error)
 
     def __enter__(self) -> Self:
         return self
@@ -234,7 +233,7 @@ class HeldJob(ReservedJob):
             if not self.in_hand:
                 return None
             self._ended = True
-        return decision.give_back(self._job, self._policy, reason="its caller does not wait any more")
+        return End(self._job, self._policy).give_back("its caller does not wait any more")
 
     def _run_ms(self) -> int:
         return int((time.monotonic() - self._began) * 1000)

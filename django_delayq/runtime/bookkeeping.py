@@ -45,18 +45,26 @@ _logged: Final = threading.Event()
 
 
 def duties(
-    settings: Conf, broker: DjangoBroker, changes: Changes, queues: Callable[[], Sequence[Queue]]
+    settings: Conf,
+    broker: DjangoBroker,
+    changes: Changes,
+    queues: Callable[[], Sequence[Queue]],
+    *,
+    dispatcher: bool = True,
 ) -> dict[str, Duty]:
-    """Return the duties of a dispatcher that need the database or the settings, by name.
+    """Return the duties of a worker process that need the database or the settings, by name.
 
     Args:
         settings: the project's settings.
         broker: the broker of this process.
         changes: mailbox in which the worker notes changes.
-        queues: returns the queues that the dispatcher serves.
+        queues: returns the queues that the process serves.
+        dispatcher: True if the process has a dispatcher.
     """
-    by_name: dict[str, Duty] = {}
-    with_outbox = _databases(settings)
+    with_outbox = [alias for alias in settings.outbox.databases if _is_usable(alias)]
+    by_name: dict[str, Duty] = {"marks": WithDatabase("marks", Marks(with_outbox, broker, changes.branch("marks")))}
+    if not dispatcher:
+        return by_name
     for alias in sorted({*with_outbox, *filter(_is_usable, remembering())}):
         named: dict[str, Duty] = {"retention": Retention(settings, alias)}
         if alias in with_outbox:
@@ -69,16 +77,6 @@ def duties(
         news = changes.branch("failed", "morgue", "lost")
         by_name["mirror"] = WithDatabase("mirror", Mirror(settings, broker, news, queues))
     return by_name
-
-
-def always(settings: Conf, broker: DjangoBroker, changes: Changes) -> dict[str, Duty]:
-    """Return the database duties of every worker process by name. Arguments as for :func:`duties`."""
-    marks = Marks(_databases(settings), broker, changes.branch("marks"))
-    return {"marks": WithDatabase("marks", marks)}
-
-
-def _databases(settings: Conf) -> list[str]:
-    return [alias for alias in settings.outbox.databases if _is_usable(alias)]
 
 
 def _is_usable(alias: str) -> bool:
@@ -127,9 +125,8 @@ class WithDatabase:
 
     def attach(self, ring: Callable[[], None]) -> None:
         """Pass ``ring``, which ends the rest of the loop, to the duty."""
-        attach = getattr(self._duty, "attach", None)
-        if attach is not None:
-            attach(ring)
+        if hasattr(self._duty, "attach"):
+            self._duty.attach(ring)
 
     def run(self) -> float:
         """Run one turn of the duty on working connections."""

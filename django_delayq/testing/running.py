@@ -27,8 +27,8 @@ from ..core.task import registry
 from ..core.times import datetime_of
 from ..runtime import wiring
 from ..settings.conf import Conf, conf, context_variables, restore_context
-from ..worker.attempt import Attempt, Batcher, trusted
-from ..worker.ends import give_back, lost, policy_of
+from ..worker.attempt import Attempt, arrange, batch_size_of, trusted
+from ..worker.ends import End, policy_of
 from ..worker.execution import Execution
 from ..worker.loop import Changes
 from ..worker.shards import Pace, Source
@@ -119,7 +119,6 @@ class Runner:
         self.has_unsent = False
         self.faults: dict[str, deque[Error]] = {}
         self._broker = broker
-        self._batcher = Batcher(registry)
         self._cached: tuple[Conf, LocalExecution] | None = None
 
     # -- selection ---------------------------------------------------------------------------------------------------
@@ -170,7 +169,7 @@ class Runner:
     def _settle_expired(self, queue: Queue, number: int) -> None:
         for job in queue.take_over(queue.expired(number), "dispatcher"):
             task = registry.get(job.task)
-            settlement = lost(job, policy_of(task, job))
+            settlement = End(job, policy_of(task, job)).lost()
             self._execution().notifier.ended_elsewhere(queue, task, settlement)
             queue.settle([settlement])
 
@@ -196,7 +195,7 @@ class Runner:
                 f"run_due() has run {SELF_SCHEDULING} jobs, and {report.runs[-1].task} is due again. If a task "
                 "schedules itself, pass a smaller until=, or max_jobs="
             )
-        size = self._batcher.size_of(first)
+        size = batch_size_of(registry, first)
         room = min(size, size if max_jobs is None else max_jobs - len(report)) - 1
         if room > 0:
             batch = queue.reserve(first.shard, room, worker=HOLDER)
@@ -212,7 +211,7 @@ class Runner:
         source = Source(queue, number, Pace())
         deadline, offset = now + trusted(self._broker.lease_ms / 1000), clock.now_ms - now * 1000
         execution = self._execution()
-        for run in self._batcher.arrange([Attempt(job, source, now, deadline, offset) for job in jobs]):
+        for run in arrange(registry, [Attempt(job, source, now, deadline, offset) for job in jobs]):
             execution(run)
             raised = execution.raised.pop(run, run.error)
             self._settle(queue, run, report)
@@ -233,7 +232,7 @@ class Runner:
 
     @staticmethod
     def _give_back(queue: Queue, jobs: Sequence[Job]) -> None:
-        queue.settle([give_back(job, policy_of(registry.get(job.task), job)) for job in jobs])
+        queue.settle([End(job, policy_of(registry.get(job.task), job)).give_back() for job in jobs])
 
     def _execution(self) -> LocalExecution:
         settings = conf()

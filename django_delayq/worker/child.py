@@ -92,23 +92,21 @@ def place_of(job: Job) -> tuple[int, bytes]:
 class Scoreboard(ctypes.Structure):
     """Scoreboard of one child. The supervisor creates it; the child opens it by its file descriptor.
 
-    Moments (0 = never): ``stamped``, when the child last showed life; ``ready``, when it began to serve its queues;
-    ``overdue_at``, when it last found due quarantined jobs that it cannot take. Flags: ``leaving``, it ends on purpose,
-    so that the jobs it still runs are not blamed; ``stop`` and ``drain``, ends that an operator requested from it for
-    the whole program; ``called``, it is to look for jobs at once.
+    Moments (0 = never): ``stamped``, when the child last showed life; ``ready``, when it began to serve its queues.
+    Flags: ``leaving``, it ends on purpose, so that the jobs it still runs are not blamed; ``overdue``, it has found due
+    quarantined jobs that it cannot take; ``stop`` and ``drain``, ends that an operator requested from it for the whole
+    program.
     """
 
     _fields_ = (
         ("stamped", ctypes.c_double),
         ("ready", ctypes.c_double),
-        ("overdue_at", ctypes.c_double),
         ("leaving", ctypes.c_bool),
+        ("overdue", ctypes.c_bool),
         ("stop", ctypes.c_bool),
         ("drain", ctypes.c_bool),
-        ("called", ctypes.c_bool),
     )
 
-    called: bool
     fd: int
     slots: list[Slot]
     _keys: list[memoryview]  # of each slot, because the field ends at its first NUL
@@ -154,12 +152,6 @@ class Scoreboard(ctypes.Structure):
         """Record that the attempt in ``slot`` ended. Its record stays until the next attempt begins."""
         self.slots[slot].flag = ENDED
 
-    def take_call(self) -> bool:
-        """Return True, once, if the supervisor called this child."""
-        called = self.called
-        self.called = False
-        return called
-
     @property
     def busy(self) -> bool:
         """Return True if a slot runs a job."""
@@ -182,11 +174,6 @@ class ChildSpec:
     quarantine: bool = False
     #: name of this start of the program, the same for all its processes
     program: str = ""
-
-    @property
-    def slots(self) -> int:
-        """Number of jobs that the child runs at the same time."""
-        return 1 if self.quarantine else self.config.threads
 
     @property
     def which(self) -> Which:
@@ -215,7 +202,7 @@ def adopt(spec: ChildSpec) -> Scoreboard:
     os.set_inheritable(spec.board_fd, False)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    return Scoreboard.open(spec.board_fd, spec.slots)
+    return Scoreboard.open(spec.board_fd, spec.config.threads)
 
 
 def is_orphan(spec: ChildSpec) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..core.deployment import Deployment
     from ..core.job import Job
     from ..core.outcomes import Batch
-    from .worker import Process
+    from .worker import Worker
 
 logger = logging.getLogger(__name__)
 _MANY: Final = 1 << 30
@@ -66,7 +66,7 @@ class Limit:
 class ConcurrencyLimits:
     """All limits of one process. Belongs to the fetch loop's thread, except :meth:`renew`."""
 
-    def __init__(self, process: Process, selector: ShardSelector) -> None:
+    def __init__(self, process: Worker, selector: ShardSelector) -> None:
         self._registry = process.registry
         self._holder = process.name
         self._selector = selector

@@ -49,7 +49,8 @@ class WorkerConfig:
     prefetch_ms: float = 50.0
     #: seconds between two renewals of the leases and two announcements of the process
     heartbeat: float = 5.0
-    #: seconds between two checks of a process, each of one shard in rotation, although nothing indicates work there
+    #: seconds between two checks of a process without a dispatcher, each of one shard in rotation, although nothing
+    #: indicates work there
     safety_check: float = 5.0
     #: seconds between two checks of a dispatcher for old epochs
     epoch_check: float = 30.0

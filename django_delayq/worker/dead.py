@@ -12,24 +12,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..core.errors import QueueUnavailable
-from ..core.job import STARTED, Job, new_request
-from ..core.options import TaskOptions
+from ..core.job import STARTED, Job
 from ..core.outcomes import Settlement
 from ..core.permits import Place
 from ..core.task import Registry
 from ..core.workers import WorkerRegistry, is_alive
 from .attempt import NEVER, trusted
 from .child import ENDED, TIMED_OUT, Slot, place_of
-from .ends import crashed, crashed_early, give_back, lost, overran, policy_of
+from .ends import End, crashed_early, policy_of
 from .hooks import Hooks, Notifier, error_of
 from .loop import Parts
-from .slots import HangingCall, LimitedCalls
+from .slots import HangingCall, call_limited
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -67,20 +65,17 @@ class Ends:
         """Return True if anything is called for this end."""
         return self._notifier.has_listeners(settlement, self.registry.get(settlement.job.task))
 
-    def listeners(self) -> LimitedCalls:
-        """Return the thread in which :meth:`notify` calls listeners, a context manager."""
-        return LimitedCalls("delayq-listeners", self._hooks.thread_start, self._hooks.thread_end)
-
-    def notify(self, queue: Queue, settlement: Settlement, listeners: LimitedCalls) -> bool:
-        """Call the listeners. Return False if that is to be tried again when the lease is over.
+    def notify(self, queue: Queue, settlement: Settlement) -> bool:
+        """Call the listeners in a thread. Return False if that is to be tried again when the lease is over.
 
         Listeners that hang are given up: otherwise each process that settles the job would hang.
         """
-        job = settlement.job
+        job, hooks = settlement.job, self._hooks
         limit = policy_of(self.registry.get(job.task), job).timeout or NEVER
         seconds = min(limit, trusted(queue.deployment.lease_ms / 1000))
+        notify = partial(self._notify, queue, settlement)
         try:
-            return listeners.call(lambda: copy_context().run(self._notify, queue, settlement), seconds)
+            return call_limited("delayq-listeners", notify, seconds, begin=hooks.thread_start, end=hooks.thread_end)
         except HangingCall as error:
             text = "%s: the listeners to its end (%s) did not end within %.1f s and are given up\n%s"
             logger.error(text, job.id, settlement.outcome, seconds, error)
@@ -102,14 +97,13 @@ class Ends:
             logger.exception("%s: what listened to its end left something behind", job.id)
         return True
 
-    def settle(self, queue: Queue, settlements: Sequence[Settlement], seed: bytes | None = None) -> list[Settlement]:
-        """Settle jobs, and count and log their ends as a worker does for its own jobs; return those that counted."""
-        counted = queue.settle(settlements, seed=seed)
+    def settle(self, queue: Queue, settlements: Sequence[Settlement]) -> None:
+        """Settle jobs, and count and log their ends as a worker does for its own jobs."""
+        counted = queue.settle(settlements)
         stored = [settlement for settlement, good in zip(settlements, counted, strict=True) if good]
         queue.tally.ended(queue.name, stored)
         for settlement in stored:
             self._hooks.log.failed(settlement, error_of(settlement))
-        return stored
 
 
 # --- dead children
@@ -141,106 +135,59 @@ def decide(jobs: Sequence[Job], death: Death, registry: Registry, now_ms: float)
     settlements = []
     for job in jobs:
         record = running.get(place_of(job))
-        policy = policy_of(registry.get(job.task), job)
+        end = End(job, policy_of(registry.get(job.task), job))
         if record is None:
             # Not begun, or ended and not acked: in the second case it runs again, so the cause is put on record.
-            settlements.append(_give_back(job, policy, f"not running: {death.why}"))
+            settlements.append(end.give_back(f"not running: {death.why}"[:200], event=True))
             continue
-        run_ms = max(0, int((death.at - record.started) * 1000))
         started_ms = int(now_ms - (time.monotonic() - record.started) * 1000)
+        end = replace(end, started_ms=started_ms, run_ms=max(0, int((death.at - record.started) * 1000)))
         is_late = not death.planned and record.flag != ENDED and record.limit_at < death.at
         if record.flag == TIMED_OUT or is_late:
-            stack = record.stack.decode(errors="replace") if record.flag == TIMED_OUT else ""
-            settlements.append(overran(job, policy, started_ms, run_ms, stack))
+            settlements.append(end.overran(record.stack.decode(errors="replace") if record.flag == TIMED_OUT else ""))
         elif death.planned:
-            settlements.append(_give_back(job, policy, f"interrupted: {death.why}", began=True))
+            settlements.append(end.give_back(f"interrupted: {death.why}"[:200], event=True, began=True))
         else:
-            times = {"started_ms": started_ms, "run_ms": run_ms}
-            settlements.append(crashed(job, policy, death.why, beside=beside, **times))
+            settlements.append(end.crashed(death.why, beside=beside))
     return settlements
 
 
-def _give_back(job: Job, policy: TaskOptions, reason: str, *, began: bool = False) -> Settlement:
-    return give_back(job, policy, reason=reason[:200], event=True, began=began)
-
-
-class Salvage:
+def salvage(death: Death, ends: Ends, broker: Broker, queues: Sequence[Queue]) -> None:
     """Settle everything that a dead child held, or had begun after an early ack.
 
-    Of the latter, more than 250 in one shard are left to a reaper. What was decided and notified is kept from one call
-    of :meth:`run` to the next.
+    Of the latter, more than 250 in one shard are left to a reaper. The jobs for whose ends nothing is called come
+    first: what is called for the others may take its time. Shards of a cluster that cannot be reached are left out;
+    what the others had is settled.
 
-    Args:
-        death: that of the child.
-        ends: notifies and settles.
-        expect: called with the seconds until a job is due that waits for quarantine now.
+    Raises:
+        QueueUnavailable: Redis is away, or a part of the cluster; to be called again. If nobody does, the leases run
+            out.
     """
+    parts, now_ms = Parts("salvage", broker, seconds=SHARD_SECONDS), broker.now_ms()
+    shards = {(queue.name, number): queue for queue in queues for number in queue.numbers}
+    held: list[Job] = []
+    begun: list[Job] = []
 
-    def __init__(self, death: Death, ends: Ends, expect: Callable[[float], None] = lambda seconds: None) -> None:
-        self._death = death
-        self._ends = ends
-        self._expect = expect
-        self._seed = new_request()
-        #: by shard, once it was read: the settlements that are not stored, and for which nothing is called any more
-        self._quiet: dict[Place, list[Settlement]] = {}
-        #: those whose listeners are not called yet
-        self._loud: list[Settlement] = []
+    def read(queue: Queue, number: int) -> None:
+        held.extend([job for job in queue.leases(number) if job.worker == death.worker])
+        begun.extend(queue.begun(number, death.worker))
 
-    def run(self, broker: Broker, queues: Sequence[Queue]) -> None:
-        """Settle the jobs for whose ends nothing is called first: what is called for the others may take its time.
-
-        Shards of a cluster that cannot be reached are left out; what the others had is settled.
-
-        Raises:
-            QueueUnavailable: Redis is away, or a part of the cluster; may be called again. If nobody does, the leases
-                run out.
-        """
-        parts, now_ms = Parts("salvage", broker, seconds=SHARD_SECONDS), broker.now_ms()
-        shards = {(queue.name, number): queue for queue in queues for number in queue.numbers}
-
-        def attempt(place: Place, work: Callable[[Queue, int], None]) -> None:
-            if not parts.retry_at(place):  # else its node did not answer a moment ago
-                parts.attempt(place, partial(work, shards[place], place[1]))
-
-        held: list[Job] = []
-        begun: list[Job] = []
-
-        def read(queue: Queue, number: int) -> None:
-            leases, early = queue.leases(number), queue.begun(number, self._death.worker)
-            held.extend([job for job in leases if job.worker == self._death.worker])
-            begun.extend(early)
-            self._quiet[queue.name, number] = []
-
-        for place in shards:
-            if place not in self._quiet:
-                attempt(place, read)
-        self._decide(held, begun, now_ms)
-        for place in shards:
-            attempt(place, self._store)
-        with self._ends.listeners() as listeners:
-            for one in list(self._loud):
-                place = one.job.queue, one.job.shard
-                if not parts.retry_at(place):
-                    if self._ends.notify(shards[place], one, listeners):
-                        self._quiet[place].append(one)
-                    self._loud.remove(one)
-                    attempt(place, self._store)
-        if self._loud or any(self._quiet.get(place, True) for place in shards):
-            raise QueueUnavailable("not all of them could be settled")
-
-    def _decide(self, held: Sequence[Job], begun: Sequence[Job], now_ms: float) -> None:
-        ends = decide(held, self._death, self._ends.registry, now_ms)
-        for one in [*ends, *(crashed_early(job, self._death.why, now_ms) for job in begun)]:
-            to = self._loud if self._ends.has_listeners(one) else self._quiet[one.job.queue, one.job.shard]
-            to.append(one)
-
-    def _store(self, queue: Queue, number: int) -> None:
-        quiet = self._quiet.get((queue.name, number))
-        if quiet:
-            for one in self._ends.settle(queue, quiet, self._seed):
-                if one.quarantine:
-                    self._expect((one.delay_ms or 0) / 1000)
-            quiet.clear()
+    done = [parts.attempt(place, partial(read, queue, place[1])) for place, queue in shards.items()]
+    settlements = decide(held, death, ends.registry, now_ms)
+    settlements += [crashed_early(job, death.why, now_ms) for job in begun]
+    quiet: dict[Place, list[Settlement]] = {}
+    for one in settlements:
+        if not ends.has_listeners(one):
+            quiet.setdefault((one.job.queue, one.job.shard), []).append(one)
+    done += [parts.attempt(place, partial(ends.settle, shards[place], some)) for place, some in quiet.items()]
+    for one in filter(ends.has_listeners, settlements):
+        place = one.job.queue, one.job.shard
+        if parts.retry_at(place):  # else the calls of listeners would be repeated
+            done.append(False)
+        elif ends.notify(shards[place], one):
+            done.append(parts.attempt(place, partial(ends.settle, shards[place], [one])))
+    if not all(done):
+        raise QueueUnavailable("not all of them could be settled")
 
 
 # --- leases that ran out
@@ -272,7 +219,7 @@ class LeaseReaper:
         self._checked_at: dict[Place, float] = {}
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """See :class:`~.loop.Attached`."""
+        """See :class:`~.loop.Duty`."""
         self._ring = ring
 
     def reap(self, queue: Queue, shard: int, tick: Tick) -> None:
@@ -284,15 +231,13 @@ class LeaseReaper:
         """Settle what was found, first what nothing is called for. Returns the seconds until the next turn."""
         #: by queue, shard, id and token
         loud: dict[tuple[str, int, str, int], _Lost] = {}
-        with self._ends.listeners() as listeners:
-            while self._found or loud:  # what is not settled now is found at a later check
-                while self._found:
-                    (queue, shard), tick = self._found.popitem()
-                    self._parts.attempt((queue.name, shard), partial(self._reap, queue, shard, tick, loud))
-                if loud:
-                    queue, one = loud.pop(next(iter(loud)))
-                    shard = one.job.shard
-                    self._parts.attempt((queue.name, shard), partial(self._settle, queue, [one], listeners))
+        while self._found or loud:  # what is not settled now is found at a later check
+            while self._found:
+                (queue, shard), tick = self._found.popitem()
+                self._parts.attempt((queue.name, shard), partial(self._reap, queue, shard, tick, loud))
+            if loud:
+                queue, one = loud.pop(next(iter(loud)))
+                self._parts.attempt((queue.name, one.job.shard), partial(self._settle, queue, [one], is_loud=True))
         return NEVER
 
     def _reap(self, queue: Queue, shard: int, tick: Tick, loud: dict[tuple[str, int, str, int], _Lost]) -> None:
@@ -312,23 +257,23 @@ class LeaseReaper:
         if tick.begun:
             settle(self._crashed_early(queue, shard, tick.now_ms))
 
-    def _settle(self, queue: Queue, ends: Sequence[Settlement], listeners: LimitedCalls | None = None) -> int:
-        """Take over the jobs, notify the listeners if any, and settle them. Return how many were taken over."""
+    def _settle(self, queue: Queue, ends: Sequence[Settlement], *, is_loud: bool = False) -> int:
+        """Take over the jobs, notify the listeners if there are any, and settle them. Return how many were taken."""
         held = [one for one in ends if one.verb == "record"]  # by nobody
         leased = {one.job.id: one for one in ends if one.verb != "record"}
         taken = queue.take_over([one.job for one in leased.values()], self._name) if leased else []
         held += [replace(leased[job.id], job=job) for job in taken]
-        self._ends.settle(queue, [one for one in held if listeners is None or self._ends.notify(queue, one, listeners)])
+        self._ends.settle(queue, [one for one in held if not is_loud or self._ends.notify(queue, one)])
         return len(taken)
 
     def _decide(self, queue: Queue, job: Job, now_ms: float) -> Settlement | None:
-        policy = policy_of(self._ends.registry.get(job.task), job)
+        end = End(job, policy_of(self._ends.registry.get(job.task), job))
         if self._is_ours(queue, job):
-            return lost(job, policy)
+            return end.lost()
         if now_ms - job.deadline_ms < UNKNOWN_TASK_MS:
             return None
         reason, began = "lease ran out and no dispatcher knew the task", bool(job.flags & STARTED)
-        return give_back(job, policy, reason, event=True, began=began, unclear=True)
+        return end.give_back(reason, event=True, began=began, unclear=True)
 
     def _crashed_early(self, queue: Queue, shard: int, now_ms: float) -> list[Settlement]:
         """Return the ends of what dead workers had begun in a shard after an early ack."""

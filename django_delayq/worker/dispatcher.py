@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ from ..core.figures import TOTAL, DepthPoint, Histogram
 from ..core.workers import is_alive
 from .attempt import NEVER
 from .dead import SILENT_MS, Ends, LeaseReaper
-from .loop import Part, Parts, What
+from .loop import Part, Parts, Periodic, What
 from .recurring import RecurringTicker
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..core.queue import Queue
     from .loop import Duty
     from .shards import Scope, ShardSelector
-    from .worker import Process
+    from .worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,8 @@ _OF_A_LEASE: Final = 0.95
 _POLL_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.02
+#: seconds between two looks for dead workers; only people read the list
+PRUNING_SECONDS: Final = 60.0
 #: seconds between two samples of the depth
 SAMPLE_SECONDS: Final = 60.0
 #: queues with a series of samples of their own; a series takes about 100 KB of Redis's memory
@@ -75,37 +77,25 @@ class Beat:
         return self.queue.name, self.shard
 
 
+@dataclass(eq=False, repr=False)
 class ShardPoller:
-    """Duty that checks every shard in time: almost once per lease, and at each known deadline.
+    """Duty that checks every shard in time: almost once per lease, and at each known deadline."""
 
-    Args:
-        process: this one.
-        queues: returns the queues to check.
-        selector: that of the consumer in this process, if there is one.
-        reaper: settles expired leases; without one they are left to other processes.
-        pace: seconds between two routine checks, as long as there are few shards.
-    """
+    _process: Worker
+    #: returns the queues to check
+    _queues: Callable[[], Sequence[Queue]]
+    #: that of the consumer in this process, if there is one
+    _selector: ShardSelector | None = None
+    #: settles expired leases; without one they are left to other processes
+    _reaper: LeaseReaper | None = None
+    #: seconds between two routine checks, as long as there are few shards
+    pace: float = CHECK_SECONDS
 
-    def __init__(
-        self,
-        process: Process,
-        queues: Callable[[], Sequence[Queue]],
-        selector: ShardSelector | None = None,
-        reaper: LeaseReaper | None = None,
-        *,
-        pace: float = CHECK_SECONDS,
-    ) -> None:
-        self._queues = queues
-        self._selector = selector
-        self._reaper = reaper
-        self._pace = pace
-        self._lease = process.lease
-        self._heartbeat = process.config.heartbeat
-        self._health = process.health
-        self._changes = process.changes
-        self._parts = Parts("shard-poller", process.broker, seconds=_POLL_SECONDS)
+    def __post_init__(self) -> None:
+        self._lease = self._process.lease
+        self._parts = Parts("shard-poller", self._process.broker, seconds=_POLL_SECONDS)
         self._beats: list[Beat] = []
-        self._outage_seen = self._health.cleared_at
+        self._outage_seen = self._process.health.cleared_at
 
     def run(self) -> float:
         """Check the shards that are due for it.
@@ -116,11 +106,12 @@ class ShardPoller:
         now = time.monotonic()
         self._refresh_beats(self._queues(), now)
         # Read before the checks, because one of them may be the first call that succeeds again.
-        outage = self._health.lasting()
-        if self._health.cleared_at != self._outage_seen:
-            self._outage_seen = self._health.cleared_at
-            outage = max(outage, self._health.last_outage)
-        if outage > self._heartbeat:
+        health = self._process.health
+        outage = health.lasting()
+        if health.cleared_at != self._outage_seen:
+            self._outage_seen = health.cleared_at
+            outage = max(outage, health.last_outage)
+        if outage > self._process.config.heartbeat:
             self._hold_all()
         for beat in self._beats:
             if self._is_due(beat, time.monotonic()):
@@ -145,7 +136,7 @@ class ShardPoller:
 
         Each lease is won or renewed within that time before it ends, so every end of a lease is known in advance.
         """
-        return min(self._pace * len(self._beats), _OF_A_LEASE * self._lease)
+        return min(self.pace * len(self._beats), _OF_A_LEASE * self._lease)
 
     def _next_check(self, beat: Beat) -> float:
         at = 0.0
@@ -164,7 +155,7 @@ class ShardPoller:
         return False
 
     def _check(self, beat: Beat) -> None:
-        if self._parts.outage(beat.part) > self._heartbeat:
+        if self._parts.outage(beat.part) > self._process.config.heartbeat:
             # The first call that comes through: holders could not renew their leases in any shard of that node.
             for one in self._beats:
                 one.hold = one.hold or self._parts.same_node(one.part, beat.part)
@@ -200,7 +191,7 @@ class ShardPoller:
         beat.due_at = at(tick.next_due_ms)
         if self._selector is not None:
             work_at = now if tick.set_aside else beat.due_at + OWN_CONSUMER
-            self._selector.note_check(beat.queue.name, beat.shard, now, work_at)
+            self._selector.note_work(beat.queue.name, beat.shard, work_at)
         if beat.deadline_at <= now:
             beat.deadline_at = now + _RETRY_SECONDS  # expired: reaped in this turn, or held back
         if beat.due_at + OWN_CONSUMER <= now:
@@ -212,7 +203,7 @@ class ShardPoller:
         before, beat.tick = beat.tick, tick
 
         def note(what: What) -> None:
-            self._changes.note(beat.queue.name, beat.shard, what)
+            self._process.changes.note(beat.queue.name, beat.shard, what)
 
         if tick.marks:
             note("marks")
@@ -224,40 +215,30 @@ class ShardPoller:
             note("lost")
 
 
-class WorkerPruning:
-    """Duty that removes dead workers from the registry: silent for a minute, and for three of their heartbeats."""
-
-    def __init__(self, broker: Broker, own: str) -> None:
-        self._broker = broker
-        self._own = own
-        self._parts = Parts("worker-pruning", broker)
-
-    def run(self) -> float:
-        """Remove them. Once a minute is enough for a list that only people read."""
-        others = [worker for worker in self._broker.workers() if worker["name"] != self._own]
-        now_ms = self._broker.now_ms() if others else 0.0
-        for worker in others:
-            if not is_alive(worker, now_ms, least_ms=SILENT_MS):
-                self._parts.attempt(worker["name"], partial(self._broker.forget, worker["name"]))
-        return 60.0
+def prune_workers(broker: Broker, own: str, parts: Parts) -> None:
+    """Remove dead workers but ``own`` from the registry: silent for a minute, and for three of their heartbeats."""
+    others = [worker for worker in broker.workers() if worker["name"] != own]
+    now_ms = broker.now_ms() if others else 0.0
+    for worker in others:
+        if not is_alive(worker, now_ms, least_ms=SILENT_MS):
+            parts.attempt(worker["name"], partial(broker.forget, worker["name"]))
 
 
+@dataclass(eq=False, repr=False)
 class DepthSampler:
-    """Duty that stores a sample of each queue and of all together. Of several dispatchers one does it.
+    """Duty that stores a sample of each queue and of all together. Of several dispatchers one does it."""
 
-    Args:
-        own: name of the worker.
-        most_queues: number of queues with a series of their own, those that did most.
-    """
+    _broker: Broker
+    #: name of the worker
+    _own: str
+    #: number of queues with a series of their own, those that did most
+    most_queues: int = MOST_QUEUES
+    _has_begun: bool = field(default=False, init=False)
+    #: lateness so far by queue, as of the last sample that this process took
+    _lateness: Mapping[str, Histogram] | None = field(default=None, init=False)
 
-    def __init__(self, broker: Broker, own: str, *, most_queues: int = MOST_QUEUES) -> None:
-        self._broker = broker
-        self._own = own
-        self._most_queues = most_queues
-        self._has_begun = False
-        self._parts = Parts("depth-sampler", broker)
-        #: lateness so far by queue, as of the last sample that this process took
-        self._lateness: Mapping[str, Histogram] | None = None
+    def __post_init__(self) -> None:
+        self._parts = Parts("depth-sampler", self._broker)
 
     def run(self) -> float:
         """Store a sample unless another dispatcher did. The first turn only waits: a process may end soon."""
@@ -272,7 +253,7 @@ class DepthSampler:
             return
         before, self._lateness = self._lateness, self._broker.figures().lateness
         late = {} if before is None else {name: it.since(before.get(name)) for name, it in self._lateness.items()}
-        busiest = sorted(counts, key=lambda one: -one.counter("scheduled") - one.counter("done"))[: self._most_queues]
+        busiest = sorted(counts, key=lambda one: -one.counter("scheduled") - one.counter("done"))[: self.most_queues]
         samples = {one.queue: _sample_of([one], late.get(one.queue)) for one in busiest}
         samples[TOTAL] = _sample_of(counts, sum(late.values(), Histogram()))
         figures.record_depths(self._broker, samples, max(one.now_ms for one in counts))
@@ -312,45 +293,32 @@ def _sample_of(counts: Iterable[Counts], lateness: Histogram | None = None) -> D
     )
 
 
-class EpochCleanup:
-    """Duty that completes changes of the number of shards. It sends commands to Redis only where one is unfinished.
+def clean_epochs(broker: Broker, queues: Iterable[Queue], parts: Parts) -> None:
+    """Complete interrupted changes of the number of shards, and remove old epochs that hold no jobs any more.
 
-    Args:
-        seconds: time between two turns; see :class:`~.config.WorkerConfig`.
+    It sends commands to Redis only for queues of which one is unfinished.
     """
-
-    def __init__(self, broker: Broker, queues: Callable[[], Sequence[Queue]], seconds: float = 30.0) -> None:
-        self._broker = broker
-        self._queues = queues
-        self._seconds = seconds
-        self._parts = Parts("epoch-cleanup", broker)
-
-    def run(self) -> float:
-        """Complete interrupted changes, and remove old epochs that hold no jobs any more."""
-        for queue in list(self._queues()):
-            self._parts.attempt(queue.name, partial(self._clean, queue))
-        return self._seconds
-
-    def _clean(self, queue: Queue) -> None:
+    for queue in queues:
         if layouts.is_pending(queue.layout):
-            self._broker.epochs.finish(queue.name)
+            parts.attempt(queue.name, partial(broker.epochs.finish, queue.name))
         if len(queue.epochs) > 1:
-            self._broker.epochs.retire(queue.name)
+            parts.attempt(queue.name, partial(broker.epochs.retire, queue.name))
 
 
-def dispatcher_duties(process: Process, scope: Scope, selector: ShardSelector | None) -> dict[str, Duty]:
+def dispatcher_duties(process: Worker, scope: Scope, selector: ShardSelector | None) -> dict[str, Duty]:
     """Return the duties of a dispatcher that need no Django, by name.
 
     ``selector`` is that of the consumer in this process, if there is one.
     """
     broker, name = process.broker, process.name
     reaper = LeaseReaper(Ends(process.registry, process.hooks), name, broker)
+    workers, epochs = Parts("worker-pruning", broker), Parts("epoch-cleanup", broker)
     duties: dict[str, Duty] = {
         "shard-poller": ShardPoller(process, lambda: scope.queues, selector, reaper),
         "reaper": reaper,
-        "worker-pruning": WorkerPruning(broker, name),
+        "worker-pruning": Periodic(PRUNING_SECONDS, lambda: prune_workers(broker, name, workers)),
         "depth-sampler": DepthSampler(broker, name),
-        "epoch-cleanup": EpochCleanup(broker, lambda: scope.queues, process.config.epoch_check),
+        "epoch-cleanup": Periodic(process.config.epoch_check, lambda: clean_epochs(broker, scope.queues, epochs)),
     }
     ticker = RecurringTicker(broker, process.registry, process.config.timezone, changes=process.changes.branch("lost"))
     if ticker.works:

@@ -12,9 +12,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, Release, Retry
@@ -45,6 +45,8 @@ _LOG_SECONDS: Final = 60.0
 #: maximum number of cached tasks; any caller that can schedule may add names
 _MOST_TASKS: Final = 1_000
 
+#: the end of an attempt whose job was acked before it began
+_record: Final = partial(Settlement, verb="record")
 #: options that are stored with a job if its schedule call gave them
 _OWN: Final = tuple(name for name, row in TASK_OPTIONS.items() if row.member)
 
@@ -74,66 +76,211 @@ def _overridden(task: Task | None, own: bytes) -> TaskOptions:
     return replace(options, **values) if values else options
 
 
-def returning(settlement: Settlement, policy: TaskOptions) -> Settlement:
-    """Return the settlement with its task's rules for payloads that meet others when they come back."""
-    if settlement.job.merged:
-        settlement.inherit, settlement.score_policy = policy.due_policy == "inherit", policy.score_policy
-    return settlement
+# -- the end of one attempt --------------------------------------------------------------------------------------------
 
 
-# -- the handler raised ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class End:
+    """End of one attempt, to be decided: the job, the options that decide about it, and the times of the attempt."""
+
+    job: Job
+    policy: TaskOptions
+    started_ms: int = 0
+    run_ms: int = 0
+
+    def _settlement(self, verb: Callable[..., Settlement], **fields: Any) -> Settlement:
+        return self._returning(verb(self.job, self.started_ms, self.run_ms, **fields))
+
+    def _returning(self, settlement: Settlement) -> Settlement:
+        """Add the task's rules for payloads that meet others when they come back."""
+        if self.job.merged:
+            settlement.inherit = self.policy.due_policy == "inherit"
+            settlement.score_policy = self.policy.score_policy
+        return settlement
+
+    # --- the handler raised
+
+    def raised(
+        self,
+        error: BaseException,
+        *,
+        acked: bool = False,
+        timed_out: bool = False,
+        record: Callable[[BaseException], bytes] = error_record,
+    ) -> Settlement:
+        """Return the settlement of an attempt that raised ``error``: one of the verdicts, or a failure.
+
+        Args:
+            acked: the job was acked before the attempt began, so its end changes nothing but events and counters.
+            timed_out: the time limit ended the attempt.
+            record: makes the stored form of the error.
+        """
+        kind = JobTimeout if timed_out else type(error)
+        if acked:
+            stored: dict[str, Any] = {"error_class": class_of(error), "error": record(error)}
+            return self._settlement(_record, outcome=_outcome_of(kind), reason="acked before it began", **stored)
+        own_delay = _delay_of(self.job, error.delay) if isinstance(error, Release | Retry) else None
+        if isinstance(error, Release):
+            if own_delay is None and error.delay is not None:
+                own_delay = _UNUSABLE_DELAY  # at its old place it would run without a pause
+            # The attempt ended by itself, as a failed one does, so the job is not suspect any more.
+            priority = _priority_of(self.job, error.priority)
+            return self.give_back(text_of(error), own_delay, quarantine=False, priority=priority, began=True)
+        stored = {"error_class": class_of(error), "error": record(error)}
+        if isinstance(error, Bury):
+            return self._settlement(bury, reason=text_of(error) or "buried", **stored)
+        rule = self.policy.retry_in if isinstance(error, Retry) else rule_of(self.policy, kind)
+        return self._failed(kind, rule, own_delay, **stored)
+
+    def broken(self, error: BaseException, *, acked: bool) -> Settlement:
+        """Return the settlement of an attempt whose end could not be decided. It counts: else it might repeat for ever.
+
+        Nothing that may be the cause is called again: the default back-off follows, and the record of the error is
+        plain.
+        """
+        if acked:
+            return self.raised(error, acked=True)
+        plain = replace(self, policy=TaskOptions(max_attempts=self.policy.max_attempts))
+        stored: dict[str, Any] = {"error_class": class_of(error), "error": error_record(error)}
+        return plain._failed(type(error), plain.policy.retry_in, **stored)
+
+    def _failed(
+        self, kind: type[BaseException], rule: Backoff | str, own_delay: float | None = None, **stored: Any
+    ) -> Settlement:
+        """Return the settlement of a failed attempt.
+
+        Args:
+            kind: class of the failure.
+            rule: see :func:`rule_of`.
+            own_delay: seconds instead of those of the back-off.
+            stored: class and form of the error.
+        """
+        if isinstance(rule, str):
+            return self._settlement(bury, reason=f"{rule}: {name_of(kind)}", **stored)
+        outcome, merged = _outcome_of(kind), self.job.merged
+        if self.job.failures + 1 >= self.policy.max_attempts:
+            # Of a merged job only that payload has to go: the others may do better without it.
+            fields = {"outcome": AttemptOutcome.EXHAUSTED, "reason": "exhausted", "oldest": merged}
+            return self._settlement(bury, timed_out=outcome == AttemptOutcome.TIMEOUT, **fields, **stored)
+        delay = safe_delay(rule, self.job.failures) if own_delay is None else own_delay
+        return self._settlement(fail, outcome=outcome, delay_ms=ms_of(delay), **stored)
+
+    # --- it did not end by itself: its process died or was ended, or its lease ran out
+
+    def overran(self, stack: str = "") -> Settlement:
+        """Return the settlement of an attempt that ignored its time limit until its process was ended.
+
+        Args:
+            stack: what it ran when the limit was enforced, in the form of a stored traceback.
+        """
+        message = f"the attempt did not end although its limit of {self.policy.timeout} s had passed"
+        stored: dict[str, Any] = {"error_class": "JobTimeout", "error": record_of("JobTimeout", message, stack)}
+        return self._failed(JobTimeout, rule_of(self.policy, JobTimeout), **stored)
+
+    def crashed(self, why: str, *, beside: int = 0) -> Settlement:
+        """Return the settlement of a job whose process died, but not the host: its next attempt is in quarantine.
+
+        Args:
+            beside: other jobs that had started in the process. If there were any, the cause is unknown, so none of them
+                is buried for it, however often it happened.
+        """
+        if beside:
+            why += f"; {beside} other {'job' if beside == 1 else 'jobs'} ran in the same process"
+        return self._end_by_crash(why, own=not beside, quarantine=True, spared=bool(beside))
+
+    def lost(self) -> Settlement:
+        """Return the settlement of a job whose lease ran out. It counts as an attempt if a start is known.
+
+        A worker's lease runs out when its host is gone, which is not the job's fault, so it does not count towards
+        ``crash_limit``. The lease of a holder without a heartbeat was for that job alone, so it counts.
+        """
+        job = self.job
+        if not job.flags & STARTED:
+            reason = f"the lease of worker {job.worker or '?'} ran out before a known start"
+            return self.give_back(reason, unclear=True, outcome=AttemptOutcome.LOST, event=True)
+        why = f"the lease of worker {job.worker} ran out during the attempt"
+        return self._end_by_crash(why, own=bool(job.flags & UNRENEWED), quarantine=job.quarantined)
+
+    def _end_by_crash(self, why: str, *, own: bool, quarantine: bool, spared: bool = False) -> Settlement:
+        """Return the settlement of a crash: the first is retried at once, later ones after 10 s · 2^n.
+
+        Args:
+            own: the crash is certainly the job's, so it counts towards ``crash_limit``.
+            spared: the job is not buried for it.
+        """
+        job, policy = self.job, self.policy
+        crash: dict[str, Any] = {"error_class": "Crashed", "error": record_of("Crashed", why)}
+        is_last = job.failures + 1 >= policy.max_attempts or (own and job.own_crashes + 1 >= policy.crash_limit)
+        if is_last and not spared:
+            # All payloads of a merged job, because the cause may be any of them.
+            return self._settlement(bury, reason="poison", outcome=AttemptOutcome.POISON, **crash)
+        # The exponent is bounded before the power, because a stored counter may be anything.
+        delay = 0.0 if job.crashes == 0 else min(_LONGEST_CRASH_DELAY, 10.0 * 2.0 ** min(job.crashes - 1, 20))
+        crash |= {"delay_ms": ms_of(delay), "outcome": AttemptOutcome.CRASHED}
+        return self._settlement(fail, quarantine=quarantine, own_crash=own, **crash)
+
+    # --- it did not begin here, or is not to count
+
+    def give_back(self, reason: str = "", delay: float | None = None, **fields: Any) -> Settlement:
+        """Return a release that counts no attempt.
+
+        Args:
+            reason: why.
+            delay: seconds until the job is due; None = at its old place.
+            fields: further fields of the settlement.
+        """
+        delay_ms = None if delay is None else ms_of(delay)
+        return self._returning(release(self.job, delay_ms=delay_ms, reason=reason, **fields))
+
+    def not_prepared(self, error: BaseException, now_ms: float) -> Settlement:
+        """Postpone a job whose preconditions (a database connection, …) failed; the job is not to blame."""
+        reason = f"not prepared: {class_of(error)}"
+        delay = min(60.0, max(1.0, _postponed_seconds(self.job, reason, now_ms)))
+        return self.give_back(reason, delay, postpone=True)
+
+    def unknown_task(self, now_ms: float, *, elsewhere: bool, jitter: float) -> Settlement:
+        """Postpone a job of a task that is not registered here, for up to a day: the caller may be newer code.
+
+        Args:
+            now_ms: Redis's time.
+            elsewhere: a live worker of the queue knows the task. Then the job is due again after a second or two, which
+                grows slowly, so that thousands of such jobs are no busy loop while that worker is busy.
+            jitter: 0 … 1.
+        """
+        job = self.job
+        if elsewhere:
+            waited = _postponed_seconds(job, _UNKNOWN_HERE, now_ms)
+            return self.give_back(_UNKNOWN_HERE, min(15.0, max(1.0 + jitter, waited / 4)), postpone=True)
+        waited = _postponed_seconds(job, _UNKNOWN, now_ms)
+        if waited < _UNKNOWN_SECONDS:
+            return self.give_back(_UNKNOWN, min(300.0, max(2.0, waited)), postpone=True)
+        advice = f"register it, or give the new name aliases=({job.task!r},)"
+        record = record_of("UnknownTask", f"no worker knew the task {job.task!r} for 24 hours; {advice}")
+        return self._settlement(bury, reason=_UNKNOWN, error_class="UnknownTask", error=record)
 
 
-def raised(
-    job: Job,
-    policy: TaskOptions,
-    error: BaseException,
-    started_ms: int,
-    run_ms: int,
-    *,
-    acked: bool = False,
-    timed_out: bool = False,
-    record: Callable[[BaseException], bytes] = error_record,
-) -> Settlement:
-    """Return the settlement of an attempt that raised ``error``: one of the verdicts, or a failure.
-
-    Args:
-        acked: the job was acked before the attempt began, so its end changes nothing but events and counters.
-        timed_out: the time limit ended the attempt.
-        record: makes the stored form of the error.
-    """
-    kind = JobTimeout if timed_out else type(error)
-    if acked:
-        end = Settlement(
-            job, started_ms, run_ms, verb="record", outcome=_outcome_of(kind), reason="acked before it began"
-        )
-        end.error_class, end.error = class_of(error), record(error)
-        return end
-    own_delay = _delay_of(job, error.delay) if isinstance(error, Release | Retry) else None
-    if isinstance(error, Release):
-        if own_delay is None and error.delay is not None:
-            own_delay = _UNUSABLE_DELAY  # at its old place it would run without a pause
-        # The attempt ended by itself, as a failed one does, so the job is not suspect any more.
-        priority = _priority_of(job, error.priority)
-        return give_back(job, policy, text_of(error), own_delay, quarantine=False, priority=priority, began=True)
-    if isinstance(error, Bury):
-        reason, error_class = text_of(error) or "buried", class_of(error)
-        return bury(job, started_ms, run_ms, reason=reason, error_class=error_class, error=record(error))
-    rule = policy.retry_in if isinstance(error, Retry) else rule_of(policy, kind)
-    return failed(job, policy, started_ms, run_ms, kind, class_of(error), record(error), rule, own_delay)
+def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:
+    """Return the end of an attempt whose process died. The job was acked before, so it never begins again."""
+    return Settlement(
+        job,
+        job.deadline_ms,
+        max(0, int(now_ms) - job.deadline_ms),
+        verb="record",
+        outcome=AttemptOutcome.CRASHED,
+        reason=why[:200],
+        error_class="Crashed",
+        error=record_of("Crashed", why),
+        once=True,
+    )
 
 
-def broken(
-    job: Job, policy: TaskOptions, error: BaseException, started_ms: int, run_ms: int, *, acked: bool
-) -> Settlement:
-    """Return the settlement of an attempt whose end could not be decided. It counts: else it might repeat for ever.
+def undecodable(job: Job, error: BaseException) -> Settlement:
+    """Bury a job whose stored arguments cannot be decoded; no later attempt could read them."""
+    outcome, record = AttemptOutcome.UNDECODABLE, error_record(error)
+    return bury(job, reason="undecodable", outcome=outcome, error_class=class_of(error), error=record)
 
-    Nothing that may be the cause is called again: the default back-off follows, and the record of the error is plain.
-    """
-    if acked:
-        return raised(job, policy, error, started_ms, run_ms, acked=True)
-    kind, policy = type(error), TaskOptions(max_attempts=policy.max_attempts)
-    return failed(job, policy, started_ms, run_ms, kind, class_of(error), error_record(error), policy.retry_in)
+
+# -- parts of these decisions -----------------------------------------------------------------------------------------
 
 
 def failures_of(error: BaseException, ids: Iterable[str]) -> dict[str, BaseException]:
@@ -175,44 +322,6 @@ def rule_of(policy: TaskOptions, kind: type[BaseException]) -> Backoff | str:
             if base in rules:
                 return rules[base] if isinstance(rules, Mapping) else policy.retry_in  # type: ignore[return-value]
     return policy.retry_in if not rules or isinstance(rules, Mapping) else "not retried"
-
-
-def failed(
-    job: Job,
-    policy: TaskOptions,
-    started_ms: int,
-    run_ms: int,
-    kind: type[BaseException],
-    error_class: str,
-    error: bytes,
-    rule: Backoff | str,
-    own_delay: float | None = None,
-) -> Settlement:
-    """Return the settlement of a failed attempt.
-
-    Args:
-        kind: class of the failure.
-        error_class: name of the class to store.
-        error: stored form of the error.
-        rule: see :func:`rule_of`.
-        own_delay: seconds instead of those of the back-off.
-    """
-    end = Settlement(job, started_ms, run_ms, verb="bury", error_class=error_class, error=error)
-    if isinstance(rule, str):
-        end.outcome, end.reason = AttemptOutcome.BURIED, f"{rule}: {name_of(kind)}"
-        return end
-    outcome = _outcome_of(kind)
-    if job.failures + 1 >= policy.max_attempts:
-        end.outcome, end.reason, end.timed_out = (
-            AttemptOutcome.EXHAUSTED,
-            "exhausted",
-            outcome == AttemptOutcome.TIMEOUT,
-        )
-        end.oldest = job.merged  # only that payload has to go: the others may do better without it
-    else:
-        end.verb, end.outcome = "fail", outcome
-        end.delay_ms = ms_of(safe_delay(rule, job.failures) if own_delay is None else own_delay)
-    return returning(end, policy)
 
 
 def _outcome_of(kind: type[BaseException]) -> AttemptOutcome:
@@ -263,140 +372,12 @@ def _priority_of(job: Job, priority: object) -> int | None:
     return None
 
 
-# -- the attempt did not end by itself: its process died or was ended, or its lease ran out ----------------------------
-
-
-def overran(job: Job, policy: TaskOptions, started_ms: int, run_ms: int, stack: str = "") -> Settlement:
-    """Return the settlement of an attempt that ignored its time limit until its process was ended.
-
-    Args:
-        stack: what it ran when the limit was enforced, in the form of a stored traceback.
-    """
-    message = f"the attempt did not end although its limit of {policy.timeout} s had passed"
-    error, rule = record_of("JobTimeout", message, stack), rule_of(policy, JobTimeout)
-    return failed(job, policy, started_ms, run_ms, JobTimeout, "JobTimeout", error, rule)
-
-
-def crashed(
-    job: Job, policy: TaskOptions, why: str, *, beside: int = 0, started_ms: int = 0, run_ms: int = 0
-) -> Settlement:
-    """Return the settlement of a job whose process died, but not the host: its next attempt is in quarantine.
-
-    Args:
-        beside: other jobs that had started in the process. If there were any, the cause is unknown, so none of them is
-            buried for it, however often it happened.
-    """
-    if beside:
-        why += f"; {beside} other {'job' if beside == 1 else 'jobs'} ran in the same process"
-    return _end_by_crash(job, policy, why, started_ms, run_ms, own=not beside, quarantine=True, spared=bool(beside))
-
-
-def lost(job: Job, policy: TaskOptions) -> Settlement:
-    """Return the settlement of a job whose lease ran out. It counts as an attempt if a start is known.
-
-    A worker's lease runs out when its host is gone, which is not the job's fault, so it does not count towards
-    ``crash_limit``. The lease of a holder without a heartbeat was for that job alone, so it counts.
-    """
-    if not job.flags & STARTED:
-        reason = f"the lease of worker {job.worker or '?'} ran out before a known start"
-        return give_back(job, policy, reason, unclear=True, outcome=AttemptOutcome.LOST, event=True)
-    why = f"the lease of worker {job.worker} ran out during the attempt"
-    return _end_by_crash(job, policy, why, own=bool(job.flags & UNRENEWED), quarantine=job.quarantined)
-
-
-def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:
-    """Return the end of an attempt whose process died. The job was acked before, so it never begins again."""
-    return Settlement(
-        job,
-        job.deadline_ms,
-        max(0, int(now_ms) - job.deadline_ms),
-        verb="record",
-        outcome=AttemptOutcome.CRASHED,
-        reason=why[:200],
-        error_class="Crashed",
-        error=record_of("Crashed", why),
-        once=True,
-    )
-
-
-def _end_by_crash(
-    job: Job,
-    policy: TaskOptions,
-    why: str,
-    started_ms: int = 0,
-    run_ms: int = 0,
-    *,
-    own: bool,
-    quarantine: bool,
-    spared: bool = False,
-) -> Settlement:
-    """Return the settlement of a crash: the first is retried at once, later ones after 10 s · 2^n.
-
-    Args:
-        own: the crash is certainly the job's, so it counts towards ``crash_limit``.
-        spared: the job is not buried for it.
-    """
-    crash: dict[str, Any] = {"error_class": "Crashed", "error": record_of("Crashed", why)}
-    is_last = job.failures + 1 >= policy.max_attempts or (own and job.own_crashes + 1 >= policy.crash_limit)
-    if is_last and not spared:
-        # All payloads of a merged job, because the cause may be any of them.
-        return bury(job, started_ms, run_ms, reason="poison", outcome=AttemptOutcome.POISON, **crash)
-    # The exponent is bounded before the power, because a stored counter may be anything.
-    delay = 0.0 if job.crashes == 0 else min(_LONGEST_CRASH_DELAY, 10.0 * 2.0 ** min(job.crashes - 1, 20))
-    crash |= {"delay_ms": ms_of(delay), "outcome": AttemptOutcome.CRASHED}
-    return returning(fail(job, started_ms, run_ms, quarantine=quarantine, own_crash=own, **crash), policy)
-
-
-# -- the attempt did not begin here, or is not to count ----------------------------------------------------------------
-
-
-def give_back(job: Job, policy: TaskOptions, reason: str = "", delay: float | None = None, **fields: Any) -> Settlement:
-    """Return a release that counts no attempt.
-
-    Args:
-        delay: seconds until the job is due; None = at its old place.
-        fields: further fields of the settlement.
-    """
-    delay_ms = None if delay is None else ms_of(delay)
-    return returning(release(job, delay_ms=delay_ms, reason=reason, **fields), policy)
-
-
-def not_prepared(job: Job, policy: TaskOptions, error: BaseException, now_ms: float) -> Settlement:
-    """Postpone a job whose preconditions (a database connection, …) failed; the job is not to blame."""
-    reason = f"not prepared: {class_of(error)}"
-    delay = min(60.0, max(1.0, _postponed_seconds(job, reason, now_ms)))
-    return give_back(job, policy, reason, delay, postpone=True)
-
-
-def undecodable(job: Job, error: BaseException) -> Settlement:
-    """Bury a job whose stored arguments cannot be decoded; no later attempt could read them."""
-    outcome, record = AttemptOutcome.UNDECODABLE, error_record(error)
-    return bury(job, reason="undecodable", outcome=outcome, error_class=class_of(error), error=record)
-
-
-def unknown_task(job: Job, policy: TaskOptions, now_ms: float, *, elsewhere: bool, jitter: float) -> Settlement:
-    """Postpone a job of a task that is not registered here, for up to a day: the caller may be newer code.
-
-    Args:
-        elsewhere: a live worker of the queue knows the task. Then the job is due again after a second or two, which
-            grows slowly, so that thousands of such jobs are no busy loop while that worker is busy.
-        jitter: 0 … 1.
-    """
-    if elsewhere:
-        waited = _postponed_seconds(job, _UNKNOWN_HERE, now_ms)
-        delay = min(15.0, max(1.0 + jitter, waited / 4))
-        return give_back(job, policy, _UNKNOWN_HERE, delay, postpone=True)
-    waited = _postponed_seconds(job, _UNKNOWN, now_ms)
-    if waited < _UNKNOWN_SECONDS:
-        return give_back(job, policy, _UNKNOWN, min(300.0, max(2.0, waited)), postpone=True)
-    advice = f"register it, or give the new name aliases=({job.task!r},)"
-    record = record_of("UnknownTask", f"no worker knew the task {job.task!r} for 24 hours; {advice}")
-    return bury(job, reason=_UNKNOWN, error_class="UnknownTask", error=record)
-
-
 def _postponed_seconds(job: Job, reason: str, now_ms: float) -> float:
     """Return for how long the job has been postponed for this reason without a break."""
     return max(0.0, now_ms - job.postponed_at_ms) / 1000 if job.postponed_for == reason else 0.0
+
+
+# -- tasks that are not registered here --------------------------------------------------------------------------------
 
 
 class UnknownTasks:
@@ -430,4 +411,4 @@ class UnknownTasks:
             if len(self._seen) >= _MOST_TASKS:
                 self._seen.clear()
             self._seen[job.queue, job.task] = until, elsewhere, log_at
-        return unknown_task(job, policy, now_ms, elsewhere=elsewhere, jitter=random.random())
+        return End(job, policy).unknown_task(now_ms, elsewhere=elsewhere, jitter=random.random())

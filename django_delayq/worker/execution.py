@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from functools import partial
 from time import monotonic
 from types import CoroutineType
@@ -20,9 +20,9 @@ from typing import Any, Final
 from ..core.errors import JobTimeout, PartialFailure, Retry, Verdict
 from ..core.outcomes import Settlement
 from ..core.task import Registry
-from . import ends
 from .attempt import NEVER, Attempt, running, view_of
 from .child import Scoreboard
+from .ends import End, UnknownTasks, crashed_early, failures_of, policy_of, undecodable
 from .fetch import ReadinessGate
 from .hooks import Hooks, Middleware, Notifier, arguments_of, compose
 from .record import class_of, error_record, project_part
@@ -32,30 +32,27 @@ from .timeouts import TimeoutMonitor
 logger: Final = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Execution:
     """Callable that a slot calls with each attempt."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        hooks: Hooks,
-        middlewares: Sequence[Middleware] = (),
-        *,
-        board: Scoreboard | None = None,
-        loop: EventLoop | None = None,
-    ) -> None:
-        #: timeout monitor; set by the composition root, because it watches the slots that call this object
-        self.timeout_monitor: TimeoutMonitor | None = None
-        #: settles jobs of other releases; the composition root sets one that reads the registry of workers
-        self.unknown = ends.UnknownTasks()
+    _registry: Registry
+    _hooks: Hooks
+    _middlewares: InitVar[Sequence[Middleware]] = ()
+    _: KW_ONLY
+    board: Scoreboard | None = None
+    #: runs coroutines
+    loop: EventLoop = field(default_factory=EventLoop)
+    #: enforces time limits; None = there are none
+    timeout_monitor: TimeoutMonitor | None = None
+    #: settles jobs of other releases
+    unknown: UnknownTasks = field(default_factory=UnknownTasks)
+
+    def __post_init__(self, middlewares: Sequence[Middleware]) -> None:
         #: readiness gate: whether jobs can begin here
         self.readiness = ReadinessGate()
-        self._registry = registry
-        self._hooks = hooks
-        self._loop = loop or EventLoop()
-        self.notifier = Notifier(hooks, self._loop, self._limited)
-        self._record = partial(error_record, formatter=hooks.format_error)
-        self._board = board
+        self.notifier = Notifier(self._hooks, self.loop, self._limited)
+        self._record = partial(error_record, formatter=self._hooks.format_error)
         self._call = compose(middlewares, self._call_handler)
         self._pid = os.getpid()
 
@@ -90,9 +87,9 @@ class Execution:
         job = part.job
         task = part.task = self._registry.get(job.task)
         # A settlement needs the options of the task in any case: payloads that arrived meanwhile are merged by them.
-        policy = part.policy = ends.policy_of(task, job) if task is None or job.options_json else task.options
+        policy = part.policy = policy_of(task, job) if task is None or job.options_json else task.options
         if part.lost or now >= part.deadline:
-            part.settlement = ends.give_back(job, policy, "the lease ended before the attempt could begin")
+            part.settlement = End(job, policy).give_back("the lease ended before the attempt could begin")
             return False
         if task is None:
             part.settlement = self.unknown.settle(part, policy)
@@ -105,7 +102,7 @@ class Execution:
             if job.merged or job.args:
                 part.arguments = arguments_of(job)
         except Exception as error:
-            part.settlement = ends.undecodable(job, error)
+            part.settlement = undecodable(job, error)
             logger.error("%s: arguments of task %s cannot be decoded", job.id, job.task)
             self.notifier.ended(part, part.settlement, error)
             return False
@@ -139,7 +136,7 @@ class Execution:
             logger.warning("%s: given back, before_job raised %s", attempt.job.id, class_of(error), exc_info=hung)
             self.readiness.unfit()
             for part in attempt.live:
-                part.settlement = ends.not_prepared(part.job, part.policy, error, part.now_ms)
+                part.settlement = End(part.job, part.policy).not_prepared(error, part.now_ms)
             return False
         self.readiness.fit()
         return True
@@ -151,8 +148,8 @@ class Execution:
         """Note the start of each job where the supervisor sees it, and notify of it."""
         members = attempt.live if attempt.members else ()
         attempt.started = monotonic()
-        if self._board is not None:
-            self._board.mark(attempt, members)
+        if self.board is not None:
+            self.board.mark(attempt, members)
         if self._hooks.wants("job_started", attempt.task):
             for part in attempt.live:
                 self.notifier.notify("job_started", part)
@@ -177,14 +174,14 @@ class Execution:
                 if attempt.error is None or isinstance(attempt.error, PartialFailure):
                     attempt.error = error
         attempt.ended = monotonic()
-        if self._board is not None:
-            self._board.clear(attempt.slot)
+        if self.board is not None:
+            self.board.clear(attempt.slot)
 
     def _decide(self, attempt: Attempt) -> None:
         """Set the settlement of each job by the error of the attempt."""
         failures: Mapping[str, BaseException] = {}
         if attempt.error is not None:
-            failures = ends.failures_of(attempt.error, [part.job.id for part in attempt.live])
+            failures = failures_of(attempt.error, [part.job.id for part in attempt.live])
         record = _remembering(self._record) if failures else self._record
         limited_by = attempt.limited_by  # of the handler; the listeners of each job have a limit, too
         for part in attempt.live:
@@ -213,23 +210,15 @@ class Execution:
         args, kwargs = attempt.arguments
         result = attempt.task.func(*args, **kwargs)
         if type(result) is CoroutineType:
-            result = self._loop.run(result, attempt)
+            result = self.loop.run(result, attempt)
         if result is False and attempt.task.options.retry_on_false:
             raise Retry("the handler returned False")
         return result
 
     def _settle_failed(self, part: Attempt, error: BaseException, record: Callable[[BaseException], bytes]) -> None:
-        decide = partial(
-            ends.raised,
-            part.job,
-            part.policy,
-            error,
-            part.started_ms,
-            part.run_ms,
-            acked=part.acked,
-            timed_out=bool(part.limited_by) and not isinstance(error, Verdict),
-            record=record,
-        )
+        end = End(part.job, part.policy, part.started_ms, part.run_ms)
+        timed_out = bool(part.limited_by) and not isinstance(error, Verdict)
+        decide = partial(end.raised, error, acked=part.acked, timed_out=timed_out, record=record)
         part.settlement = self._limited(part, decide)  # it calls the project's back-off and form of errors
         self.notifier.failed(part, part.settlement, error)
 
@@ -244,8 +233,8 @@ class Execution:
             if part.settlement is None:
                 error = part.error or attempt.error or RuntimeError("the execution itself failed")
                 part.started = part.started or attempt.started
-                times = part.started_ms, part.run_ms
-                part.settlement = ends.broken(part.job, part.policy, error, *times, acked=part.acked)
+                end = End(part.job, part.policy, part.started_ms, part.run_ms)
+                part.settlement = end.broken(error, acked=part.acked)
                 self.notifier.failed(part, part.settlement, error)
 
 
@@ -275,10 +264,10 @@ def ack_early(attempt: Attempt) -> bool:
             continue
         part.acked, part.lost = False, part.lost or error is None
         reason = "the lease was lost before the attempt could begin" if error is None else "its early ack failed"
-        part.settlement = ends.give_back(part.job, part.policy, reason)
+        part.settlement = End(part.job, part.policy).give_back(reason)
         if error is not None:
             now_ms = part.now_ms  # read once, since the attempt took no time
-            part.settlement.also = ends.crashed_early(replace(part.job, deadline_ms=int(now_ms)), reason, now_ms)
+            part.settlement.also = crashed_early(replace(part.job, deadline_ms=int(now_ms)), reason, now_ms)
     return any(counted)
 
 

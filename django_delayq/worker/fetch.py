@@ -15,16 +15,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..core.job import DURABLE, UNCLEAR
 from ..core.records.frames import waits_for_end
 from ..core.redis.faults import Backoff, Fault
-from .attempt import NEVER, Attempt, Batcher, trusted
+from .attempt import NEVER, Attempt, arrange, batch_size_of, trusted
 from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE
 from .concurrency import ConcurrencyLimits
-from .ends import give_back, policy_of
+from .ends import End, policy_of
 from .loop import Parts
 from .shards import CALL_SECONDS, ShardSelector, Source
 from .slots import Slots
@@ -32,7 +33,7 @@ from .wake import REPEAT, WakeListener
 
 if TYPE_CHECKING:
     from ..core.outcomes import Batch, Settlement
-    from .worker import Process
+    from .worker import Worker
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -104,60 +105,51 @@ class Stage(IntEnum):
     HALT = 3
 
 
+@dataclass(eq=False, repr=False)
 class Consumer:
-    """Fetch loop of one process. Public methods may be called in any thread, all others in its own.
+    """Fetch loop of one process. Public methods may be called in any thread, all others in its own."""
 
-    Args:
-        waker: None in a quarantine process, which its supervisor calls by the scoreboard.
-        at_end: called when the loop is over, because there is nothing more to do.
-    """
+    _process: Worker
+    _selector: ShardSelector
+    #: threads that run the jobs
+    slots: Slots
+    #: None in a quarantine process, which looks at one shard after the other
+    waker: WakeListener | None
+    _readiness: ReadinessGate
+    #: called when the loop is over, because there is nothing more to do
+    _at_end: Callable[[], object] = lambda: None
+    #: exit code of the process, which says why the loop ended by itself
+    exit_code: int = field(default=EXIT_OK, init=False)
+    stage: Stage = field(default=Stage.WORK, init=False)
+    #: number of settled attempts
+    settled: int = field(default=0, init=False)
+    #: when the oldest of the ended attempts that are not settled arrived, and when the last ones were settled
+    _ends_since: float = field(default=NEVER, init=False)
+    _settled_at: float = field(default=0.0, init=False)
+    #: True once attempts at several jobs were made
+    _has_batches: bool = field(default=False, init=False)
+    #: number of jobs that were ever reserved
+    _accepted: int = field(default=0, init=False)
+    _listened_at: float = field(default=0.0, init=False)
 
-    def __init__(
-        self,
-        process: Process,
-        selector: ShardSelector,
-        slots: Slots,
-        waker: WakeListener | None,
-        readiness: ReadinessGate,
-        at_end: Callable[[], object] = lambda: None,
-    ) -> None:
+    def __post_init__(self) -> None:
+        process = self._process
         #: the loop is over
         self.finished = threading.Event()
-        #: exit code of the process, which says why the loop ended by itself
-        self.exit_code = EXIT_OK
-        self.stage = Stage.WORK
         #: all attempts that this process has not settled yet; the heartbeat reads it too
         self.held: set[Attempt] = set()
-        #: number of settled attempts
-        self.settled = 0
         #: limits of how many jobs of a task or a queue run at the same time
-        self.limits = ConcurrencyLimits(process, selector)
-        self._process = process
+        self.limits = ConcurrencyLimits(process, self._selector)
         self._health = process.health
         self._quarantined = process.which == "quarantined"
-        self._selector = selector
-        #: threads that run the jobs
-        self.slots = slots
-        self.waker = waker
-        self._readiness = readiness
-        self._at_end = at_end
-        self._batcher = Batcher(process.registry)
         #: nodes of a cluster that cannot be reached: their shards rest, and the ends of their attempts are kept
         self._nodes = Parts("fetch loop", process.broker)
-        #: ended attempts that are not settled, when the oldest of them arrived, and when the last ones were settled
+        #: ended attempts that are not settled
         self._ends: dict[Source, list[Attempt]] = {}
-        self._ends_since = NEVER
-        self._settled_at = 0.0
-        #: True once attempts at several jobs were made
-        self._has_batches = False
-        #: number of jobs that were ever reserved, and when jobs were last accepted or attempts collected (monotonic)
-        self._accepted = 0
+        #: when jobs were last accepted or attempts collected (monotonic)
         self._busy_at = time.monotonic()
         #: attempts that cannot be ended, and when their handlers had ended; the timeout monitor adds them
         self._stuck: dict[Attempt, float] = {}
-        #: jobs of stuck attempts that were passed on to be settled
-        self._passed: set[Attempt] = set()
-        self._listened_at = 0.0
         self._thread = threading.Thread(target=self._run_thread, name="delayq-fetch", daemon=True)
 
     @property
@@ -222,14 +214,18 @@ class Consumer:
         return len(self.held) - sum(map(len, self._ends.values()))
 
     def _is_over(self) -> bool:
-        self._pass_decided()
         if self.stage >= Stage.GIVE_BACK:
             self._give_back("the worker stops")
         if self.stage == Stage.HALT:
             self._collect()
-            self._settle_all()
-            return True
-        return self.stage > Stage.WORK and not (self.slots.done or self.slots.inbox) and self._has_only_stuck
+        elif self.stage == Stage.WORK or self.slots.done or self.slots.inbox or not self._has_only_stuck:
+            return False
+        for attempt in self._stuck_now():  # its handler has ended, and a listener hangs: the end is decided
+            ended = [part for part in attempt.parts if part.settlement is not None and part in self.held]
+            if ended:
+                self._add_ends(attempt.source, ended)
+        self._settle_all()
+        return self.stage == Stage.HALT or not self._ends
 
     @property
     def _has_only_stuck(self) -> bool:
@@ -317,7 +313,7 @@ class Consumer:
         self._selector.apply_reply(source, now, batch.next_due_ms, batch.taken)
         board = self._process.board
         if board is not None and self._leaves_some_overdue(batch):
-            board.overdue_at = now
+            board.overdue = True
         if batch.jobs:
             self._accept(source, batch, sent_at, now)
         if self.limits.exist:
@@ -358,8 +354,8 @@ class Consumer:
         if unclear:
             self._record_starts(unclear)
         # The smallest batch: of slow jobs, no more than find a slot should be held.
-        source.pace.size = min([self._batcher.size_of(attempt.job) for attempt in attempts])
-        arranged = self._batcher.arrange(attempts)
+        source.pace.size = min([batch_size_of(self._process.registry, attempt.job) for attempt in attempts])
+        arranged = arrange(self._process.registry, attempts)
         self._has_batches = self._has_batches or len(arranged) < len(attempts)
         return arranged
 
@@ -387,24 +383,14 @@ class Consumer:
                 source.pace.measured(sum([attempt.ended - attempt.started for attempt in attempts]), len(attempts))
             if self._has_batches:
                 attempts = [part for attempt in attempts for part in attempt.members or (attempt,)]
-            if self._passed:
-                attempts = [attempt for attempt in attempts if attempt not in self._passed]
             self._add_ends(source, attempts)
-
-    def _pass_decided(self) -> None:
-        """Pass on the ends that are decided of stuck attempts: a hanging listener must not hold them."""
-        for attempt in self._stuck_now() if self._stuck else ():
-            parts = [part for part in attempt.parts if part.settlement is not None and part not in self._passed]
-            if parts:
-                self._passed.update(parts)
-                self._add_ends(attempt.source, parts)
 
     def _give_back(self, reason: str) -> None:
         """Give back, uncounted, what no slot has begun."""
         for attempt in self.slots.take_back():
             for part in attempt.parts:
                 policy = policy_of(self._process.registry.get(part.job.task), part.job)
-                part.settlement = give_back(part.job, policy, reason=reason)
+                part.settlement = End(part.job, policy).give_back(reason)
             self._add_ends(attempt.source, list(attempt.parts))
 
     def _add_ends(self, source: Source, attempts: list[Attempt]) -> None:
@@ -417,8 +403,6 @@ class Consumer:
     @property
     def _can_settle(self) -> bool:
         """True if an attempt has ended whose shard can be reached."""
-        if not self._nodes:
-            return bool(self._ends)
         return self._settle_at <= time.monotonic()
 
     @property
@@ -440,7 +424,7 @@ class Consumer:
         ends, self._ends = self._ends, {}
         self._ends_since = NEVER
         for source, attempts in ends.items():
-            if not self._nodes or self._nodes.retry_at(source.place) <= time.monotonic():
+            if self._nodes.retry_at(source.place) <= time.monotonic():
                 for start in range(0, len(attempts), BATCH):
                     self._settle(attempts[start : start + BATCH])
             elif self.stage == Stage.HALT:
@@ -561,7 +545,7 @@ class Consumer:
             self._serve_inbox(now)
             until = now + _RECHECK_SECONDS
         if self._quarantined and not self._in_hand:
-            until = min(until, self._check_call(now))
+            until = min(until, self._end_idle(now))
         if self._readiness.until > now:
             until = min(until, self._readiness.until)
         if self._ends:
@@ -593,17 +577,13 @@ class Consumer:
                 attempt.source.pace.at_least(now - attempt.started)
         self._give_back("no free slot")
 
-    def _check_call(self, now: float) -> float:
-        """Take the supervisor's call, and return when an idle quarantine process checks for one again.
-
-        A quarantine process has no wake listener, and ends when it stays idle for too long.
-        """
-        if self._process.board is not None and self._process.board.take_call():
-            self._selector.check_all()
-        elif now >= self._busy_at + self._process.config.quarantine_idle:
+    def _end_idle(self, now: float) -> float:
+        """End a quarantine process that has been idle for too long, or return when that is."""
+        idle_until = self._busy_at + self._process.config.quarantine_idle
+        if now >= idle_until:
             self.exit_code = EXIT_DRY
             self.advance(Stage.DRAIN)
-        return now + _RECHECK_SECONDS
+        return idle_until
 
     def _end_burst(self, now: float) -> None:
         """End if no shard has ready jobs. The last attempt may have left some, so each shard is asked once more."""
@@ -623,7 +603,9 @@ class Consumer:
     def _refresh_wake_ups(self, now: float, *, has_room: bool) -> float:
         """Listen if there is room for jobs, and pass on what this process leaves. Return when to call this again."""
         selector, waker = self._selector, self.waker
-        until = selector.next_safety_check(now, self._process.config.safety_check) if has_room else NEVER
+        config, until = self._process.config, NEVER
+        if has_room and not config.dispatcher:  # else the dispatcher of this process checks the shards
+            until = selector.next_safety_check(now, config.safety_check)
         if waker is None:
             return until
         if has_room:

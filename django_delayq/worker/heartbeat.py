@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,7 @@ from .shutdown import log_stacks
 if TYPE_CHECKING:
     from ..core.workers import AnnouncementReply
     from .fetch import Consumer
-    from .worker import Process
+    from .worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -26,37 +27,25 @@ TASKS_SECONDS: Final = 60.0
 PART_SECONDS: Final = 1.0
 
 
+@dataclass(eq=False, repr=False)
 class Heartbeat:
-    """Duty for a :class:`~.loop.Loop`.
+    """Duty for a :class:`~.loop.Loop`."""
 
-    Args:
-        describe: returns the process's entry for the worker registry.
-        announced: called with the reply to each announcement; it also shows whether the registry of queues changed.
-        end: ``end(command)`` begins a "stop" or a "drain" that an operator sent (:meth:`Broker.tell_worker`); it does
-            not wait.
-    """
+    _process: Worker
+    #: returns the process's entry for the worker registry
+    _describe: Callable[[], dict[str, Any]]
+    _consumer: Consumer | None
+    #: called with the choices of operators after each announcement, which also shows if the registry of queues changed
+    _announced: Callable[[Mapping[str, str]], None]
+    #: begins a "stop" or a "drain" that an operator sent (:meth:`Broker.tell_worker`); it does not wait
+    _end: Callable[[str], None]
+    #: ids of commands that were carried out, confirmed with the next announcement; None before the first one
+    done: list[str] | None = None
+    _tasks_at: float = 0.0
 
-    def __init__(
-        self,
-        process: Process,
-        describe: Callable[[], dict[str, Any]],
-        consumer: Consumer | None,
-        announced: Callable[[AnnouncementReply], None],
-        end: Callable[[str], None],
-    ) -> None:
-        #: ids of commands that were carried out, confirmed with the next announcement; None before the first one
-        self.done: list[str] | None = None
-        self._broker = process.broker
-        self._name = process.name
-        self._health = process.health
-        self._rest = process.config.heartbeat
-        self._describe = describe
-        self._consumer = consumer
-        self._announced = announced
-        self._end = end
-        self._tasks_at = 0.0
-        self._trust = trusted(process.lease)
-        self._parts = Parts("heartbeat", process.broker, longest=self._rest / 2, seconds=PART_SECONDS)
+    def __post_init__(self) -> None:
+        self._rest = self._process.config.heartbeat
+        self._parts = Parts("heartbeat", self._process.broker, longest=self._rest / 2, seconds=PART_SECONDS)
 
     def run(self) -> float:
         """Renew the leases, then announce the process. No part of it that fails stops the rest.
@@ -76,11 +65,12 @@ class Heartbeat:
 
     def _announce(self, began: float) -> None:
         tasks = self._consumer.tasks if self._consumer is not None and began >= self._tasks_at else None
-        announcement = self._broker.announce(self._name, self._describe(), done=self.done, tasks=tasks)
-        self._health.recovered()
+        process = self._process
+        announcement = process.broker.announce(process.name, self._describe(), done=self.done, tasks=tasks)
+        process.health.recovered()
         if tasks is not None:
             self._tasks_at = began + TASKS_SECONDS
-        self._announced(announcement)
+        self._announced(announcement.choices)
         self.carry_out(announcement)
 
     def carry_out(self, announcement: AnnouncementReply) -> None:
@@ -91,7 +81,7 @@ class Heartbeat:
         for word, ident in announcement.commands.items():
             if ident in before:
                 continue
-            logger.warning("worker %s carries out the command %s", self._name, word)
+            logger.warning("worker %s carries out the command %s", self._process.name, word)
             if word == "dump":
                 self._dump(announcement.now_ms)
             else:
@@ -100,9 +90,9 @@ class Heartbeat:
     def _dump(self, now_ms: float) -> None:
         text = log_stacks()
         try:
-            self._broker.keep_dump(self._name, text, now_ms)
+            self._process.broker.keep_dump(self._process.name, text, now_ms)
         except Exception as error:  # the log has the stacks in any case
-            logger.warning("worker %s could not put its stacks into Redis: %s", self._name, error)
+            logger.warning("worker %s could not put its stacks into Redis: %s", self._process.name, error)
 
     def _renew(self, attempts: list[Attempt]) -> None:
         now = time.monotonic()
@@ -128,7 +118,7 @@ class Heartbeat:
         sent_at = time.monotonic()
         answers = attempts[0].queue.touch([attempt.job for attempt in attempts], started)
         for attempt, answer in zip(attempts, answers, strict=True):
-            attempt.renewed(answer, sent_at + self._trust)
+            attempt.renewed(answer, sent_at + trusted(self._process.lease))
 
     def _is_live_locked(self, attempt: Attempt, now: float) -> bool:
         """Return True if the attempt has exceeded its ``max_lease``, or the listeners of its end have.

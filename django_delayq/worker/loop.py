@@ -10,7 +10,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from ..core.redis.faults import Backoff, Fault, classify
 
@@ -86,8 +87,21 @@ class RedisHealth:
         return fault
 
 
+def call_safely(what: str, function: Callable[..., object], *args: object) -> None:
+    """Call a function. Its exception is logged."""
+    try:
+        function(*args)
+    except Exception:
+        logger.exception("%s failed", what)
+
+
 class Duty(Protocol):
-    """Task of a loop, to be run repeatedly."""
+    """Task of a loop, to be run repeatedly. Two further methods are optional.
+
+    ``attach(ring)`` stores a function, callable in any thread, that ends the rest of the duty's loop. It is called
+    once, before the first turn. ``close()`` releases a resource, such as a database connection. It is called in the
+    thread of the loop, after the last turn.
+    """
 
     def run(self) -> float:
         """Run one turn. Exceptions do not end the loop.
@@ -97,23 +111,17 @@ class Duty(Protocol):
         """
 
 
-@runtime_checkable
-class Attached(Protocol):
-    """Duty that may need to run earlier than it announced."""
+@dataclass(frozen=True, slots=True)
+class Periodic:
+    """Duty that calls a function every so many seconds."""
 
-    def attach(self, ring: Callable[[], None]) -> None:
-        """Store ``ring``, which ends the rest of the duty's loop. Called once, before the first turn.
+    seconds: float
+    work: Callable[[], object]
 
-        Any thread may call ``ring()``.
-        """
-
-
-@runtime_checkable
-class Closed(Protocol):
-    """Duty that opens a resource, such as a database connection, which it has to close in the same thread."""
-
-    def close(self) -> None:
-        """Release the resource. Called in the thread of the loop, after the last turn."""
+    def run(self) -> float:
+        """Call it."""
+        self.work()
+        return self.seconds
 
 
 class Loop:
@@ -123,11 +131,10 @@ class Loop:
         self.name = name
         self._duty = duty
         self._health = health
-        self._bell = threading.Condition()
-        self._rung = False
+        self._bell = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run_thread, name=f"delayq-{name}", daemon=True)
-        if isinstance(duty, Attached):
+        if hasattr(duty, "attach"):
             duty.attach(self.ring)
 
     def start(self) -> None:
@@ -136,9 +143,7 @@ class Loop:
 
     def ring(self) -> None:
         """End the pause until the duty's next turn: it runs now."""
-        with self._bell:
-            self._rung = True
-            self._bell.notify()
+        self._bell.set()
 
     def close(self, timeout: float = 2.0) -> None:
         """Stop the loop after the duty's current turn, and wait up to ``timeout`` seconds for it to end."""
@@ -152,16 +157,10 @@ class Loop:
                 pause.reset()
             except Exception as error:
                 rest = pause.next(self._health.failed(self.name, error))
-            with self._bell:
-                until = time.monotonic() + rest
-                while not (self._rung or self._closing) and (left := until - time.monotonic()) > 0:
-                    self._bell.wait(min(left, 3600.0))
-                self._rung = False
-        if isinstance(self._duty, Closed):
-            try:
-                self._duty.close()
-            except Exception:
-                logger.exception("the end of %s failed", self.name)
+            self._bell.wait(min(rest, 3600.0))  # a turn without a reason does no harm
+            self._bell.clear()
+        if hasattr(self._duty, "close"):
+            call_safely(f"the end of {self.name}", self._duty.close)
 
 
 def close_loops(loops: Sequence[Loop], timeout: float = 2.0) -> None:
@@ -184,48 +183,40 @@ def join_threads(threads: Iterable[threading.Thread], timeout: float) -> bool:
 # -- parts of a duty ---------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class _Rest:
     """Rest of a part that failed."""
 
-    __slots__ = ("logged_at", "pause", "since", "until")
-
-    def __init__(self, longest: float) -> None:
-        self.pause = Backoff(cap=longest)
-        self.until = 0.0
-        self.logged_at = -_REMIND_SECONDS
-        #: when the first call began that Redis did not answer; 0 = there was none
-        self.since = 0.0
+    pause: Backoff
+    until: float = 0.0
+    logged_at: float = -_REMIND_SECONDS
+    #: when the first call began that Redis did not answer; 0 = there was none
+    since: float = 0.0
 
 
+@dataclass(eq=False, repr=False)
 class Parts:
     """Guard for the parts of a duty's work: one that fails is logged, rests for a growing time, and is tried again.
 
     An error of Redis concerns all parts, so it is raised; on a Cluster it concerns those of the same node, which rest
     together.
-
-    Args:
-        duty: its name for the log.
-        broker: that of the shards; without one, every error of Redis concerns all parts.
-        longest: longest rest in seconds.
-        seconds: on a Cluster, the time limit of a part that only calls Redis: the parts on other nodes wait meanwhile.
-            None = each call has its own.
-        shared: further errors that concern all parts.
     """
 
-    def __init__(
-        self,
-        duty: str,
-        broker: Broker | None = None,
-        *,
-        longest: float = 5.0,
-        seconds: float | None = None,
-        shared: tuple[type[Exception], ...] = (),
-    ) -> None:
-        self._duty = duty
-        self._cluster = broker if broker is not None and broker.connection.cluster else None
-        self._longest = longest
-        self._seconds = seconds
-        self._shared = shared
+    #: name of the duty for the log
+    _duty: str
+    #: that of the shards; without one, every error of Redis concerns all parts
+    broker: Broker | None = None
+    _: KW_ONLY
+    #: longest rest in seconds
+    longest: float = 5.0
+    #: on a Cluster, the time limit of a part that only calls Redis: the parts on other nodes wait meanwhile; None =
+    #: each call has its own
+    seconds: float | None = None
+    #: further errors that concern all parts
+    shared: tuple[type[Exception], ...] = ()
+
+    def __post_init__(self) -> None:
+        self._cluster = self.broker if self.broker is not None and self.broker.connection.cluster else None
         self._rests: dict[Hashable, _Rest] = {}
 
     def __bool__(self) -> bool:
@@ -258,14 +249,14 @@ class Parts:
         if self.retry_at(part) > began:
             return False
         try:
-            if self._cluster is None or self._seconds is None:
+            if self._cluster is None or self.seconds is None:
                 work()
             else:
-                with self._cluster.connection.limited(self._seconds):
+                with self._cluster.connection.limited(self.seconds):
                     work()
         except Exception as error:
             fault = classify(error)
-            if isinstance(error, self._shared) or (fault is not Fault.BUG and self._cluster is None):
+            if isinstance(error, self.shared) or (fault is not Fault.BUG and self._cluster is None):
                 raise
             self.failed(part, fault, error, began)
             return False
@@ -282,10 +273,10 @@ class Parts:
     def failed(self, part: Part, fault: Fault, error: Exception, began: float) -> None:
         """Let a part rest whose work began then and failed."""
         name = part if fault is Fault.BUG else self._node(part)
-        rest = self._rests.setdefault(name, _Rest(self._longest))
+        rest = self._rests.setdefault(name, _Rest(Backoff(cap=self.longest)))
         now = time.monotonic()
         # The other parts have waited meanwhile: at most a fifth of their time shall go by in that way.
-        rest.until = now + max(rest.pause.next(), min(self._longest, 4 * (now - began)))
+        rest.until = now + max(rest.pause.next(), min(self.longest, 4 * (now - began)))
         if fault is not Fault.BUG:
             rest.since = rest.since or began
         if now - rest.logged_at < _REMIND_SECONDS:
@@ -339,10 +330,7 @@ class Changes:
                 return
             places.add(place)
         for ring in self._rings:
-            try:
-                ring()
-            except Exception:
-                logger.exception("a subscriber to changes failed")
+            call_safely("a subscriber to changes", ring)
 
     def take(self, what: What) -> set[Place]:
         """Return the shards that changed in this way since the last call."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, tzinfo
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 from zoneinfo import ZoneInfo
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: longest rest, and how long the difference between Redis's clock and ours is trusted (seconds)
+#: longest rest in seconds
 LONGEST_REST_SECONDS: Final = 60.0
 #: time until a queue that accepts no jobs (paused, full), or a task that is paused or whose tick failed, is retried
 _RETRY_MS: Final = 5_000.0
@@ -62,8 +62,6 @@ _NICKNAMES: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-#: how far back the latest tick is searched; the rarest expressions ("29 February on a Monday") take 40 years
-_LOOK_BACK: Final = tuple(timedelta(hours=hours) for hours in (3, 50, 24 * 40, 24 * 400, 24 * 366 * 9, 24 * 366 * 48))
 _A_WINTER_DAY: Final = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -126,37 +124,24 @@ class Cron:
         return made
 
     def latest(self, ms: float) -> int | None:
-        """Return the last tick at or before a moment; None if there was none in the last 48 years.
+        """Return the last tick at or before a moment; None if there was none in the last 50 years.
 
-        Searches forwards from an earlier moment: in the hour that is repeated in autumn, a backwards search from
-        "02:10" cannot detect that 02:30 has already occurred.
+        In the hour that is repeated in autumn, the ticks of the first one whose minute is still to come are not found.
         """
-        for span in _LOOK_BACK:
-            latest_tick = None
-            for tick in self._from(_moment(ms) - span):
-                if tick > ms:
-                    break
-                latest_tick = tick
-            if latest_tick is not None:
-                return latest_tick
-        return None
+        return next((tick for tick in self._ticks(ms + 60_000, reverse=True) if tick <= ms), None)
 
     def following(self, ms: float) -> int | None:
         """Return the first tick after a moment; None if there is none in the next 50 years."""
-        return next((tick for tick in self._from(_moment(ms)) if tick > ms), None)
+        return next((tick for tick in self._ticks(ms) if tick > ms), None)
 
-    def _from(self, start: datetime) -> Iterator[int]:
-        """Yield ticks from about ``start`` on. The first may lie before it, where the clock was put back."""
+    def _ticks(self, ms: float, *, reverse: bool = False) -> Iterator[int]:
+        """Yield ticks from about a moment on. The first may lie before it, where the clock was put back."""
         fields = _NICKNAMES.get(self.text.lower(), self.text)
-        for tick in CronSim(fields, start.astimezone(self._tz)):
+        for tick in CronSim(fields, datetime.fromtimestamp(ms // 1000, self._tz), reverse):
             yield int(tick.timestamp()) * 1000
 
 
 Recurrence: TypeAlias = Every | Cron
-
-
-def _moment(ms: float) -> datetime:
-    return datetime.fromtimestamp(ms // 1000, UTC)
 
 
 def _zone_of(name: str) -> tzinfo:
@@ -292,61 +277,32 @@ def run_now(broker: Broker, work: Work) -> ScheduleOutcome:
     return broker.queue(work.task.options.queue).schedule(new)
 
 
-class ServerClock:
-    """Redis's clock, read once a minute and extrapolated with this machine's monotonic clock."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._offset_ms = 0.0
-        self._read_at: float | None = None
-
-    def __call__(self) -> float:
-        """Return Redis's time, Unix ms."""
-        now = time.monotonic()
-        if self._read_at is None or now - self._read_at >= LONGEST_REST_SECONDS:
-            server_ms = self._broker.now_ms()
-            replied_at = time.monotonic()
-            self._offset_ms = server_ms - (now + replied_at) * 500
-            self._read_at = now = replied_at
-        return now * 1000 + self._offset_ms
-
-    def forget(self) -> None:
-        """Read the clock again at the next use, because the server may have been replaced."""
-        self._read_at = None
-
-
+@dataclass(eq=False, repr=False)
 class RecurringTicker:
     """Duty that fires the ticks of all recurring tasks. Without any it sends no command.
-
-    Args:
-        registry: the tasks; read once, at construction.
-        zone: the time zone of cron expressions that name none.
-        clock: returns Redis's time in Unix ms.
-        changes: reports that Redis has lost data, perhaps a tick that was fired.
 
     Raises:
         Misconfigured: a task cannot recur as its options say.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        registry: Registry,
-        zone: str = "UTC",
-        *,
-        clock: Callable[[], float] | None = None,
-        changes: Changes | None = None,
-    ) -> None:
-        self._broker = broker
-        self._changes = changes or Changes()
-        self._server_clock = ServerClock(broker)
-        self._clock = clock or self._server_clock
-        self._parts = Parts("recurring-ticker", broker)
-        self.works = works_of(registry, zone)
+    _broker: Broker
+    #: the tasks; read once, at construction
+    registry: Registry
+    #: time zone of cron expressions that name none
+    zone: str = "UTC"
+    _: KW_ONLY
+    #: returns Redis's time in Unix ms
+    clock: Callable[[], float] | None = None
+    #: reports that Redis has lost data, perhaps a tick that was fired
+    changes: Changes = field(default_factory=Changes)
+
+    def __post_init__(self) -> None:
+        self._parts = Parts("recurring-ticker", self._broker)
+        self.works = works_of(self.registry, self.zone)
 
     def attach(self, ring: Callable[[], None]) -> None:
         """Subscribe ``ring``, which wakes this duty's loop."""
-        self._changes.subscribe(ring)
+        self.changes.subscribe(ring)
 
     def run(self) -> float:
         """Fire due ticks.
@@ -356,24 +312,17 @@ class RecurringTicker:
         """
         if not self.works:
             return LONGEST_REST_SECONDS
-        if self._changes.take("lost"):
-            self._forget_ticks()
-        try:
-            for work in self.works:
-                now_ms = self._clock()
-                if now_ms >= work.check_at or self._went_back(work, now_ms):
-                    self._check_or_postpone(work, now_ms)
-            rest = (min(work.check_at for work in self.works) - self._clock()) / 1000
-        except Exception:
-            self._server_clock.forget()
-            raise
-        return min(LONGEST_REST_SECONDS, max(0.0, rest + _MARGIN_SECONDS))
-
-    def _forget_ticks(self) -> None:
-        """Read from Redis again which ticks are done: it may have lost one with its job."""
-        self._server_clock.forget()
+        if self.changes.take("lost"):
+            for work in self.works:  # Redis may have lost a tick with its job
+                work.done, work.check_at = None, 0.0
+        asked_at = time.monotonic()
+        now_ms = (self.clock or self._broker.now_ms)()
+        read_at = (asked_at + time.monotonic()) / 2
         for work in self.works:
-            work.done, work.check_at = None, 0.0
+            if now_ms >= work.check_at or self._went_back(work, now_ms):
+                self._check_or_postpone(work, now_ms)
+        rest = (min(work.check_at for work in self.works) - now_ms) / 1000 - (time.monotonic() - read_at)
+        return min(LONGEST_REST_SECONDS, max(0.0, rest + _MARGIN_SECONDS))
 
     @staticmethod
     def _went_back(work: Work, now_ms: float) -> bool:

@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -38,26 +39,21 @@ _FALL: Final = 0.2
 CALL_SECONDS: Final = 1.0
 
 
+@dataclass(eq=False, repr=False)
 class Scope:
-    """Queues of one process, read from the registry at the start and after each change. Any thread may refresh them.
+    """Queues of one process, read from the registry at the start and after each change. Any thread may refresh them."""
 
-    Args:
-        changed: called with the queues whose jobs this process runs, whenever these or their shards change.
-    """
-
-    def __init__(
-        self, broker: Broker, config: WorkerConfig, changed: Callable[[Sequence[Queue]], None] = lambda _: None
-    ) -> None:
-        #: every queue of the process, including those that other programs pull from
-        self.queues: list[Queue] = []
-        self._broker = broker
-        self._config = config
-        #: queues that operators added ("watch") or took away ("ignore") while the program runs
-        self._choices: Mapping[str, str] = {}
-        self._changed = changed
-        self._seen = ""
-        self._numbers: dict[str, tuple[int, ...]] = {}
-        self._lock = threading.Lock()
+    _broker: Broker
+    _config: WorkerConfig
+    #: called with the queues whose jobs this process runs, whenever these or their shards change
+    _changed: Callable[[Sequence[Queue]], None] = lambda _: None
+    #: every queue of the process, including those that other programs pull from
+    queues: list[Queue] = field(default_factory=list, init=False)
+    #: queues that operators added ("watch") or took away ("ignore") while the program runs
+    _choices: Mapping[str, str] = field(default_factory=dict, init=False)
+    _seen: str = field(default="", init=False)
+    _numbers: dict[str, tuple[int, ...]] = field(default_factory=dict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @property
     def worked(self) -> list[Queue]:
@@ -223,7 +219,7 @@ def stalest(states: Iterable[State]) -> State | None:
 class Source(ShardState):
     """Shard that the fetch loop reserves from."""
 
-    __slots__ = ("checked_at", "pace", "passed", "shared", "stride", "unanswered")
+    __slots__ = ("pace", "passed", "shared", "stride", "unanswered")
 
     def __init__(self, queue: Queue, shard: int, pace: Pace, weight: float = 1.0) -> None:
         super().__init__(queue, shard)
@@ -232,8 +228,6 @@ class Source(ShardState):
         self.passed = 0.0
         #: request of a reserve that was given up, and True if ends were sent with it: it may have been applied
         self.unanswered: tuple[bytes, bool] | None = None
-        #: when the shard was last chosen for a safety check, or a dispatcher of this process found no new work there
-        self.checked_at = -NEVER
         #: True if other processes can learn without this one that there is work at ``due_at``
         self.shared = True
 
@@ -255,44 +249,36 @@ class DueShard(NamedTuple):
 Scheduler: TypeAlias = Callable[[Sequence[DueShard]], DueShard]
 
 
+@dataclass(eq=False, repr=False)
 class ShardSelector:
-    """Knowledge about all shards of one process, and the choice between those with due work.
+    """Knowledge about all shards of one process, and the choice between those with due work."""
 
-    Args:
-        sources: shards to begin with; :meth:`serve` replaces them.
-        weights: queue name → how often it is visited compared with a queue of weight 1.
-        index: index of this process among its siblings: each begins at another shard.
-        scheduler: the project's function for the choice; None = by the weights.
-        batch_size: returns how many jobs of a queue an attempt is expected to take.
-        on_unknown: called when a token names a shard that the selector does not have; it should have it afterwards.
-    """
+    #: the shards; :meth:`serve` replaces them
+    sources: Sequence[Source] = ()
+    _: KW_ONLY
+    #: queue name → how often it is visited compared with a queue of weight 1
+    weights: Mapping[str, float] = field(default_factory=dict)
+    #: index of this process among its siblings: each begins at another shard
+    index: int = 0
+    #: the project's function for the choice; None = by the weights
+    scheduler: Scheduler | None = None
+    #: returns how many jobs of a queue an attempt is expected to take
+    batch_size: Callable[[str], int] = lambda queue: 1
+    #: called when a token names a shard that the selector does not have; it should have it afterwards
+    on_unknown: Callable[[], None] = lambda: None
+    #: queues whose tokens this process can use now: it has free slots, and does not know the work already
+    waiting: frozenset[str] = field(default=frozenset(), init=False)
+    #: True while the fetch loop rests; only then is a nudge worth its cost
+    resting: bool = field(default=False, init=False)
+    _has_logged: bool = field(default=False, init=False)
+    _virtual: float = field(default=0.0, init=False)
 
-    def __init__(
-        self,
-        sources: Sequence[Source] = (),
-        *,
-        weights: Mapping[str, float] | None = None,
-        index: int = 0,
-        scheduler: Scheduler | None = None,
-        batch_size: Callable[[str], int] = lambda queue: 1,
-        on_unknown: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __post_init__(self) -> None:
         self.lock = threading.RLock()
         self.condition = threading.Condition(self.lock)
-        #: queues whose tokens this process can use now: it has free slots, and does not know the work already
-        self.waiting = frozenset[str]()
-        #: True while the fetch loop rests; only then is a nudge worth its cost
-        self.resting = False
-        self._weights = weights or {}
-        self._index = index
-        self._scheduler = scheduler
-        self._has_logged = False
-        self._batch_size = batch_size
-        self._on_unknown = on_unknown
         self._passed_on: list[tuple[str, int]] = []
-        self._virtual = 0.0
         self._checked_at = time.monotonic()
-        self._set(sources)
+        self._set(self.sources)
 
     def _set(self, sources: Sequence[Source]) -> None:
         # New objects, because the fetch loop reads these without the lock.
@@ -307,14 +293,14 @@ class ShardSelector:
             paces = {source.queue.name: source.pace for source in self.sources}
             sources = []
             for queue in queues:
-                pace = paces.get(queue.name) or Pace(self._batch_size(queue.name))
+                pace = paces.get(queue.name) or Pace(self.batch_size(queue.name))
                 for shard in queue.numbers:
                     source = self.by_place.get((queue.name, shard))
                     if source is None:
-                        source = Source(queue, shard, pace, self._weights.get(queue.name, 1.0))
+                        source = Source(queue, shard, pace, self.weights.get(queue.name, 1.0))
                         source.passed = self._virtual  # a new shard has no credit
                     sources.append(source)
-            start = self._index % len(sources) if sources else 0
+            start = self.index % len(sources) if sources else 0
             self._set([*sources[start:], *sources[:start]])
             self.nudge()
 
@@ -328,8 +314,8 @@ class ShardSelector:
             room: returns how many jobs of a shard can be reserved now. Without any the scheduler is not called.
         """
         due = [source for source in self.sources if source.due_at <= now]
-        if self._scheduler is not None and len(due) > 1 and any(map(room, due)):
-            chosen = self._ask(self._scheduler, due, now)
+        if self.scheduler is not None and len(due) > 1 and any(map(room, due)):
+            chosen = self._ask(self.scheduler, due, now)
             if chosen is not None:
                 return chosen
         return min(due, key=attrgetter("passed"), default=None)
@@ -393,20 +379,16 @@ class ShardSelector:
     def next_safety_check(self, now: float, seconds: float) -> float:
         """Return when the next check without a reason is due, and make the least recently checked shard due for it.
 
-        A shard that was chosen here, or checked by a dispatcher of this process, within a rotation needs none: it may
-        wait for a limit, and would be the least recently reserved one each time.
-
         Args:
             seconds: time between two checks; see :class:`~.config.WorkerConfig`.
         """
-        sources = self.sources
-        rotation = seconds * len(sources)
-        oldest = stalest([source for source in sources if source.checked_at + rotation <= now])
+        oldest = stalest(self.sources)
         if oldest is None:
-            return min((source.checked_at + rotation for source in sources), default=NEVER)
+            return NEVER
         at = max(self._checked_at, oldest.sent_at) + seconds
         if at <= now:
-            self._checked_at = oldest.checked_at = now
+            # Also if it may not be reserved from, because it waits for a limit: the others have their turn.
+            self._checked_at = oldest.sent_at = now
             self.expect(oldest, now)
             return now
         return at
@@ -445,7 +427,7 @@ class ShardSelector:
         """Handle wake tokens. Return those that this process cannot use now."""
         awaited, self.waiting = self.waiting, frozenset()  # until the fetch loop has checked
         if any(place not in self.by_place for place in hints):
-            self._on_unknown()
+            self.on_unknown()
         unused = [hint for hint in hints if hint[0] not in awaited & self.names]
         with self.condition:
             self.wake(hints)
@@ -491,16 +473,13 @@ class ShardSelector:
 
     # --- called by a dispatcher of this process
 
-    def note_check(self, queue: str, shard: int, now: float, work_at: float) -> None:
-        """Record that a dispatcher of this process checked a shard.
-
-        Args:
-            work_at: from when there may be work, as far as the check shows.
-        """
-        source = self.by_place.get((queue, shard))
-        if source is not None:
-            with self.condition:
-                source.checked_at = now if source.due_at <= work_at else -NEVER
+    def note_work(self, queue: str, shard: int, at: float) -> None:
+        """Record from when on a shard may have work, as a dispatcher of this process has found."""
+        with self.condition:
+            source = self.by_place.get((queue, shard))
+            if source is not None and at < source.due_at:
+                source.due_at = at
+                self.nudge()
 
     def overdue(self, queue: str, shard: int, now: float, patience: float) -> bool:
         """Return True if the shard's known due time passed ``patience`` seconds ago and no reserve here followed.

@@ -1,4 +1,4 @@
-"""Signals of the operating system, in a form that a main thread can wait for without a lock.
+"""Signals of the operating system, in a form that a main thread can wait for.
 
 TERM and INT: stop within the grace period; the second one: at once. USR1: stop reserving, finish the held jobs, end.
 TTIN: write the stacks of all threads to stderr and the log.
@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import logging
+import math
 import os
-import select
 import signal
 import sys
 import threading
+import time
 import traceback
-from types import FrameType, TracebackType
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+from types import FrameType
 from typing import Any, Final
 
 logger = logging.getLogger(__name__)
@@ -23,67 +26,60 @@ logger = logging.getLogger(__name__)
 STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 DRAIN: Final = signal.SIGUSR1
 DUMP: Final = signal.SIGTTIN
+_LOOK_SECONDS: Final = 1.0
 
 
 class Signals:
-    """Self-pipe: signal handlers only write a byte, and :meth:`wait` reads it.
+    """Signals that arrive while the block of this context manager runs; :meth:`wait` calls their handlers.
 
-    Main thread only. Restores the previous handlers at its end.
+    Main thread only. Restores the previous handlers at its end. Until then a signal is only put into a queue, whose
+    ``put`` may interrupt itself.
 
     Args:
+        handlers: what :meth:`wait` calls, by signal.
         ignore: signals to ignore (a child ignores the terminal's Ctrl-C, because its supervisor stops it).
-        also: further signals to receive.
     """
 
-    def __init__(self, *, ignore: frozenset[int] = frozenset(), also: frozenset[int] = frozenset()) -> None:
-        self._listen = (STOP | {DRAIN, DUMP} | also) - ignore
+    def __init__(self, handlers: Mapping[int, Callable[[], object]], *, ignore: frozenset[int] = frozenset()) -> None:
+        self._handlers = handlers
         self._ignore = ignore
         self._previous: dict[int, Any] = {}
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
-        self._previous_fd = -1
+        self._arrived: SimpleQueue[int] = SimpleQueue()
 
     def __enter__(self) -> Signals:
-        self._previous_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for number in self._listen:
-            self._previous[number] = signal.signal(number, _noted)
-        for number in self._ignore:
-            self._previous[number] = signal.signal(number, signal.SIG_IGN)
+        for number in {*self._handlers, *self._ignore}:
+            self._previous[number] = signal.signal(number, signal.SIG_IGN if number in self._ignore else self._note)
         with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may not be a real file
             # makes a crash write the stacks to stderr, and so the SIGABRT that a supervisor sends to a child without
             # signs of life
             faulthandler.enable()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        signal.set_wakeup_fd(self._previous_fd)
-        ends = self._read, self._write
-        self._read = self._write = -1  # a late poke must not write into a file that gets the number next
-        for end in ends:
-            os.close(end)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._arrived.put(number)
 
     def poke(self) -> None:
-        """End a :meth:`wait` from any thread."""
-        with contextlib.suppress(OSError):  # full: the waiting thread wakes up anyway
-            os.write(self._write, b"\0")
+        """End a :meth:`wait` from any thread, or the next one."""
+        self._arrived.put(0)
 
-    def wait(self, timeout: float | None) -> list[int]:
-        """Return the signals that arrived within ``timeout`` seconds; [] at the timeout or a poke."""
-        ready, _, _ = select.select([self._read], [], [], timeout)
-        if not ready:
-            return []
-        with contextlib.suppress(BlockingIOError):
-            return [number for number in os.read(self._read, 512) if number]
-        return []
-
-
-def _noted(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the wake-up descriptor has the signal already."""
+    def wait(self, timeout: float | None) -> None:
+        """Wait up to ``timeout`` seconds for signals, and call their handlers. A poke ends it, too."""
+        numbers: list[int] = []
+        until = time.monotonic() + (math.inf if timeout is None else timeout)
+        left = math.inf
+        while not numbers and left > 0.0:
+            left = max(0.0, until - time.monotonic())
+            with contextlib.suppress(Empty):
+                # Where the system lets another thread take a signal, its handler runs only when this wait ends.
+                numbers.append(self._arrived.get(timeout=min(left, _LOOK_SECONDS)))
+                while True:
+                    numbers.append(self._arrived.get_nowait())
+        for number in filter(None, numbers):
+            self._handlers[number]()
 
 
 def log_stacks() -> str:

@@ -10,12 +10,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
-from queue import SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .attempt import Attempt
-from .loop import join_threads
+from .loop import call_safely, join_threads
 from .record import frames_of_thread, printed_traceback, stack_text
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_Calls: TypeAlias = "SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]"
-
 #: maximum number of slots whose jobs are announced
 MOST_SHOWN: Final = 64
 
@@ -118,17 +115,11 @@ class Slots:
         return join_threads(self._threads, timeout)
 
     def _run_thread(self, slot: int) -> None:
-        try:
-            self._hooks.thread_start()
-        except Exception:
-            logger.exception("hook thread_start failed; the slot works without it")
+        call_safely("the hook thread_start", self._hooks.thread_start)
         try:
             self._work(slot)
         finally:
-            try:
-                self._hooks.thread_end()
-            except Exception:
-                logger.exception("hook thread_end failed")
+            call_safely("the hook thread_end", self._hooks.thread_end)
 
     def _work(self, slot: int) -> None:
         take, finish = self.inbox.popleft, self.done.append
@@ -269,64 +260,46 @@ class HangingCall(Exception):
     """Error of a call that did not end in time; its text is the stack of it."""
 
 
-class LimitedCalls:
-    """Calls of the project's code in one thread, which is left behind if one of them hangs.
-
-    The first call starts it. A context manager, at whose end the thread ends.
+def call_limited(
+    name: str,
+    function: Callable[[], T],
+    seconds: float,
+    *,
+    begin: Callable[[], object] = lambda: None,
+    end: Callable[[], object] = lambda: None,
+) -> T:
+    """Return ``function()``, called in a thread of its own, or raise its exception.
 
     Args:
         name: of the thread.
+        function: code of the project.
+        seconds: its time limit.
         begin: called first in the thread.
         end: called last.
+
+    Raises:
+        HangingCall: it took longer than this, and is left behind with its thread.
     """
+    answer: Future[T] = Future()
 
-    def __init__(self, name: str, begin: Callable[[], object], end: Callable[[], object]) -> None:
-        self._name = name
-        self._begin = begin
-        self._end = end
-        self._calls: _Calls = SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> LimitedCalls:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._calls.put(None)
-        if self._thread is not None:
-            self._thread.join(1.0)
-
-    def call(self, function: Callable[[], T], seconds: float) -> T:
-        """Return ``function()``, or raise its exception.
-
-        Raises:
-            HangingCall: it took longer than this. It is left behind with its thread, and the next call gets another.
-        """
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run_thread, args=(self._calls,), name=self._name, daemon=True)
-            self._thread.start()
-        answer: Future[T] = Future()
-        self._calls.put((function, answer))
+    def run() -> None:
         try:
-            return answer.result(seconds)
-        except TimeoutError:
-            if answer.done():  # the function raised it, or has returned a moment ago
-                return answer.result()
-            stack = printed_traceback(stack_text(frames_of_thread(self._thread.ident or 0)), "it hangs here")
-            self._calls.put(None)
-            self._calls, self._thread = SimpleQueue(), None
-            raise HangingCall(stack) from None
+            call_safely("the hook thread_start", begin)
+            try:
+                result = function()
+            finally:
+                call_safely("the hook thread_end", end)
+        except BaseException as error:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)
 
-    def _run_thread(self, calls: _Calls) -> None:
-        try:
-            self._begin()
-        except Exception:
-            logger.exception("the preparation of the thread %s failed; calls are made without it", self._name)
-        try:
-            while (entry := calls.get()) is not None:
-                function, answer = entry
-                try:
-                    answer.set_result(function())
-                except BaseException as error:
-                    answer.set_exception(error)
-        finally:
-            self._end()
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        return answer.result(seconds)
+    except TimeoutError:
+        if answer.done():  # the function raised it, or has returned a moment ago
+            return answer.result()
+        stack = stack_text(frames_of_thread(thread.ident or 0))
+        raise HangingCall(printed_traceback(stack, "it hangs here")) from None

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ..core.redis.faults import Backoff
@@ -31,7 +31,7 @@ from .child import (
     reap_adopted,
 )
 from .config import WorkerConfig
-from .dead import Death, Ends, Salvage
+from .dead import Death, Ends, salvage
 from .hooks import Hooks
 from .loop import join_threads
 from .shards import Scope
@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 #: seconds that a child gets beyond the grace period before it is killed
 _KILL_AFTER_SECONDS: Final = 0.5
 _TURN_SECONDS: Final = 1.0
+#: seconds between two looks of a quarantine process, each at one shard: no token wakes it
+QUARANTINE_CHECK: Final = 0.1
 _START_RETRY_SECONDS: Final = 2.0
 _SALVAGE_AT_END_SECONDS: Final = 2.0
 #: lifetime in seconds from which a death does not count as fast
@@ -74,8 +76,6 @@ class Child:
     #: why the supervisor killed it, if it did. No job is blamed then, unless ``blame`` is set
     killed: str = ""
     blame: bool = False
-    #: True once the supervisor has sent it a stop signal
-    stop_sent: bool = False
 
     def cause(self, code: int) -> str:
         """Return how the child ended, for the log and for the errors of its jobs."""
@@ -125,51 +125,44 @@ class Place:
             logger.warning("children at place %d die fast; the next one starts in %.0f s", self.index, delay)
 
 
+@dataclass(eq=False, repr=False)
 class Supervisor:
     """Keeper of ``config.processes`` children, and of up to ``config.quarantine`` more while jobs wait for quarantine.
 
     Ordinary children never run such a job: after a crash under several jobs it is unknown which of them caused it, so
     each runs alone in a quarantine child. There the next crash is surely its own and costs no other job an attempt.
-
-    Args:
-        command: the command line of a child; the rest is passed through its environment (:mod:`.child`).
-        config: the configuration of the program.
-        broker: returns the broker; not called before the first child runs.
-        registry: the policies that decide over the jobs of dead children.
-        reload_on: further signals that end all children gracefully and start new ones (e.g. SIGHUP).
-        hooks: listeners to the ends of jobs whose process died.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        config: WorkerConfig,
-        broker: Callable[[], Broker],
-        registry: Registry,
-        *,
-        reload_on: frozenset[int] = frozenset(),
-        hooks: Hooks | None = None,
-    ) -> None:
-        self._config = config
-        self._reload_on = reload_on
+    #: command line of a child; the rest is passed through its environment (:mod:`.child`)
+    _command: Sequence[str]
+    #: configuration of the program
+    _config: WorkerConfig
+    #: returns the broker; not called before the first child runs
+    _broker: Callable[[], Broker]
+    #: the policies that decide over the jobs of dead children
+    registry: Registry
+    _: KW_ONLY
+    #: further signals that end all children gracefully and start new ones (e.g. SIGHUP)
+    reload_on: frozenset[int] = frozenset()
+    #: listeners to the ends of jobs whose process died
+    hooks: Hooks | None = None
+    _started: int = field(default=0, init=False)
+    #: True if jobs may wait for quarantine: a process died, or a child has found overdue ones
+    _has_suspects: bool = field(default=False, init=False)
+    _stop_by: float | None = field(default=None, init=False)
+    _draining: bool = field(default=False, init=False)
+    _believed_from: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        config = self._config
         self._base = config.name or new_name()
         #: name of this start of the program: another one each time, unlike a configured name of the worker
         self._program = new_name()
-        self._command = list(command)
-        self._broker = broker
-        self._started = 0
-        self._ends = Ends(registry, hooks)
+        self._ends = Ends(self.registry, self.hooks)
         self._salvages: list[threading.Thread] = []
         self._places = [Place(index) for index in range(config.processes)]
         self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
-        #: when the next job is expected in quarantine, and when the last ones were handled. Later ones are reported by
-        #: a child that finds them overdue
-        self._suspects_at, self._suspects_served_at = NEVER, 0.0
-        self._signals: Signals | None = None
-        self._stop_by: float | None = None
-        self._draining = False
         self._looked_at = time.monotonic()
-        self._believed_from = 0.0
 
     def run(self) -> int:
         """Work until stopped. Main thread only.
@@ -177,7 +170,9 @@ class Supervisor:
         Returns:
             The exit code: 0 also after a forced end.
         """
-        with Signals(also=frozenset({signal.SIGCHLD}) | self._reload_on) as signals:
+        handlers = dict.fromkeys(STOP, self._handle_stop) | dict.fromkeys(self.reload_on, self._reload)
+        handlers |= {DRAIN: self._drain, DUMP: self._dump, signal.SIGCHLD: lambda: None}
+        with Signals(handlers) as signals:
             logger.info(
                 "supervisor %s started: pid %d, %d processes, queues %s",
                 self._base,
@@ -185,7 +180,6 @@ class Supervisor:
                 self._config.processes,
                 ",".join(self._config.queues),
             )
-            self._signals = signals
             try:
                 while True:
                     now = time.monotonic()
@@ -197,34 +191,31 @@ class Supervisor:
                     elif not self._children():
                         break
                     self._watch(now)
-                    for number in signals.wait(self._next_turn(time.monotonic())):
-                        self._handle_signal(number)
+                    signals.wait(self._next_turn(time.monotonic()))
             finally:
                 self._kill_all("the supervisor ends")
                 self._reap(time.monotonic(), wait=True)
-                self._signals = None
                 join_threads(self._salvages, _SALVAGE_AT_END_SECONDS)
         logger.info("supervisor %s stopped", self._base)
         return 0
 
     # --- signals
 
-    def _handle_signal(self, number: int) -> None:
-        if number in STOP:
-            if self._stop_by is not None:
-                logger.warning("supervisor %s stops at once", self._base)
-                self._stop_by = time.monotonic() - _KILL_AFTER_SECONDS
-                return
+    def _handle_stop(self) -> None:
+        if self._stop_by is None:
             self._stop()
-        elif number == DRAIN:
-            self._drain()
-        elif number == DUMP:
-            log_stacks()
-            self._send_signal(DUMP)
-        elif number in self._reload_on:
-            self._send_signal(signal.SIGTERM)
-            for place in self._all_places:  # the cause of fast deaths may be fixed now
-                place.start_at, place.fast_deaths = 0.0, 0
+        else:
+            logger.warning("supervisor %s stops at once", self._base)
+            self._stop_by = time.monotonic() - _KILL_AFTER_SECONDS
+
+    def _dump(self) -> None:
+        log_stacks()
+        self._send_signal(DUMP)
+
+    def _reload(self) -> None:
+        self._send_signal(signal.SIGTERM)
+        for place in self._all_places:  # the cause of fast deaths may be fixed now
+            place.start_at, place.fast_deaths = 0.0, 0
 
     def _stop(self) -> None:
         logger.info("supervisor %s stops, %.0f s for running jobs", self._base, self._config.grace)
@@ -249,7 +240,6 @@ class Supervisor:
 
     def _send_signal(self, number: int) -> None:
         for child in self._children():
-            child.stop_sent = child.stop_sent or number == signal.SIGTERM
             child.process.send_signal(number)
 
     @property
@@ -269,8 +259,6 @@ class Supervisor:
             moments.append(self._stop_by + _KILL_AFTER_SECONDS)
         elif not self._draining:
             moments += [place.start_at for place in self._places if place.child is None]
-            if not any(now < place.start_at for place in self._quarantine):
-                moments.append(self._suspects_at)
         return max(0.0, min(moments) - now)
 
     # --- starting children
@@ -283,7 +271,9 @@ class Supervisor:
     def _start(self, place: Place, now: float) -> bool:
         """Start a child. Return False if the system has no process for it now; the place is tried again soon."""
         name, config = f"{self._base}.{self._started + 1}", replace(self._config, index=place.index)
-        board = Scoreboard.create(1 if place.quarantine else config.threads)
+        if place.quarantine:
+            config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False, safety_check=QUARANTINE_CHECK)
+        board = Scoreboard.create(config.threads)
         spec = ChildSpec(name, config, board.fd, os.getpid(), place.quarantine, self._program)
         try:
             process = subprocess.Popen(self._command, env=spec.environment(), pass_fds=(board.fd,))
@@ -298,20 +288,18 @@ class Supervisor:
         return True
 
     def _serve_quarantine(self, now: float) -> None:
-        """Make an idle quarantine child check for jobs that are due in quarantine, or start one more child."""
-        is_overdue = any(child.board.overdue_at > self._suspects_served_at for child in self._children())
-        if not is_overdue and self._suspects_at > now:
-            return
-        children = [place.child for place in self._quarantine if place.child is not None]
-        idle = [child for child in children if not child.board.busy]
+        """Start one more quarantine child if jobs may wait for one and none is idle: an idle one finds them itself."""
+        for child in self._children():
+            self._has_suspects = self._has_suspects or child.board.overdue
+            child.board.overdue = False
         free = [place for place in self._quarantine if place.child is None]
-        if not idle and free:
+        if not self._has_suspects or not free:
+            self._has_suspects = False  # if all are busy, each checks again after its job
+        elif any(place.child is not None and not place.child.board.busy for place in self._quarantine):
+            self._has_suspects = False
+        else:
             place = min(free, key=lambda place: place.start_at)
-            if place.start_at > now or not self._start(place, now):
-                return
-        self._suspects_at, self._suspects_served_at = NEVER, now
-        for child in idle:  # if all are busy, each checks again after its job
-            child.board.called = True
+            self._has_suspects = place.start_at > now or not self._start(place, now)
 
     # --- watching children
 
@@ -364,24 +352,20 @@ class Supervisor:
         board, why = child.board, child.cause(code)
         planned = board.leaving or (bool(child.killed) and not child.blame)
         expected = planned and (code == 0 or code in _PLANNED_ENDS or self._stop_by is not None)
-        # Stopped while it still imported the project: it had no handler yet to stop gracefully.
-        expected = expected or (child.stop_sent and code == -signal.SIGTERM)
         logger.log(logging.INFO if expected else logging.WARNING, "child %s %s", child.name, why)
         place.plan_restart(child, now, expected=expected)
-        if place.quarantine and (code != EXIT_DRY or board.called):
-            self._suspects_at = min(self._suspects_at, place.start_at)  # more jobs may wait than it held
+        death = Death(child.name, why, board.records(), now, planned)
+        if (death.records and not planned) or (place.quarantine and code != EXIT_DRY):
+            self._has_suspects = True
         if board.ready:
-            salvage = Salvage(Death(child.name, why, board.records(), now, planned), self._ends, self._expect)
-            thread = threading.Thread(
-                target=self._settle, args=(child.name, salvage), name="delayq-salvage", daemon=True
-            )
+            thread = threading.Thread(target=self._settle, args=(death,), name="delayq-salvage", daemon=True)
             self._salvages = [other for other in self._salvages if other.is_alive()] + [thread]
             thread.start()
         os.close(board.fd)
 
     # --- settling, in threads of its own
 
-    def _settle(self, name: str, salvage: Salvage) -> None:
+    def _settle(self, death: Death) -> None:
         """Settle the jobs of one child, with retries for one lease; after that any dispatcher's reaper does it."""
         pause, began = Backoff(), time.monotonic()
         while True:
@@ -389,19 +373,12 @@ class Supervisor:
                 broker = self._broker()
                 scope = Scope(broker, self._config)
                 scope.refresh(choices_of(broker, self._program))
-                salvage.run(broker, scope.queues)
-                broker.forget(name)
+                salvage(death, self._ends, broker, scope.queues)
+                broker.forget(death.worker)
                 broker.tally.flush()
                 return
             except Exception as error:
                 if time.monotonic() - began > self._broker().lease_ms / 1000:
-                    logger.warning("jobs of child %s are left to the reaper: %s", name, error)
+                    logger.warning("jobs of child %s are left to the reaper: %s", death.worker, error)
                     return
                 time.sleep(pause.next())
-
-    def _expect(self, seconds: float) -> None:
-        """Expect a job in quarantine that is due so many seconds from now."""
-        self._suspects_at = min(self._suspects_at, time.monotonic() + seconds)
-        signals = self._signals  # the main thread takes them away at its end
-        if signals is not None:
-            signals.poke()

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from ..core.errors import JobTimeout
@@ -56,33 +57,24 @@ def _spin() -> None:
         pass
 
 
+@dataclass(eq=False, repr=False)
 class TimeoutMonitor:
-    """Timeout monitor of one process.
+    """Timeout monitor of one process."""
 
-    Args:
-        running: the attempt in each slot (None = idle).
-        overran: called once with an attempt that still runs ``reaction_seconds`` after its limit was enforced.
-        beat: called every second, for checks that need no network I/O.
-    """
+    _board: Scoreboard | None
+    #: called once with an attempt that still runs ``reaction_seconds`` after its limit was enforced
+    _overran: Callable[[Attempt], None]
+    #: called every second, for checks that need no network I/O
+    _beat: Callable[[], None]
+    reaction_seconds: float = REACTION_SECONDS
+    #: the attempt in each slot (None = idle)
+    running: list[Attempt | None] = field(default_factory=list)
+    _next_check: float = 0.0
+    _next_beat: float = 0.0
+    _closing: bool = False
 
-    def __init__(
-        self,
-        running: list[Attempt | None],
-        board: Scoreboard | None,
-        overran: Callable[[Attempt], None],
-        beat: Callable[[], None],
-        *,
-        reaction_seconds: float = REACTION_SECONDS,
-    ) -> None:
-        self.reaction_seconds = reaction_seconds
-        self._running = running
-        self._board = board
-        self._overran = overran
-        self._beat = beat
+    def __post_init__(self) -> None:
         self._condition = threading.Condition()
-        self._next_check = 0.0
-        self._next_beat = 0.0
-        self._closing = False
         self._thread = threading.Thread(target=self._run_thread, name="delayq-timeout", daemon=True)
 
     def start(self) -> None:
@@ -145,13 +137,13 @@ class TimeoutMonitor:
                 logger.exception("the timeout monitor failed once and continues")
             with self._condition:
                 now = time.monotonic()
-                nearest = min((attempt.limit_at for attempt in self._running if attempt is not None), default=NEVER)
+                nearest = min((attempt.limit_at for attempt in self.running if attempt is not None), default=NEVER)
                 self._next_check = min(nearest, self._next_beat)
                 if not self._closing and self._next_check > now:
                     self._condition.wait(self._next_check - now)
 
     def _check(self, now: float) -> None:
-        for attempt in list(self._running):
+        for attempt in list(self.running):
             if attempt is not None and attempt.limit_at <= now:
                 if attempt.limited_by:
                     self._give_up(attempt)

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..core.redis.faults import Backoff, Fault, classify
@@ -40,27 +41,26 @@ class Audience(Protocol):
         """Handle the possible loss of tokens."""
 
 
+@dataclass(eq=False, repr=False)
 class WakeListener:
-    """Wake listener. Its thread starts with the first waiting consumer and ends when there was none for long.
+    """Wake listener. Its thread starts with the first waiting consumer and ends when there was none for long."""
 
-    Args:
-        audience: gets the tokens.
-        lock: lock of the audience.
-    """
+    _broker: Broker
+    #: gets the tokens
+    _audience: Audience
+    _health: RedisHealth
+    #: lock of the audience
+    _lock: Any
+    _thread: threading.Thread | None = field(default=None, init=False)
+    #: the waker, and the queues of the last one; None = the next read needs another one
+    _waker: Waker | None = field(default=None, init=False)
+    _names: frozenset[str] = field(default=frozenset(), init=False)
+    #: queues of the present read; empty while the thread waits for a waiting consumer
+    _reading: frozenset[str] = field(default=frozenset(), init=False)
 
-    def __init__(self, broker: Broker, audience: Audience, health: RedisHealth, lock: Any) -> None:
-        self._broker = broker
-        self._audience = audience
-        self._health = health
-        self._lock = lock
+    def __post_init__(self) -> None:
         #: notified when a consumer becomes waiting
-        self._called = threading.Condition(lock)
-        self._thread: threading.Thread | None = None
-        #: the waker, and the queues of the last one; None = the next read needs another one
-        self._waker: Waker | None = None
-        self._names: frozenset[str] = frozenset()
-        #: queues of the present read; empty while the thread waits for a waiting consumer
-        self._reading: frozenset[str] = frozenset()
+        self._called = threading.Condition(self._lock)
         self._closing = threading.Event()
 
     def listens_to(self, names: frozenset[str]) -> bool:

@@ -8,14 +8,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.redis.faults import Backoff
 from ..core.workers import choices_of
-from .attempt import Batcher
+from .attempt import expected_batch
 from .child import (
     EXIT_FATAL,
     EXIT_NO_REDIS,
@@ -32,7 +32,7 @@ from .execution import Execution
 from .fetch import Consumer, Stage
 from .heartbeat import Heartbeat
 from .hooks import Hooks, Middleware
-from .loop import Changes, Duty, Loop, RedisHealth, close_loops
+from .loop import Changes, Duty, Loop, RedisHealth, call_safely, close_loops
 from .shards import Scope, ShardSelector
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .slots import EventLoop, Slots
@@ -56,110 +56,72 @@ SHUTDOWN_WARNING_SECONDS: Final = 6.0
 _OWN_THREADS: Final = "delayq-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """Identity, configuration and shared objects of a worker process, as its parts see it."""
-
-    #: name in the registry of workers and on leases
-    name: str
-    #: name of this start of the program, the same for all its processes
-    program: str
-    config: WorkerConfig
-    broker: Broker
-    registry: Registry
-    hooks: Hooks
-    health: RedisHealth
-    #: mailbox in which the process notes changes for its duties
-    changes: Changes
-    #: the jobs that it runs. Jobs that wait for quarantine run one at a time, in separate processes
-    which: Which = "all"
-    #: scoreboard on which its supervisor reads what it runs; None without one
-    board: Scoreboard | None = None
-
-    @property
-    def lease(self) -> float:
-        """Duration of a lease in seconds."""
-        return self.broker.lease_ms / 1000
-
-
+@dataclass(eq=False, repr=False)
 class Worker:
     """One worker process. ``run()`` as a program; ``start()`` and ``stop()`` inside another one.
 
-    Args:
-        duties: further housekeeping of a dispatcher, by name; each gets its own loop.
-        always: the same for every process, whether it has a dispatcher or not.
-        changes: mailbox in which this process notes changes for those duties.
-        child_spec: the child specification from the supervisor; None without one.
-        board: scoreboard on which the supervisor reads what this process runs.
-        reaction_seconds: seconds that an attempt gets to react to its time limit.
+    Its parts get it as their ``process``, for what they share: identity, configuration, broker, registry, hooks, the
+    health of Redis and the mailbox of changes.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        registry: Registry,
-        config: WorkerConfig,
-        hooks: Hooks | None = None,
-        *,
-        middlewares: Sequence[Middleware] = (),
-        duties: dict[str, Duty] | None = None,
-        always: dict[str, Duty] | None = None,
-        changes: Changes | None = None,
-        child_spec: ChildSpec | None = None,
-        board: Scoreboard | None = None,
-        reaction_seconds: float = REACTION_SECONDS,
-    ) -> None:
-        # Without a supervisor there is no quarantine, so the process runs all jobs.
-        which: Which = child_spec.which if child_spec else "all"
-        if which == "quarantined":
-            config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False)
-        self.config = config
-        self.name = config.name or (child_spec.name if child_spec else new_name())
+    broker: Broker
+    registry: Registry
+    config: WorkerConfig
+    hooks: Hooks = field(default_factory=Hooks)
+    _: KW_ONLY
+    middlewares: Sequence[Middleware] = ()
+    #: further housekeeping of this process, by name; each gets its own loop
+    duties: Mapping[str, Duty] = field(default_factory=dict)
+    #: mailbox in which this process notes changes for those duties
+    changes: Changes = field(default_factory=Changes)
+    #: the child specification from the supervisor; None without one
+    child_spec: ChildSpec | None = None
+    #: scoreboard on which the supervisor reads what this process runs
+    board: Scoreboard | None = None
+    #: seconds that an attempt gets to react to its time limit
+    reaction_seconds: float = REACTION_SECONDS
+    #: end of the grace period (monotonic); None while the process works or drains
+    stop_by: float | None = field(default=None, init=False)
+    exit_code: int = field(default=EXIT_OK, init=False)
+    #: fetch loop; None before the start and in a process that runs no jobs
+    consumer: Consumer | None = field(default=None, init=False)
+    #: signals of the main thread, if the worker is a program
+    _signals: Signals | None = field(default=None, init=False)
+    _signalled: bool = field(default=False, init=False)
+    _clean: bool = field(default=False, init=False)
+    _fatal: BaseException | None = field(default=None, init=False)
+    _had_last_words: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        broker, config, spec = self.broker, self.config, self.child_spec
+        #: name in the registry of workers and on leases
+        self.name = config.name or (spec.name if spec else new_name())
+        #: name of this start of the program, the same for all its processes
+        self.program = (spec.program if spec else "") or self.name
+        #: the jobs that it runs: those that wait for quarantine, the others, or all where there is no supervisor
+        self.which: Which = spec.which if spec else "all"
         self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
         #: set when the worker has nothing more to do, for any reason
         self.done = threading.Event()
-        #: end of the grace period (monotonic); None while the process works or drains
-        self.stop_by: float | None = None
-        self.exit_code = EXIT_OK
-        #: fetch loop; None before the start and in a process that runs no jobs
-        self.consumer: Consumer | None = None
-        self._process = Process(
-            name=self.name,
-            program=(child_spec.program if child_spec else "") or self.name,
-            config=config,
-            broker=broker,
-            registry=registry,
-            hooks=hooks or Hooks(),
-            health=self.health,
-            changes=changes or Changes(),
-            which=which,
-            board=board,
-        )
-        self._middlewares = middlewares
-        self._extra = duties or {}
-        self._always = always or {}
-        self._child_spec = child_spec
-        self._reaction_seconds = reaction_seconds
         self._selector = ShardSelector(
             weights=config.weights,
             index=config.index,
             scheduler=config.scheduler if callable(config.scheduler) else None,
-            batch_size=Batcher(registry).expected,
+            batch_size=partial(expected_batch, self.registry),
             on_unknown=lambda: self._scope.refresh(),
         )
         self._scope = Scope(broker, config, self._selector.serve)
         self._started_at = time.time()
         self._event_loop = EventLoop()
-        self._timeout_monitor: TimeoutMonitor | None = None
+        self._monitor = TimeoutMonitor(self.board, self._overran, self._check, self.reaction_seconds)
         self._heartbeat: Loop | None = None
         self._loops: list[Loop] = []
-        #: signals of the main thread, if the worker is a program
-        self._signals: Signals | None = None
-        self._signalled = False
         self._stopping = threading.Lock()
-        self._clean = False
-        self._fatal: BaseException | None = None
-        self._had_last_words = False
+
+    @property
+    def lease(self) -> float:
+        """Duration of a lease in seconds."""
+        return self.broker.lease_ms / 1000
 
     @property
     def queues(self) -> Sequence[Queue]:
@@ -173,7 +135,7 @@ class Worker:
 
     @property
     def _is_supervised(self) -> bool:
-        return self._child_spec is not None and not is_orphan(self._child_spec)
+        return self.child_spec is not None and not is_orphan(self.child_spec)
 
     # --- as a program
 
@@ -184,18 +146,17 @@ class Worker:
             The exit code. Threads of jobs that could not be ended may still be alive: end the process with
                 :func:`leave`.
         """
-        ignore = frozenset() if self._child_spec is None else frozenset({int(signal.SIGINT)})
+        ignore = frozenset() if self.child_spec is None else frozenset({int(signal.SIGINT)})
+        handlers: dict[int, Callable[[], object]] = {DRAIN: self._handle_drain, DUMP: log_stacks}
+        handlers |= dict.fromkeys(STOP, self._handle_stop)
         previous = threading.excepthook
         threading.excepthook = partial(self._handle_dead_thread, previous)
         try:
-            with Signals(ignore=ignore) as self._signals:
-                try:
-                    self.start()
-                    while not self.done.is_set() and (self.stop_by is None or self.seconds_left > 0):
-                        self._wait(None if self.stop_by is None else self.seconds_left)
-                    self.stop(None if self.stop_by is None else max(0.0, self.seconds_left))
-                finally:
-                    self._signals = None
+            with Signals(handlers, ignore=ignore) as self._signals:
+                self.start()
+                while not self.done.is_set() and (self.stop_by is None or self.seconds_left > 0):
+                    self._wait(None if self.stop_by is None else self.seconds_left)
+                self.stop(None if self.stop_by is None else max(0.0, self.seconds_left))
         except BaseException as error:
             self._call_last_words(error)
             raise
@@ -207,26 +168,21 @@ class Worker:
         """Wait this long and handle signals meanwhile. Return True if the worker is done."""
         if self._signals is None:
             return self.done.wait(seconds)
-        for number in self._signals.wait(seconds):
-            self._handle_signal(number)
+        self._signals.wait(seconds)
         return self.done.is_set()
 
-    def _handle_signal(self, number: int) -> None:
-        if number == DUMP:
-            log_stacks()
-        elif number == DRAIN:
-            logger.info("worker %s drains", self.name)
-            self.drain()
-        elif number in STOP:
-            if self._signalled:
-                if self._is_supervised:
-                    return  # a signal to the whole process group arrives twice; only the supervisor may stop at once
-                logger.warning("worker %s stops at once", self.name)
-                self.stop_by = 0.0
-                return
+    def _handle_drain(self) -> None:
+        logger.info("worker %s drains", self.name)
+        self.drain()
+
+    def _handle_stop(self) -> None:
+        if not self._signalled:
             self._signalled = True
             self.begin_stop(self.config.grace)
             logger.info("worker %s stops, %.0f s for running jobs", self.name, self.seconds_left)
+        elif not self._is_supervised:  # else the signal came to the whole process group, and from the supervisor, too
+            logger.warning("worker %s stops at once", self.name)
+            self.stop_by = 0.0
 
     def _handle_dead_thread(self, previous: Callable[[Any], object], args: Any) -> None:
         """End the process if an error ended one of its own threads."""
@@ -241,29 +197,24 @@ class Worker:
 
     def start(self) -> None:
         """Start all parts. Retries until Redis returns the queues."""
-        process, board, config = self._process, self._process.board, self.config
-        process.hooks.process_start()
+        board, config = self.board, self.config
+        self.hooks.process_start()
         if not self._read_queues():
             return
         if board is not None:
             board.stamped = time.monotonic()
-        monitor = self._make_job_parts() if config.consumer else self._make_monitor([])
-        heartbeat = Heartbeat(
-            process,
-            self._entry,
-            self.consumer,
-            lambda reply: self._scope.follow(reply.choices),
-            self.end_by_command,
-        )
-        self._timeout_monitor, self._heartbeat = monitor, Loop("heartbeat", heartbeat, self.health)
-        duties = dict(self._always)
+        if config.consumer:
+            self.consumer = self._make_consumer()
+        heartbeat = Heartbeat(self, self._entry, self.consumer, self._scope.follow, self.end_by_command)
+        self._heartbeat = Loop("heartbeat", heartbeat, self.health)
+        duties = dict(self.duties)
         if config.dispatcher:
-            duties |= dispatcher_duties(process, self._scope, self._selector if config.consumer else None) | self._extra
+            duties |= dispatcher_duties(self, self._scope, self._selector if config.consumer else None)
         self._loops = [Loop(name, duty, self.health) for name, duty in duties.items()]
         # From the inside out: each part is started before its callers.
         if board is not None:
             board.ready = time.monotonic()  # from here on there may be jobs to settle if this process dies
-        monitor.start()
+        self._monitor.start()
         self._heartbeat.start()  # before the first lease is won
         if self.consumer is not None:
             self.consumer.start()
@@ -283,7 +234,7 @@ class Worker:
         pause = Backoff()
         while True:
             try:
-                self._scope.refresh(choices_of(self._process.broker, self._process.program))
+                self._scope.refresh(choices_of(self.broker, self.program))
             except Exception as error:
                 seconds = pause.next(self.health.failed("start", error))
                 self._check()  # the timeout monitor, which does this later, is not started yet
@@ -293,25 +244,24 @@ class Worker:
                 self.health.recovered()
                 return True
 
-    def _make_job_parts(self) -> TimeoutMonitor:
-        """Make the parts that run jobs. Return the timeout monitor."""
-        process, selector = self._process, self._selector
+    def _make_consumer(self) -> Consumer:
+        """Return the fetch loop, with the parts that run jobs."""
+        selector = self._selector
         execution = Execution(
-            process.registry, process.hooks, self._middlewares, board=process.board, loop=self._event_loop
+            self.registry,
+            self.hooks,
+            self.middlewares,
+            board=self.board,
+            loop=self._event_loop,
+            timeout_monitor=self._monitor,
+            unknown=UnknownTasks(self.broker.knows_task),
         )
-        execution.unknown = UnknownTasks(process.broker.knows_task)
-        slots = Slots(self.config.threads, execution, process.hooks, selector.attempt_ended)
-        monitor = execution.timeout_monitor = self._make_monitor(slots.running)
+        slots = Slots(self.config.threads, execution, self.hooks, selector.attempt_ended)
+        self._monitor.running = slots.running
         waker = None  # in quarantine: the tokens are for processes that serve all other jobs
-        if process.which != "quarantined":
-            waker = WakeListener(process.broker, selector, self.health, selector.lock)
-        self.consumer = Consumer(process, selector, slots, waker, execution.readiness, self.finish)
-        return monitor
-
-    def _make_monitor(self, running: list[Attempt | None]) -> TimeoutMonitor:
-        return TimeoutMonitor(
-            running, self._process.board, self._overran, self._check, reaction_seconds=self._reaction_seconds
-        )
+        if self.which != "quarantined":
+            waker = WakeListener(self.broker, selector, self.health, selector.lock)
+        return Consumer(self, selector, slots, waker, execution.readiness, self.finish)
 
     def _entry(self) -> dict[str, Any]:
         """Return what the registry of workers stores about this process now."""
@@ -322,14 +272,14 @@ class Worker:
             "queues": self._scope.names,
             "all_queues": config.all_queues,
             "ignored": self._scope.ignored,
-            "program": self._process.program,
+            "program": self.program,
             "threads": config.threads if config.consumer else 0,
             "running": config.threads - consumer.slots.free if consumer else 0,
             "idle_ms": round(consumer.idle_seconds * 1000) if consumer else 0,
             "settled": consumer.settled if consumer else 0,
             "dispatcher": config.dispatcher,
             "heartbeat_ms": round(config.heartbeat * 1000),
-            "quarantine": self._process.which == "quarantined",
+            "quarantine": self.which == "quarantined",
             "started": int(self._started_at * 1000),
             "rss_mib": round(resident_mib()),
             "stopping": self.stop_by is not None,
@@ -368,13 +318,12 @@ class Worker:
         self._poke()
 
     def _poke(self) -> None:
-        signals = self._signals  # the main thread takes them away at its end
-        if signals is not None:
-            signals.poke()
+        if self._signals is not None:
+            self._signals.poke()
 
     def end_by_command(self, command: str) -> None:
         """Carry out a "stop" or "drain" command, which is meant for the whole program."""
-        board = self._process.board
+        board = self.board
         if board is not None and self._is_supervised:
             setattr(board, command, True)  # its supervisor sees it within a second
             return
@@ -396,7 +345,7 @@ class Worker:
 
     def _overran(self, attempt: Attempt) -> None:
         """End the process because this attempt cannot be ended. Called by the timeout monitor."""
-        self._process.hooks.log.hangs(attempt, "this process finishes its other jobs and ends")
+        self.hooks.log.hangs(attempt, "this process finishes its other jobs and ends")
         self.exit_code = EXIT_STUCK
         if self.consumer is not None:
             self.consumer.overran(attempt)
@@ -414,7 +363,7 @@ class Worker:
             logger.info("worker %s uses more than %s MiB and is replaced", self.name, most)
             self.exit_code = EXIT_RECYCLE
             self.drain()
-        if self._child_spec is not None and not self._is_supervised:
+        if self.child_spec is not None and not self._is_supervised:
             logger.warning("worker %s lost its supervisor", self.name)
             self.begin_stop(self.config.grace)
         part = self.consumer.unreachable_for() if self.consumer is not None else 0.0
@@ -451,12 +400,11 @@ class Worker:
         clean = self._end_jobs()
         if self._heartbeat is not None:
             self._heartbeat.close()
-        if self._timeout_monitor is not None:
-            self._timeout_monitor.close()
+        self._monitor.close()
         self._unregister()
         self._call_end_hooks(clean)
-        if self._process.board is not None:
-            self._process.board.leaving = True
+        if self.board is not None:
+            self.board.leaving = True
         left = len(self.consumer.held) if self.consumer is not None else 0
         logger.info("worker %s stopped%s", self.name, "" if clean else f", {left} jobs still running")
         self.done.set()
@@ -479,7 +427,7 @@ class Worker:
 
     def _unregister(self) -> None:
         """Take this process off the registry, and store its figures."""
-        broker = self._process.broker
+        broker = self.broker
         try:
             broker.forget(self.name)
             broker.tally.flush()
@@ -493,16 +441,9 @@ class Worker:
         if self._fatal is not None or not clean:
             self._call_last_words(self._fatal or TimeoutError(f"{left} jobs still ran at the end of the process"))
         if clean:
-            try:
-                self._process.hooks.process_stop()
-            except Exception:
-                logger.exception("the hook process_stop failed")
+            call_safely("the hook process_stop", self.hooks.process_stop)
 
     def _call_last_words(self, error: BaseException) -> None:
-        if self._had_last_words:
-            return
-        self._had_last_words = True
-        try:
-            self._process.hooks.last_words(error)
-        except Exception:
-            logger.exception("the hook last_words failed")
+        if not self._had_last_words:
+            self._had_last_words = True
+            call_safely("the hook last_words", self.hooks.last_words, error)

@@ -19,7 +19,7 @@ from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.options import TaskOptions
 from django_delayq.core.outcomes import ack, fail, release
 from django_delayq.core.times import due_of
-from django_delayq.worker.ends import raised
+from django_delayq.worker.ends import End
 from tests.core.stage import LEASE, T0, Stage
 from tests.core.world import unchanged
 
@@ -235,7 +235,7 @@ def test_t30_a_job_is_started_exactly_as_often_as_it_may_be(stage: Stage, max_at
     while jobs := stage.take():
         starts += 1
         assert starts < 10
-        stage.settle(raised(jobs[0], policy, ValueError("no"), 1, 2))
+        stage.settle(End(jobs[0], policy, 1, 2).raised(ValueError("no")))
     assert starts == max_attempts
     view = stage.broker.inspector.get("q", "x")
     assert view is not None

@@ -202,8 +202,8 @@ def test_each_database_with_an_outbox_has_its_own_duties_and_all_share_the_marks
 ) -> None:
     changes = Changes()
     names = bookkeeping.duties(conf(), delayq, changes, list).keys()
-    assert names == {"relay", "reconciler", "retention", "limits", "mirror"}
-    assert bookkeeping.always(conf(), delayq, changes).keys() == {"marks"}
+    assert names == {"marks", "relay", "reconciler", "retention", "limits", "mirror"}
+    assert bookkeeping.duties(conf(), delayq, changes, list, dispatcher=False).keys() == {"marks"}
     settings.DELAYQ = {**settings.DELAYQ, "OUTBOX": {"databases": ["default", "nowhere"]}}
     assert bookkeeping.duties(conf(), delayq, changes, list).keys() == names, "a database that is not there"
 
@@ -213,7 +213,7 @@ def test_what_exactly_once_remembers_in_another_database_is_forgotten_there(
 ) -> None:
     monkeypatch.setattr(bookkeeping, "remembering", lambda: {"default": "shop.charge", "nowhere": "shop.pay"})
     settings.DELAYQ = {**settings.DELAYQ, "OUTBOX": {"databases": ["nowhere"]}}
-    assert bookkeeping.duties(conf(), delayq, Changes(), list).keys() == {"retention", "limits", "mirror"}
+    assert bookkeeping.duties(conf(), delayq, Changes(), list).keys() == {"marks", "retention", "limits", "mirror"}
 
 
 def test_every_reader_of_changes_hears_of_a_loss() -> None:

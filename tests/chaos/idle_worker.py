@@ -66,6 +66,7 @@ def main(role: str) -> None:
         command = [sys.executable, "-m", "tests.chaos.idle_worker", "child"]
         sys.exit(Supervisor(command, config, make_broker, registry()).run())
     spec, broker = child_spec(), make_broker()
+    config = spec.config if spec else config
     leave(Worker(broker, registry(broker), config, child_spec=spec, board=adopt(spec) if spec else None).run())
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, IdTaken, Inspector, InvalidJob, NewJob, Payload, Queue, ack, bury
-from django_delayq.worker.dispatcher import EpochCleanup
 from tests.support.cluster_box import ClusterBox
 from tests.support.core_calls import ScriptCall, before_layout_change, call_stats, watch_calls
 from tests.support.core_stored import (
@@ -22,6 +21,7 @@ from tests.support.core_stored import (
     number_of,
 )
 from tests.support.core_values import QueuePaused, new_key
+from tests.support.duty_stage import cleanup_of
 
 from .bulk_stage import discard_many, kick_many
 from .epochs_stage import Killed, clocks, dies_after, epoch_of, next_id, other, reshard, take_all
@@ -261,7 +261,7 @@ def test_t34_whoever_comes_by_finishes_a_change_that_was_killed_after_any_step(b
         assert stale.schedule(NewJob("held", "work")) == "created"
         assert stale.shards == (4 if steps > 1 else 3), "before any shard is closed nobody waits for it"
         assert len(take_all(stale)) == 33
-        EpochCleanup(caller, lambda stale=stale: [stale]).run()  # type: ignore[misc]
+        cleanup_of(caller, [stale]).run()
         assert not is_pending(stale.layout)
         steps += 1
     assert steps > 3 + 4 + 2

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tests.pipeline import few_rows
 from tests.support.processes import alive
@@ -134,9 +135,8 @@ def test_ctrl_c_in_the_middle_leaves_nothing_running(story: Callable[..., Any]) 
 def pid_of_redis(folder: Path) -> int:
     from django_delayq.embedded import EmbeddedRedis
 
-    pid = EmbeddedRedis(folder / "redis").pid
-    assert pid is not None
-    return pid
+    with redis.Redis.from_url(EmbeddedRedis(folder / "redis").url) as client:
+        return int(client.info("server")["process_id"])
 
 
 # --- what is missing -------------------------------------------------------------------------------------------------

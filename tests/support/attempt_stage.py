@@ -15,14 +15,7 @@ from django_delayq.core.job import STARTED, UNCLEAR, UNRENEWED, new_key
 from django_delayq.core.retry import MAX_DELAY
 from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt, CurrentJob
 from django_delayq.worker.attempt import view_of as handler_view
-from django_delayq.worker.ends import crashed as end_by_crash
-from django_delayq.worker.ends import give_back as end_unbegun
-from django_delayq.worker.ends import lost as end_by_lost_lease
-from django_delayq.worker.ends import not_prepared as end_unprepared
-from django_delayq.worker.ends import overran as end_by_overrun
-from django_delayq.worker.ends import policy_of, safe_delay
-from django_delayq.worker.ends import raised as end_by_error
-from django_delayq.worker.ends import unknown_task as end_unknown
+from django_delayq.worker.ends import End, policy_of, safe_delay
 from django_delayq.worker.execution import Execution, ack_early
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.record import AttemptLog, error_record
@@ -182,3 +175,43 @@ def settlement_of(attempt: Attempt) -> Settlement:
     """Return what was decided about an attempt."""
     assert attempt.settlement is not None
     return attempt.settlement
+
+
+# --- decisions about one end
+
+
+def end_by_error(
+    job: Job, policy: TaskOptions, error: BaseException, started_ms: int, run_ms: int, **details: Any
+) -> Settlement:
+    """Return the end of an attempt that raised."""
+    return End(job, policy, started_ms, run_ms).raised(error, **details)
+
+
+def end_by_overrun(job: Job, policy: TaskOptions, started_ms: int, run_ms: int, stack: str = "") -> Settlement:
+    """Return the end of an attempt that ignored its time limit."""
+    return End(job, policy, started_ms, run_ms).overran(stack)
+
+
+def end_by_crash(job: Job, policy: TaskOptions, why: str, **details: Any) -> Settlement:
+    """Return the end of an attempt whose process died."""
+    return End(job, policy).crashed(why, **details)
+
+
+def end_by_lost_lease(job: Job, policy: TaskOptions) -> Settlement:
+    """Return the end of an attempt whose lease ran out."""
+    return End(job, policy).lost()
+
+
+def end_unbegun(job: Job, policy: TaskOptions, *args: Any, **details: Any) -> Settlement:
+    """Return the end of an attempt that did not begin."""
+    return End(job, policy).give_back(*args, **details)
+
+
+def end_unprepared(job: Job, policy: TaskOptions, error: BaseException, now_ms: float) -> Settlement:
+    """Return the end of an attempt that could not begin."""
+    return End(job, policy).not_prepared(error, now_ms)
+
+
+def end_unknown(job: Job, policy: TaskOptions, now_ms: float, *, elsewhere: bool, jitter: float) -> Settlement:
+    """Return the end of an attempt at a job of an unknown task."""
+    return End(job, policy).unknown_task(now_ms, elsewhere=elsewhere, jitter=jitter)

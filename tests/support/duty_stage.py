@@ -13,16 +13,16 @@ from django_delayq.core.registry import pause_recurring, recurring_pauses, resum
 from django_delayq.core.workers import AnnouncementReply
 from django_delayq.worker.attempt import Attempt, trusted
 from django_delayq.worker.dead import Ends, LeaseReaper
-from django_delayq.worker.dispatcher import DepthSampler, EpochCleanup, ShardPoller, WorkerPruning
+from django_delayq.worker.dispatcher import DepthSampler, ShardPoller, clean_epochs, prune_workers
 from django_delayq.worker.fetch import Consumer, ReadinessGate
 from django_delayq.worker.fetch import Stage as FetchStage
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.loop import Changes, Loop, RedisHealth
+from django_delayq.worker.loop import Changes, Loop, Parts, Periodic, RedisHealth
 from django_delayq.worker.recurring import RecurringTicker
 from django_delayq.worker.shards import Pace, ShardSelector, Source
-from django_delayq.worker.slots import HangingCall, LimitedCalls, Slots
-from django_delayq.worker.worker import Process
+from django_delayq.worker.slots import HangingCall, Slots, call_limited
+from django_delayq.worker.worker import Worker
 from tests.core.stage import T0, Stage
 
 from .worker_stage import WorkerConfig, config
@@ -35,13 +35,13 @@ __all__ = [
     "AnnouncementReply",
     "Changes",
     "HangingCall",
-    "LimitedCalls",
     "Loop",
     "RedisHealth",
     "Settling",
     "TickingQueue",
     "Tower",
     "beat",
+    "call_limited",
     "check_now",
     "cleanup_of",
     "command_receiver",
@@ -49,7 +49,7 @@ __all__ = [
     "hold",
     "make_process",
     "poller_of",
-    "prune_workers",
+    "prune",
     "reap",
     "reaper_of",
     "recurring",
@@ -63,24 +63,15 @@ __all__ = [
 
 def make_process(
     broker: Broker | None = None, registry: Registry | None = None, settings: WorkerConfig | None = None, **changes: Any
-) -> Process:
-    """Return the object that the parts of a worker process share; without a Redis unless there is a broker."""
+) -> Worker:
+    """Return a worker that was not started, for its parts; without a Redis unless there is a broker."""
     none: Any = SimpleNamespace(
         lease_ms=15_000, connection=SimpleNamespace(cluster=False), tally=SimpleNamespace(ended=lambda *_: None)
     )
-    return Process(
-        **{
-            "name": "w",
-            "program": "w",
-            "config": settings or config(),
-            "broker": broker or none,
-            "registry": registry or Registry(),
-            "hooks": Hooks(),
-            "health": RedisHealth(),
-            "changes": Changes(),
-            **changes,
-        }
-    )
+    process = Worker(broker or none, registry or Registry(), settings or config())
+    for name, value in {"name": "w", "program": "w", "health": RedisHealth(), **changes}.items():
+        setattr(process, name, value)
+    return process
 
 
 # --- looks at shards
@@ -144,7 +135,7 @@ def poller_of(
     if broker is None:
         process.broker.lease_ms = int(lease * 1000)
     served: Any = list(queues)
-    return ShardPoller(process, lambda: served, reaper=reaper)
+    return ShardPoller(process, lambda: served, None, reaper)
 
 
 def check_now(poller: ShardPoller) -> None:
@@ -154,14 +145,15 @@ def check_now(poller: ShardPoller) -> None:
     poller.run()
 
 
-def cleanup_of(broker: Broker, queues: Iterable[Queue]) -> EpochCleanup:
+def cleanup_of(broker: Broker, queues: Iterable[Queue]) -> Periodic:
     """Return what completes changes of the number of shards of these queues, which each turn reads."""
-    return EpochCleanup(broker, lambda: list(queues))
+    parts = Parts("epoch-cleanup", broker)
+    return Periodic(30.0, lambda: clean_epochs(broker, list(queues), parts))
 
 
-def prune_workers(broker: Broker) -> None:
+def prune(broker: Broker) -> None:
     """Remove dead workers from the registry."""
-    WorkerPruning(broker, "own").run()
+    prune_workers(broker, "own", Parts("worker-pruning", broker))
 
 
 # --- counters and samples
@@ -196,7 +188,7 @@ def hold(broker: Broker, count: int, name: str = "default", *, age: float = 5.0)
 
 
 def heartbeat_of(
-    process: Process,
+    process: Worker,
     *,
     held: Sequence[Attempt] | None = None,
     renew: Callable[[], None] = lambda: None,
@@ -307,7 +299,9 @@ class Tower(Stage):
 
     def dispatcher(self, *, changes: Changes | None = None, **options: Any) -> RecurringTicker:
         """One more dispatcher for the task ``work``."""
-        return RecurringTicker(self.broker, recurring(**options), clock=lambda: self.us / 1000, changes=changes)
+        return RecurringTicker(
+            self.broker, recurring(**options), clock=lambda: self.us / 1000, changes=changes or Changes()
+        )
 
     def started(self, **options: Any) -> RecurringTicker:
         """A dispatcher that was there before the next tick."""

@@ -23,7 +23,7 @@ def reaping(broker: Broker, *names: str, hears: bool = False) -> Iterator[None]:
     process = make_process(broker, settings=config(heartbeat=broker.lease_ms / 3000))
     hooks = Hooks(wants=signals.wants, notify=signals.notify) if hears else None
     reaper = LeaseReaper(Ends(registry, hooks))
-    patrol = ShardPoller(process, lambda: [broker.queue(name) for name in names], reaper=reaper, pace=0.05)
+    patrol = ShardPoller(process, lambda: [broker.queue(name) for name in names], None, reaper, pace=0.05)
     loops = [Loop("reaper", reaper, process.health), Loop("patrol", patrol, process.health)]
     for loop in loops:
         loop.start()

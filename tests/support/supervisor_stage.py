@@ -6,29 +6,27 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import redis
 
-from django_delayq.core import Broker, Job, Registry, Settlement
+from django_delayq.core import Broker, Job, Queue, Registry, Settlement
 from django_delayq.worker.attempt import NEVER
 from django_delayq.worker.child import ENDED, RUNNING, TIMED_OUT, ChildSpec, Scoreboard, Slot, child_spec
-from django_delayq.worker.dead import Death, Ends, Salvage, decide
+from django_delayq.worker.dead import Death, Ends, decide, salvage
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.supervisor import Supervisor
 from django_delayq.worker.worker import Worker
 
 from .attempt_stage import make_attempt, make_job
 from .duty_stage import make_process
-from .worker_stage import WorkerConfig, config, eventually, registry_of
+from .worker_stage import config, eventually, registry_of
 
 __all__ = [
     "DYING_CHILD",
-    "ENDING",
-    "EXPECTATION",
     "NOW_MS",
     "ROOT",
     "ChildSpec",
@@ -37,10 +35,6 @@ __all__ = [
     "Supervisor",
     "alive",
     "decided",
-    "end_main_thread",
-    "end_signals",
-    "expect_suspect",
-    "idle_program",
     "let_overrun",
     "new_board",
     "orphaned_child",
@@ -48,7 +42,6 @@ __all__ = [
     "salvage_of",
     "sent_to_child",
     "supervisor_of",
-    "waiting_supervisor",
     "worker_with",
 ]
 
@@ -114,35 +107,13 @@ told = child_spec()
 births = Path(sys.argv[1])
 births.write_text(births.read_text() + told.name + chr(10))
 if told.name.endswith(".1"):
-    board = Scoreboard.open(told.board_fd, told.slots)
+    board = Scoreboard.open(told.board_fd, told.config.threads)
     for word in sys.argv[2:]:
         setattr(board, word, True)
 else:
     os.kill(told.parent, signal.SIGTERM)
 os._exit(9)
 """
-
-#: a job that is settled for a dead child is to run in quarantine
-EXPECTATION = Supervisor._expect
-
-
-def waiting_supervisor() -> Supervisor:
-    """Return a supervisor without children whose main thread waits for signals."""
-    nowhere: Any = SimpleNamespace()
-    supervisor = Supervisor([], WorkerConfig(queues=("default",)), lambda: nowhere, Registry())
-    signals: Any = SimpleNamespace(poke=lambda: None)
-    supervisor._signals = signals
-    return supervisor
-
-
-def end_signals(supervisor: Supervisor) -> None:
-    """Take the signals from a supervisor, as its main thread does at its end."""
-    supervisor._signals = None
-
-
-def expect_suspect(supervisor: Supervisor) -> None:
-    """Tell a supervisor that a job waits for quarantine, as the thread does that settles for a dead child."""
-    supervisor._expect(0.0)
 
 
 def sent_to_child(spec: ChildSpec) -> ChildSpec | None:
@@ -154,24 +125,6 @@ def sent_to_child(spec: ChildSpec) -> ChildSpec | None:
 def orphaned_child(parent: int) -> ChildSpec:
     """Return what a child has from a supervisor whose pid is ``parent``; it is orphaned unless that is its parent."""
     return ChildSpec(name="w-1", config=config(), board_fd=-1, parent=parent)
-
-
-#: end of a worker that is a program, from the command on
-ENDING = (Worker.end_by_command, Worker._end_soon, Worker._poke)
-
-
-def idle_program() -> Worker:
-    """Return a worker whose main thread waits for signals, and which holds no jobs."""
-    worker = worker_with(SimpleNamespace(advance=lambda stage: None, held=set()))
-    signals: Any = SimpleNamespace(poke=lambda: None)
-    worker._signals = signals
-    worker.stop = lambda grace=None: True  # type: ignore[method-assign]
-    return worker
-
-
-def end_main_thread(worker: Worker) -> None:
-    """Take the signals from a worker, as its main thread does at its end."""
-    worker._signals = None
 
 
 def worker_with(consumer: Any) -> Worker:
@@ -238,20 +191,14 @@ def decided(
 
 
 def salvage_of(
-    records: Sequence[Slot],
-    registry: Registry,
-    hooks: Hooks | None = None,
-    *,
-    at: float = 9.0,
-    expect: Callable[[float], None] = lambda seconds: None,
-) -> Salvage:
-    """Return what settles the jobs of the worker "child", which was killed; its ``run`` gets broker and queues.
+    records: Sequence[Slot], registry: Registry, hooks: Hooks | None = None, *, at: float = 9.0
+) -> Callable[[Broker, Sequence[Queue]], None]:
+    """Return what settles the jobs of the worker "child", which was killed, called with broker and queues.
 
     Args:
         records: what ran in its threads.
         registry: the policies.
         hooks: who listens to the ends.
         at: moment of its death (monotonic).
-        expect: called with the seconds until a job is due that waits for quarantine now.
     """
-    return Salvage(Death("child", "was killed", records, at), Ends(registry, hooks), expect)
+    return partial(salvage, Death("child", "was killed", records, at), Ends(registry, hooks))

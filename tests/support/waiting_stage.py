@@ -32,7 +32,7 @@ from django_delayq.worker.slots import Slots
 from django_delayq.worker.wake import BLOCK, WakeListener
 from tests.core.stage import T0
 
-from .attempt_stage import idle_slots, make_attempt
+from .attempt_stage import NEVER, idle_slots, make_attempt
 from .duty_stage import heartbeat_of, make_process
 from .worker_stage import config, registry_of
 
@@ -416,13 +416,15 @@ class IdleProcess:
         self._set_clock()
         selector = ShardSelector()
         selector.serve(scope.queues)
+        checks = NEVER if settings.dispatcher else settings.safety_check
         self._duties: dict[str, Duty] = {
-            "fetching": Fetching(selector, lambda: self.now, self.found_at, settings.safety_check),
+            "fetching": Fetching(selector, lambda: self.now, self.found_at, checks),
             "heartbeat": heartbeat_of(process),
         }
         if settings.dispatcher:
             self._duties |= dispatcher_duties(process, scope, selector)
         self._next_at = dict.fromkeys(self._duties, self.now)
+        selector.nudge = lambda: self._next_at.update(fetching=self.now)  # type: ignore[method-assign]
 
     @property
     def now(self) -> float:

@@ -165,6 +165,7 @@ def main(role: str) -> None:
         sys.exit(3)
     made = child_spec() if role == "child" else None
     board = adopt(made) if made else None
+    config = made.config if made else config
     BROKER.append(make_broker())
     patience = float(os.environ.get("DQ_PATIENCE", "5"))
     leave(Worker(BROKER[0], registry(), config, hooks(), child_spec=made, board=board, reaction_seconds=patience).run())

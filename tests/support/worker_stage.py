@@ -166,7 +166,7 @@ def working(
     broker: Broker, registry: Registry, settings: WorkerConfig | None = None, hooks: Hooks | None = None, **options: Any
 ) -> Iterator[Worker]:
     """A worker in this process for the length of a block."""
-    worker = Worker(broker, registry, settings or config(), hooks, **options)
+    worker = Worker(broker, registry, settings or config(), hooks or Hooks(), **options)
     worker.start()
     try:
         yield worker

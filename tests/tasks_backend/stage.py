@@ -28,7 +28,7 @@ from django_delayq.core.task import Task
 from django_delayq.runtime import tasks_setting, wiring
 from django_delayq.settings.conf import conf
 from django_delayq.signals import notify
-from django_delayq.worker.ends import crashed, overran, policy_of
+from django_delayq.worker.ends import End, policy_of
 
 __all__ = [
     "BEGIN",
@@ -129,9 +129,9 @@ def notify_of_crash(job: Job) -> None:
 
 def crash(broker: Broker, job: Job) -> None:
     """Settle the job of a dead process."""
-    settle(broker, crashed(job, policy_of(registry.get(job.task), job), "killed by signal 9"))
+    settle(broker, End(job, policy_of(registry.get(job.task), job)).crashed("killed by signal 9"))
 
 
 def overrun(broker: Broker, job: Job) -> None:
     """Settle a job whose process was ended after its time limit."""
-    settle(broker, overran(job, policy_of(registry.get(job.task), job), 0, 0))
+    settle(broker, End(job, policy_of(registry.get(job.task), job)).overran())

@@ -22,7 +22,7 @@ from django_delayq.core import (
     Task,
     TaskOptions,
 )
-from django_delayq.worker.attempt import Batcher
+from django_delayq.worker.attempt import arrange, batch_size_of, expected_batch
 from tests.support.attempt_stage import (
     Attempt,
     BatchAttempt,
@@ -53,7 +53,7 @@ def test_runs_are_united_by_task_up_to_the_batch_size_in_the_order_they_came() -
     registry.add(Task(lambda: None, name="plain"))
     wanted = ["three", "plain", "two", "three", "one", "unknown", "three", "three", "two", "two", "one"]
     jobs = [make_job(id=str(n), task=task, merged=task != "plain") for n, task in enumerate(wanted)]
-    arranged = Batcher(registry).arrange([make_attempt(job) for job in jobs])
+    arranged = arrange(registry, [make_attempt(job) for job in jobs])
     assert [ids(attempt) for attempt in arranged] == [
         ["0", "3", "6"],
         ["1"],
@@ -87,10 +87,9 @@ def test_the_expected_size_is_what_every_task_of_the_queue_can_take() -> None:
         ("d", "two", {}),
     ):
         registry.add(Task(lambda batch: None, name=name, options=TaskOptions(queue=queue, **options)))
-    batcher = Batcher(registry)
-    assert [batcher.expected(queue) for queue in ("one", "two", "three")] == [4, 1, 1]
-    assert [batcher.size_of(merged("x", task)) for task in ("a", "d", "unknown")] == [10, 1, 1]
-    assert batcher.size_of(make_job(task="a")) == 1
+    assert [expected_batch(registry, queue) for queue in ("one", "two", "three")] == [4, 1, 1]
+    assert [batch_size_of(registry, merged("x", task)) for task in ("a", "d", "unknown")] == [10, 1, 1]
+    assert batch_size_of(registry, make_job(task="a")) == 1
 
 
 # --- one batch, without a queue

@@ -203,25 +203,18 @@ def test_a_look_notes_that_redis_was_started_anew() -> None:
 
 
 @pytest.mark.parametrize("dispatcher", [True, False])
-def test_some_duties_are_those_of_every_process_others_of_dispatchers(broker: Broker, dispatcher: bool) -> None:
+def test_the_duties_of_a_process_run_whether_it_has_a_dispatcher_or_not(broker: Broker, dispatcher: bool) -> None:
     changes = Changes()
-    everywhere, housekeeping = Clerk(changes), Clerk(changes)
+    everywhere = Clerk(changes)
 
     def work() -> None:
         pass
 
-    with working(
-        broker,
-        registry_of(work),
-        config(dispatcher=dispatcher),
-        changes=changes,
-        always={"marks": everywhere},
-        duties={"relay": housekeeping},
-    ):
+    settings = config(dispatcher=dispatcher)
+    with working(broker, registry_of(work), settings, changes=changes, duties={"marks": everywhere}):
         assert everywhere.worked.acquire(timeout=DEADLINE)
         put(broker, "work", key=new_key(durable=True))
-        eventually(lambda: HERE in everywhere.turns or HERE in housekeeping.turns, "the news of the end")
-    assert bool(housekeeping.turns) == dispatcher
+        eventually(lambda: HERE in everywhere.turns, "the news of the end")
 
 
 def test_a_worker_without_books_needs_nothing_of_this(broker: Broker) -> None:

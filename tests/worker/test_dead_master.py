@@ -157,7 +157,7 @@ def test_the_jobs_of_a_killed_process_on_living_masters_go_back_at_once(
     try:
         began = time.monotonic()
         with pytest.raises(QueueUnavailable):
-            salvage.run(spread, queues)
+            salvage(spread, queues)
         assert time.monotonic() - began < 3.5
         still = {queue.name for queue in queues[1:] if queue.name not in names and list(held_by(queue, "child"))}
         assert still == set()
@@ -171,7 +171,7 @@ def test_the_jobs_of_a_killed_process_on_living_masters_go_back_at_once(
 
     def is_done() -> bool:
         with contextlib.suppress(QueueUnavailable):
-            salvage.run(spread, queues)
+            salvage(spread, queues)
             return True
         return False
 

@@ -42,7 +42,7 @@ def test_a_dead_loop_ends_the_process_and_its_error_is_in_the_last_words(
     hooks = Hooks(last_words=heard.append, process_stop=lambda: stopped.append("stop"))
     before = threading.excepthook
     with caplog.at_level(logging.CRITICAL):
-        assert worker_of(broker, hooks=hooks, always={"mortal": Mortal()}).run() == EXIT_FATAL
+        assert worker_of(broker, hooks=hooks, duties={"mortal": Mortal()}).run() == EXIT_FATAL
     assert [(type(error), str(error)) for error in heard] == [(SystemExit, "the duty is dead")]
     assert stopped == ["stop"]
     assert "thread delayq-mortal died, so this process ends" in caplog.text

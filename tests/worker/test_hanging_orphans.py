@@ -12,7 +12,7 @@ import pytest
 from django_delayq import signals
 from django_delayq.core import Broker, JobTimeout
 from tests.support.attempt_stage import ATTEMPT_LOGGER, make_job
-from tests.support.duty_stage import HangingCall, LimitedCalls, reap, reaper_of
+from tests.support.duty_stage import HangingCall, call_limited, reap, reaper_of
 from tests.support.worker_stage import Hooks, events_of, eventually, places, put, registry_of
 
 
@@ -108,7 +108,7 @@ def test_a_receiver_that_hangs_at_an_unreadable_job_is_given_up(
     assert "receivers of job_buried hang" in caplog.text and "gate.wait(60)" in caplog.text
 
 
-def test_a_call_that_hangs_leaves_its_thread_behind_and_the_next_one_gets_another(gate: threading.Event) -> None:
+def test_a_call_that_hangs_leaves_its_thread_behind(gate: threading.Event) -> None:
     begun: list[str] = []
 
     def name() -> str:
@@ -120,21 +120,25 @@ def test_a_call_that_hangs_leaves_its_thread_behind_and_the_next_one_gets_anothe
 
         return call
 
-    with LimitedCalls("limited", lambda: begun.append(name()), lambda: begun.append("end")) as calls:
-        assert calls.call(name, 5) == calls.call(name, 5) == "limited"
-        with pytest.raises(HangingCall, match=r"gate.wait\(60\)"):
-            calls.call(lambda: gate.wait(60), 0.1)
-        assert calls.call(name, 5) == "limited" and begun == ["limited"] * 2
-        for error in (TimeoutError("own"), JobTimeout()):
-            with pytest.raises(type(error)):
-                calls.call(fail(error), 5)
-    assert begun == ["limited", "limited", "end"]
+    def call(function: Callable[[], Any], seconds: float = 5) -> Any:
+        return call_limited(
+            "limited", function, seconds, begin=lambda: begun.append(name()), end=lambda: begun.append("end")
+        )
+
+    assert call(name) == "limited" and begun == ["limited", "end"]
+    with pytest.raises(HangingCall, match=r"gate.wait\(60\)"):
+        call(lambda: gate.wait(60), 0.1)
+    assert call(name) == "limited" and begun == ["limited", "end", "limited", "limited", "end"]
+    for error in (TimeoutError("own"), JobTimeout()):
+        with pytest.raises(type(error)):
+            call(fail(error))
+    gate.set()
+    eventually(lambda: begun.count("end") == 5)
 
 
 def test_calls_are_made_although_the_preparation_of_their_thread_failed(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise LookupError("no database")
 
-    with LimitedCalls("limited", fail, lambda: None) as calls:
-        assert calls.call(lambda: "done", 5) == "done"
-    assert "the preparation of the thread limited failed" in caplog.text
+    assert call_limited("limited", lambda: "done", 5, begin=fail) == "done"
+    assert "the hook thread_start failed" in caplog.text

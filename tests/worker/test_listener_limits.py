@@ -24,6 +24,7 @@ from tests.support.worker_stage import (
     put_payload,
     registry_of,
     settled_by,
+    stops_fetching,
     uncollected_ends,
     working,
 )
@@ -198,7 +199,8 @@ def test_a_listener_that_ends_after_all_is_settled_once(broker: Broker, gate: th
     put(broker, "work", False, id="first")
     registry = registry_of(work, timeout=LIMIT, max_attempts=1, on_exhausted=hang)
     with working(broker, registry, config(threads=2), reaction_seconds=0.1) as worker:
-        eventually(lambda: places(broker) == {"morgue": 1, "reserved": 1})
+        eventually(lambda: stops_fetching(worker), "the listener is given up")
+        assert places(broker) == {"reserved": 2}, "the end is stored when nothing else runs"
         released.set()
         eventually(lambda: free_slots(worker) == 1 and not uncollected_ends(worker), "the late end is collected")
         gate.set()

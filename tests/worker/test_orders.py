@@ -17,7 +17,7 @@ import pytest
 from django_delayq.core import Broker, RedisConfig, connect
 from django_delayq.worker.slots import MOST_SHOWN
 from tests.support.attempt_stage import BatchAttempt, idle_slots, make_attempt, make_job
-from tests.support.duty_stage import AnnouncementReply, command_receiver, prune_workers
+from tests.support.duty_stage import AnnouncementReply, command_receiver, prune
 from tests.support.supervisor_stage import DYING_CHILD, Program, supervisor_of
 from tests.support.worker_stage import DEADLINE, config, eventually, places, put, put_payload, registry_of, working
 
@@ -142,7 +142,7 @@ def test_a_worker_that_is_lost_takes_along_what_it_was_told(broker: Broker) -> N
     broker.tell_worker("lost", "stop")
     minutes_ago = b"%d:{}" % (broker.now_ms() - 90_000)
     broker.client.hset(f"{{{broker.prefix}}}:workers", "lost", minutes_ago)
-    prune_workers(broker)
+    prune(broker)
     assert broker.workers() == []
     assert not broker.client.keys(f"{{{broker.prefix}}}:commands:*")
 
@@ -152,7 +152,7 @@ def test_a_worker_with_a_slow_heartbeat_keeps_its_entry_and_its_commands(broker:
     broker.announce("slow", {})
     broker.tell_worker("slow", "stop")
     broker.client.hset(f"{{{broker.prefix}}}:workers", "slow", f"{broker.now_ms() - 90_000:.0f}:{slow}")
-    prune_workers(broker)
+    prune(broker)
     assert [worker["name"] for worker in broker.workers()] == ["slow"]
     assert list(broker.announce("slow", {}).commands) == ["stop"]
 

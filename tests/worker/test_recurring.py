@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from django_delayq.core import (
     TaskOptions,
     connect,
 )
-from django_delayq.worker.recurring import LONGEST_REST_SECONDS, RecurringTicker, ServerClock
+from django_delayq.worker.recurring import LONGEST_REST_SECONDS, RecurringTicker
 from tests.support.core_stored import last_tick
 from tests.support.duty_stage import EVERY, ID, T0, Changes, Loop, RedisHealth, Tower, recurring, work
 from tests.support.older_copy import OlderCopy
@@ -388,7 +387,7 @@ def test_without_recurring_tasks_no_command_is_sent_and_no_thread_runs(broker: B
         assert "delayq-recurring-ticker" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_waiting_for_a_tick_costs_one_look_at_the_clock_a_minute(broker: Broker) -> None:
+def test_waiting_for_a_tick_costs_one_look_at_the_clock_a_turn(broker: Broker) -> None:
     def commands() -> dict[str, int]:
         said = broker.client.info("commandstats")
         return {name: said[f"cmdstat_{name}"]["calls"] for name in ("time", "evalsha") if f"cmdstat_{name}" in said}
@@ -397,33 +396,20 @@ def test_waiting_for_a_tick_costs_one_look_at_the_clock_a_minute(broker: Broker)
     dispatcher.run()
     before = commands()
     for _ in range(50):
-        dispatcher.run()
-    assert commands() == before
+        assert dispatcher.run() == LONGEST_REST_SECONDS
+    assert commands() == {**before, "time": before["time"] + 50}
 
 
-def test_the_clock_of_redis_is_carried_on_by_our_own(broker: Broker) -> None:
-    clock, began = ServerClock(broker), time.monotonic()
-    clock()
-    slack_ms = (time.monotonic() - began) * 1000 + 1  # the answer may have come at any moment of its call
-    for _ in range(3):
-        earliest, now_ms, latest = broker.now_ms(), clock(), broker.now_ms()
-        assert earliest - slack_ms <= now_ms <= latest + slack_ms
-
-
-def test_a_slow_answer_puts_the_clock_wrong_by_half_of_its_time_at_most(
-    broker: Broker,
-) -> None:
-    now_ms = broker.now_ms
+def test_a_slow_answer_of_the_clock_delays_the_next_tick_by_half_of_its_time_at_most(tower: Tower) -> None:
+    dispatcher = tower.started()
 
     def slow() -> float:
         time.sleep(0.3)
-        return now_ms()
+        return tower.us / 1000
 
-    late: Any = SimpleNamespace(now_ms=slow)
-    began = time.monotonic()
-    told_ms = ServerClock(late)()
-    took_ms = (time.monotonic() - began) * 1000
-    assert told_ms - now_ms() < 0.75 * took_ms
+    tower.wait(EVERY - 10_000)
+    dispatcher.clock = slow
+    assert 9.5 < dispatcher.run() < 9.9
 
 
 def test_a_dispatcher_alone_fires_too_in_the_time_zone_of_its_project(broker: Broker) -> None:

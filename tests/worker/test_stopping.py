@@ -269,7 +269,7 @@ class Stuck:
 
 def test_duties_that_hang_delay_the_end_together_and_not_one_after_another(broker: Broker) -> None:
     duties = {f"stuck-{number}": Stuck() for number in range(5)}
-    with working(broker, Registry(), always=duties) as worker:
+    with working(broker, Registry(), duties=duties) as worker:
         assert all(duty.begun.wait(DEADLINE) for duty in duties.values())
         begin = time.monotonic()
         assert worker.stop()

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 from functools import partial
-from pathlib import Path
-
-import pytest
+from threading import Timer
 
 from django_delayq.core import Broker
 from django_delayq.worker.shutdown import Signals
 from tests.support.attempt_stage import Attempt, acks_early
 from tests.support.duty_stage import RENEWAL, beat, hold
-from tests.support.supervisor_stage import (
-    ENDING,
-    EXPECTATION,
-    end_main_thread,
-    end_signals,
-    expect_suspect,
-    idle_program,
-    waiting_supervisor,
-)
 from tests.support.waiting_stage import StuckAttempts
 
 from ..support.preemption import each_line
@@ -64,29 +52,19 @@ def test_the_fetch_loop_survives_that_another_attempt_gets_stuck_while_it_counts
     assert stuck.are_all
 
 
-@pytest.mark.parametrize("verb", ["finish", "stop", "drain"])
-def test_the_end_of_a_worker_survives_that_its_main_thread_is_gone(verb: str) -> None:
-    """An error there would turn a clean end into that of a process with a dead thread."""
-    for line in each_line(*ENDING):
-        worker = idle_program()
-        with line.preempted(partial(end_main_thread, worker)):
-            worker.finish() if verb == "finish" else worker.end_by_command(verb)
-        worker.finish()
-
-
-def test_a_job_that_is_settled_at_the_end_of_the_supervisor_wakes_nobody() -> None:
-    for line in each_line(EXPECTATION):
-        supervisor = waiting_supervisor()
-        with line.preempted(partial(end_signals, supervisor)):
-            expect_suspect(supervisor)
-
-
-def test_a_late_poke_writes_into_no_file_that_has_the_number_of_the_pipe_by_now(tmp_path: Path) -> None:
-    with Signals() as signals:
-        number = signal.set_wakeup_fd(-1)
-        signal.set_wakeup_fd(number)
-    with (tmp_path / "other").open("wb") as file:
-        assert fcntl.fcntl(file.fileno(), fcntl.F_DUPFD, number) == number
-        signals.poke()
-        os.close(number)
-    assert (tmp_path / "other").read_bytes() == b""
+def test_signals_end_a_wait_and_so_does_a_poke() -> None:
+    seen: list[str] = []
+    handlers = {signal.SIGTERM: lambda: seen.append("term"), signal.SIGUSR1: lambda: seen.append("usr1")}
+    with Signals(handlers, ignore=frozenset({signal.SIGINT})) as signals:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGUSR1)
+        signals.wait(60)
+        assert seen == ["term", "usr1"]
+        Timer(0.05, signals.poke).start()
+        signals.wait(60)
+        Timer(0.05, partial(os.kill, os.getpid(), signal.SIGTERM)).start()
+        signals.wait(None)
+        signals.wait(0.01)
+        signals.wait(0)
+        assert seen == ["term", "usr1", "term"]

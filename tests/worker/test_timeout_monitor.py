@@ -37,7 +37,7 @@ def spin(until: float) -> None:
 def overrun(*, raises: bool) -> Attempt:
     """A run in this thread whose limit struck; the exception of it was raised, or is still to be."""
     attempt = make_attempt()
-    timeout_monitor = TimeoutMonitor([attempt], None, lambda _: None, lambda: None)
+    timeout_monitor = TimeoutMonitor(None, lambda _: None, lambda: None, running=[attempt])
     timeout_monitor.arm(attempt, 0)
     try:
         strike(timeout_monitor, attempt)
@@ -76,7 +76,7 @@ def test_a_limit_that_struck_too_late_does_not_strike_later() -> None:
 
 def test_a_run_that_never_reached_its_limit_is_left_alone() -> None:
     attempt = make_attempt()
-    timeout_monitor = TimeoutMonitor([attempt], None, lambda _: None, lambda: None)
+    timeout_monitor = TimeoutMonitor(None, lambda _: None, lambda: None, running=[attempt])
     timeout_monitor.arm(attempt, 60)
     timeout_monitor.disarm(attempt)
     assert (attempt.limited_by, attempt.should_stop) == (0.0, False)
@@ -86,7 +86,7 @@ def test_a_limit_strikes_when_it_ends_and_not_with_the_next_look_around() -> Non
     """The monitor sleeps until the nearest limit that it knows, or its beat; a limit that ends sooner wakes it."""
     beats = threading.Semaphore(0)
     running: list[Attempt | None] = [None]
-    timeout_monitor = TimeoutMonitor(running, None, lambda _: None, lambda: beats.release())
+    timeout_monitor = TimeoutMonitor(None, lambda _: None, lambda: beats.release(), running=running)
     timeout_monitor.start()
     try:
         beats.acquire(timeout=5)
