@@ -35,8 +35,8 @@ from ..settings.conf import Conf
 from ..worker.loop import Parts
 from . import rows
 from .durability import declared, is_announced
-from .push import Clock, Push, RelayLimits
-from .rows import Row, ahead, chunks, free, read, table
+from .push import Clock, Push
+from .rows import ahead, chunks, free, read, table
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -70,7 +70,8 @@ _CHANGED_FROM: Final = {
 class Relay:
     """Duty that sends the rows of one database which their writer could not send."""
 
-    limits = RelayLimits()
+    #: number of rows that are claimed and sent together
+    batch = rows.CHUNK
 
     def __init__(self, settings: Conf, alias: str, broker: DjangoBroker) -> None:
         self._settings = settings
@@ -98,7 +99,7 @@ class Relay:
         Raises:
             QueueUnavailable: Redis became unavailable; rows that it had not received were released.
         """
-        push = Push(self._alias, self._broker, Clock(), self.limits)
+        push = Push(self._alias, self._broker, Clock(), self.batch)
         try:
             push.run()
         finally:
@@ -278,14 +279,14 @@ class Reconciler:
         missing = list(unknown(self._broker, checked))
         return len(checked), self._send_again(missing) if missing else 0
 
-    def _send_again(self, missing: list[Row]) -> int:
+    def _send_again(self, missing: list[OutboxJob]) -> int:
         """Reset rows to unsent, unless another process has done so or is sending them. Return their number.
 
         A plain job behind another one of its id keeps waiting for the end of that one.
         """
         pks = {row.pk for row in missing}
         behind = rows.behind(self._alias, pks, (*OutboxJob.WAITING, State.SENT))
-        later = {row.pk for row in missing if row.pk in behind and not row.digest}
+        later = {row.pk for row in missing if row.pk in behind and not rows.payload_digest(row)}
         sent = table(self._alias).filter(state=State.SENT)
         if later:
             soon = ahead(self.resubmit_after - self.recheck_every)
@@ -297,11 +298,12 @@ class Reconciler:
         return count
 
 
-def unknown(broker: DjangoBroker, some: Iterable[Row]) -> Iterator[Row]:
+def unknown(broker: DjangoBroker, some: Iterable[OutboxJob]) -> Iterator[OutboxJob]:
     """Yield the rows whose jobs are unknown to Redis."""
     for queue, group in groupby(sorted(some, key=lambda row: row.queue), key=lambda row: row.queue):
         mine, opened = list(group), broker.existing(queue)
-        in_redis = [False] * len(mine) if opened is None else opened.knows([row.known for row in mine])
+        known = [(row.job_id, row.key.bytes, rows.payload_digest(row)) for row in mine]
+        in_redis = [False] * len(mine) if opened is None else opened.knows(known)
         yield from (row for row, is_known in zip(mine, in_redis, strict=True) if not is_known)
 
 

@@ -227,13 +227,12 @@ def _insert(alias: str, queue: str, news: Sequence[NewJob]) -> bool:
 
 
 def _push_now(alias: str, queue: str, news: Sequence[NewJob]) -> list[ScheduleOutcome]:
-    """Write rows in a transaction of their own, and push them."""
-    is_first = _insert(alias, queue, news)
-    outcomes = producer.send(alias, news)
-    if is_first:
-        return outcomes
-    # A row that does not exist any more was sent.
-    return [ScheduleOutcome.CREATED if outcome is ScheduleOutcome.IGNORED else outcome for outcome in outcomes]
+    """Write rows in a transaction of their own, and push them, unless the same request has written them before."""
+    if _insert(alias, queue, news):
+        return producer.send(alias, news)
+    keys = [rows.key_of(new) for new in news]
+    waiting = set(rows.waiting(alias).filter(key__in=keys).values_list("key", flat=True))
+    return [ScheduleOutcome.OUTBOX if key in waiting else ScheduleOutcome.CREATED for key in keys]
 
 
 # -- what the caller learns --------------------------------------------------------------------------------------------

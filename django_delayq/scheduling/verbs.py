@@ -442,7 +442,7 @@ def _change(verb: str, job: JobHandle, when: DueTime | None, using_db: str | Non
     warn_of_loop(verb)
     using = using_db or job.using_db
     warn_of_other_transaction(verb, using)
-    return row_verbs.apply(row_verbs.Change(verb, job.queue, job.id, when, job.task, using, job.durable, job))
+    return row_verbs.apply(row_verbs.Change(verb, job.queue, job.id, when, job.task, job), using, durable=job.durable)
 
 
 def warn_of_loop(verb: str) -> None:

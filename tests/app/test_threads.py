@@ -16,8 +16,7 @@ from django_delayq import connections
 from django_delayq.api import waiting
 from django_delayq.client.transport import AsyncTransport
 from django_delayq.core.broker import Broker
-from django_delayq.outbox import producer
-from django_delayq.outbox.producer import Breaker, producer_state
+from django_delayq.outbox.producer import Breaker
 from django_delayq.outbox.push import Clock
 from django_delayq.pull.coordinator import PullCoordinator
 from django_delayq.scheduling import build
@@ -62,7 +61,6 @@ def test_a_broker_with_a_short_patience_is_there_although_another_thread_ends_it
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_has_a_broker_although_a_thread_of_its_parent_made_one_at_the_fork(delayq: Broker) -> None:
     assert holds_in_a_child(connections._lock, lambda: connections.hurried_broker(1.5) is not None)
-    assert holds_in_a_child(producer._lock, lambda: not producer_state(delayq).breaker.open)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
