@@ -295,11 +295,15 @@ class Push:
     def _due(self, row: Row) -> DueTime:
         """Return the due time to send now.
 
-        The delay of an overdue job is negative, so that its lateness and its expiry are counted from its due time.
+        That of an overdue job is in the past, so that its lateness and its expiry are counted from there.
         """
         if row.due_ms is not None:
             return DueTime(due_ms=row.due_ms, delay_ms=None)
-        return DueTime(due_ms=None, delay_ms=row.left_ms - int((time.monotonic() - self._read_at) * 1000))
+        now = time.monotonic()
+        left_ms = row.left_ms - int((now - self._read_at) * 1000)
+        if left_ms > 0:
+            return DueTime(due_ms=None, delay_ms=left_ms)
+        return DueTime(due_ms=int(self.clock.at(now, self.broker)) + left_ms, delay_ms=None)
 
     def _schedule(self, queue: str, mine: Sequence[Row]) -> Iterator[tuple[Row, RowResult]]:
         """Schedule jobs of one queue."""
