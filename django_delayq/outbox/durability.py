@@ -55,8 +55,7 @@ def check(using: str | None) -> str:
         )
     if not has_table(alias):
         raise Misconfigured(
-            f"durable jobs need the table {rows.table(alias).model._meta.db_table} in the database {alias!r}: "
-            f"{advice_without_table(alias)}"
+            f"durable jobs need the table {_table(alias)} in the database {alias!r}: {advice_without_table(alias)}"
         )
     if not inside:
         elsewhere = open_elsewhere(using)
@@ -79,14 +78,15 @@ def has_table(alias: str) -> bool:
         return False
     connection = connections[alias]
     name = (alias, str(connection.settings_dict["NAME"]))
-    if name not in _tables_seen:
-        model = rows.table(alias).model
-        if connection.vendor == "unknown" or not router.allow_migrate_model(alias, model):
-            return False
-        if model._meta.db_table not in connection.introspection.table_names():
-            return False
-        _tables_seen.add(name)
-    return True
+    if name in _tables_seen:
+        return True
+    found = connection.vendor != "unknown" and _table(alias) in connection.introspection.table_names()
+    _tables_seen.update({name} if found else ())
+    return found
+
+
+def _table(alias: str) -> str:
+    return rows.table(alias).model._meta.db_table
 
 
 def outboxes(kind: str) -> list[str]:

@@ -59,7 +59,7 @@ LOOK: Final = 10.0
 EVERY: Final = 3600.0
 _FOR_EVER: Final = 3600.0
 _DAY: Final = 86_400.0
-#: states from which a mark changes a row; a mark for a row in another state is obsolete
+#: of each end of a job the states from which its mark changes a row; a mark for a row in another state is obsolete
 _CHANGED_FROM: Final = {
     "done": tuple(State),
     "buried": (State.UNSENT, State.SENT, State.MOVED),
@@ -169,9 +169,9 @@ class Marks:
         waiting: set[bytes] = set()
         for chunk in chunks(marks, MOST_MARKS):
             for alias in self._aliases:
-                changed: list[set[bytes]] = []
-                self._databases.attempt(alias, lambda: changed.append(_apply(alias, chunk)))  # noqa: B023
-                waiting |= changed[0] if changed else {mark.key for mark in chunk}
+                keys = {mark.key for mark in chunk}
+                self._databases.attempt(alias, lambda: keys.intersection_update(_apply(alias, chunk)))  # noqa: B023
+                waiting |= keys
         return waiting
 
 
@@ -185,10 +185,9 @@ def _apply(alias: str, marks: Sequence[CompletionMark]) -> set[bytes]:
             ended = ended.filter(state__in=_CHANGED_FROM[end])
             if end == "done":
                 ended.delete()
-            elif end == "buried":
-                ended.update(state=State.BURIED, claim=None, claimed_until=None, checked_at=Now())
             else:
-                ended.update(state=State.SENT)
+                state = State.BURIED if end == "buried" else State.SENT
+                ended.update(state=state, claim=None, claimed_until=None, checked_at=Now())
     remaining = table(alias).filter(key__in=ends).values_list("key", "state")
     return {key.bytes for key, state in remaining if state in _CHANGED_FROM[ends[key]]}
 
@@ -285,7 +284,7 @@ class Reconciler:
         A plain job behind another one of its id keeps waiting for the end of that one.
         """
         pks = {row.pk for row in missing}
-        behind = rows.behind(self._alias, pks, (*OutboxJob.WAITING, State.SENT))
+        behind = rows.beside(self._alias, pks)
         later = {row.pk for row in missing if row.pk in behind and not rows.payload_digest(row)}
         sent = table(self._alias).filter(state=State.SENT)
         if later:

@@ -140,15 +140,12 @@ def push_briefly(
     Args:
         jobs, addresses: see :class:`Push`.
     """
-    replies: dict[uuid.UUID, RowResult] = {}
+    results: dict[uuid.UUID, RowResult] = {}
 
     def call(broker: DjangoBroker) -> None:
+        clock = producer_state(broker).clock
         # An unavailable Redis is detected here, before anything is claimed.
-        push = Push(alias, broker, producer_state(broker).clock, jobs=jobs or {}, addresses=addresses or {})
-        try:
-            push.run(keys)
-        finally:
-            replies.update(push.replies)
+        Push(alias, broker, clock, jobs=jobs or {}, addresses=addresses or {}, results=results).run(keys)
 
     try:
         call_briefly(call, in_database=True)
@@ -156,7 +153,7 @@ def push_briefly(
         logger.info("%d rows of database %s are left to the relay: %s", len(keys), alias, error)
     except Exception:
         logger.exception("%d rows of database %s are left to the relay", len(keys), alias)
-    return replies
+    return results
 
 
 def send(alias: str, news: Sequence[NewJob]) -> list[ScheduleOutcome]:

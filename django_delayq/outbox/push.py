@@ -182,7 +182,7 @@ class Push:
 
     Attributes:
         taken: rows that were claimed.
-        results: by ``pk``. A row without a result may or may not have been received.
+        results: by the keys of the rows. A row without one may or may not have been received.
 
     Raises:
         QueueUnavailable: Redis is unavailable, so nothing should be claimed.
@@ -196,7 +196,7 @@ class Push:
     addresses: Mapping[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     token: uuid.UUID = field(default_factory=uuid.uuid4)
     taken: list[Row] = field(default_factory=list)
-    results: dict[int, RowResult] = field(default_factory=dict)
+    results: dict[uuid.UUID, RowResult] = field(default_factory=dict)
     _until: float = field(init=False)
     _read_at: float = 0.0
     #: lost jobs that a newer job of their id must not be replaced by
@@ -222,11 +222,6 @@ class Push:
     def deadline_ms(self) -> float:
         """Deadline of the commands: ms, on Redis's clock."""
         return self.clock.at(self._until, self.broker)
-
-    @property
-    def replies(self) -> dict[uuid.UUID, RowResult]:
-        """Results by the keys of the rows."""
-        return {row.key: self.results[row.pk] for row in self.taken if row.pk in self.results}
 
     def held(self, **fields: Any) -> QuerySet[OutboxJob]:
         """Return those rows that the claim still holds."""
@@ -267,12 +262,12 @@ class Push:
         self._read_at = time.monotonic()
         # No other row can have the id of a fresh job.
         unsent = [row.pk for row in mine if row.state == "unsent" and not (self.jobs and self.jobs[row.key].fresh)]
-        blocked = rows.behind(self.alias, unsent, waiting, ~Q(claim=self.token)) if unsent else ()
+        blocked = rows.beside(self.alias, unsent, waiting, ~Q(claim=self.token)) if unsent else ()
         if blocked:
             write(self.held(pk__in=blocked), FREE)
             mine = [row for row in mine if row.pk not in blocked]
         lost = [row.pk for row in mine if row.sent_at and row.state == "unsent"]
-        self._overtaken = rows.overtaken(self.alias, lost) if lost else set()
+        self._overtaken = rows.beside(self.alias, lost, later=True) if lost else set()
         self.taken = mine
         return mine
 
@@ -288,7 +283,7 @@ class Push:
             for some in rows.chunks(group, TOGETHER):
                 ready = [row for row in some if row.job not in self._held_up]
                 for row, result in self._schedule(queue, ready) if unsent else self._change(queue, ready):
-                    self.results[row.pk] = result
+                    self.results[row.key] = result
                     if result.outcome in (RowOutcome.LATER, RowOutcome.FREE, RowOutcome.UNSENT):
                         self._held_up.add(row.job)
 
@@ -423,28 +418,26 @@ class Push:
 
         A relay releases rows without a result, too, and leaves those claimed that a transaction has locked.
         """
-        sent = self.taken if self.limit else [row for row in self.taken if row.pk in self.results]
+        sent = {row.pk: self.results.get(row.key, FREE) for row in self.taken if self.limit or row.key in self.results}
         groups: dict[RowResult, list[int]] = {}
         with rows.locking(self.alias) if self.limit else nullcontext():
-            held = {row.pk for row in sent}
+            held = set(sent)
             if self.limit:
                 held = set(rows.unlocked(self.held(pk__in=held)).order_by("id").values_list("id", flat=True))
-            for row in sent:
-                result = self.results.get(row.pk, FREE)
-                reply = NOT_WAITING if result.reply == NOT_WAITING else ""
-                groups.setdefault(replace(result, reply=reply), []).append(row.pk)
-            count = sum(write(self.held(pk__in=held.intersection(pks)), result) for result, pks in groups.items())
+            for pk in held:
+                reply = NOT_WAITING if sent[pk].reply == NOT_WAITING else ""
+                groups.setdefault(replace(sent[pk], reply=reply), []).append(pk)
+            count = sum(write(self.held(pk__in=pks), result) for result, pks in groups.items())
         if count < len(sent) and not self.is_over:  # later another process may have claimed them
-            changed = rows.table(self.alias).filter(pk__in=[row.pk for row in sent], claim=rows.CHANGED)
-            changed.update(claimed_until=None)
+            rows.table(self.alias).filter(pk__in=sent, claim=rows.CHANGED).update(claimed_until=None)
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def report(self) -> Counter[str]:
         """Report the results to the log, the counters and the signals: no caller waits for them. Return counts."""
         for row in self.taken:
-            if row.pk in self.results:
-                _report(row, self.results[row.pk])
+            if row.key in self.results:
+                _report(row, self.results[row.key])
         return Counter(str(result.outcome) for result in self.results.values() if result is not FREE)
 
 

@@ -169,21 +169,20 @@ def unlocked(rows: QuerySet[OutboxJob]) -> QuerySet[OutboxJob]:
     return rows.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
 
 
-def behind(alias: str, pks: Iterable[int], states: Iterable[str], blocking: Q | None = None) -> set[int]:
-    """Return those of ``pks`` that have an earlier row of the same job in one of ``states``.
+def beside(
+    alias: str, pks: Iterable[int], states: Iterable[str] = (), condition: Q | None = None, *, later: bool = False
+) -> set[int]:
+    """Return those of ``pks`` that have an earlier row of the same job; or a later one.
 
     Args:
-        blocking: condition for the earlier rows.
+        states: of the other row; default: it waits, or is in Redis.
+        condition: for the other row.
     """
-    earlier = table(alias).filter(blocking or Q(), **_SAME_JOB, id__lt=OuterRef("id"), state__in=list(states))
-    return set(table(alias).filter(Exists(earlier), pk__in=list(pks)).values_list("pk", flat=True))
-
-
-def overtaken(alias: str, pks: Iterable[int]) -> set[int]:
-    """Return those of ``pks`` that have a later row of the same job which waits, or is in Redis."""
-    rows = table(alias)
-    later = rows.filter(**_SAME_JOB, id__gt=OuterRef("id"), state__in=[*rows.model.WAITING, rows.model.State.SENT])
-    return set(table(alias).filter(Exists(later), pk__in=list(pks)).values_list("id", flat=True))
+    mine = table(alias)
+    place = {"id__gt" if later else "id__lt": OuterRef("id")}
+    states = states or (*mine.model.WAITING, mine.model.State.SENT)
+    other = mine.filter(condition or Q(), **_SAME_JOB, **place, state__in=states)
+    return set(mine.filter(Exists(other), pk__in=list(pks)).values_list("pk", flat=True))
 
 
 def candidates(alias: str, limit: int) -> list[int]:
@@ -263,8 +262,7 @@ def _supersede(alias: str, queue: str, news: Sequence[NewJob]) -> None:
     mine.filter(state__in=[states.SENT, states.REFUSED], job_id__in=[new.id for new in news]).delete()
     # A job that keeps its predecessor's due time or failures needs the predecessor in Redis.
     whole = [new.id for new in news if new.due_policy == "replace" and new.reset_retries]
-    if whole:
-        mine.filter(free(), state__in=[states.UNSENT, states.MOVED], job_id__in=whole).delete()
+    mine.filter(free(), state__in=[states.UNSENT, states.MOVED], job_id__in=whole).delete()
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from contextvars import ContextVar
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -97,18 +96,6 @@ def test_a_call_gets_the_middleware_of_its_own_settings(monkeypatch: pytest.Monk
         assert chain is not None
         ended: Any = SimpleNamespace(end=lambda scheduling: "tenant")
         assert chain(ended) == ("tenant" if line.number == 1 else "user")
-
-
-trace: ContextVar[str] = ContextVar("trace")
-tenant: ContextVar[str] = ContextVar("tenant")
-
-
-def test_a_call_gets_the_context_of_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, others = (conf.Conf(context={name: f"{__name__}.{name}"}) for name in ("trace", "tenant"))
-    for line in each_line(conf.context_variables):
-        monkeypatch.setattr(conf, "_known", None)
-        with line.preempted(lambda: conf.context_variables(others)):
-            assert conf.context_variables(mine) == {"trace": trace}
 
 
 # -- the outbox ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ...connections import DjangoBroker
 from ...mirror import rebuild
 from ...models import OutboxJob
 from ...outbox.duties import Marks, Reconciler, Relay, database_time, places, unknown
-from ...outbox.rows import chunks, free, overtaken, payload_digest, read, table
+from ...outbox.rows import beside, chunks, free, payload_digest, read, table
 from ...settings.conf import conf
 from ...status.formatting import printable
 from ...worker.loop import Changes
@@ -239,7 +239,7 @@ class Command(DelayQCommand):
     def _overtaken(self, alias: str, rows: list[OutboxJob]) -> set[int]:
         """Return the rows of plain jobs that would replace a newer job of their id."""
         pages = chunks([row.pk for row in rows if not payload_digest(row)], PAGE)
-        return {pk for plain in pages for pk in overtaken(alias, plain)}
+        return {pk for plain in pages for pk in beside(alias, plain, later=True)}
 
     # --- selection of rows
 
