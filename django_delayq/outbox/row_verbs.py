@@ -297,7 +297,9 @@ def _on_all(
     """
     done = 0
     for mine in _rows(queue):  # first what needs no Redis
-        for pks in rows.chunks(list(mine.filter(state__in=states).values_list("pk", flat=True)), rows.CHUNK):
+        for pks in rows.chunks(
+            list(mine.filter(state__in=states).order_by("pk").values_list("pk", flat=True)), rows.CHUNK
+        ):
             done += rows.change(mine.filter(pk__in=pks, state__in=states), when)
             if progress:
                 progress(done, done + 1)  # Redis comes next
