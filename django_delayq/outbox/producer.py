@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..core.broker import Broker
 
 #: seconds for which a Redis that did not answer is not called
-PAUSE: Final = 2.0
+PAUSE: Final = 1.0
 
 logger: Final = logging.getLogger("django_delayq.outbox")
 
