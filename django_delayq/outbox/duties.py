@@ -29,14 +29,14 @@ from django.db.models import DateTimeField, Value
 from django.db.models.functions import Coalesce, Greatest, Now
 from django.db.utils import Error as DatabaseError
 
-from ..core.outcomes import MOST_MARKS, CompletionMark
+from ..core.outcomes import CompletionMark
 from ..models import InboxEntry, OutboxJob
 from ..settings.conf import Conf
 from ..worker.loop import Parts
 from . import rows
 from .durability import declared, is_announced
 from .push import Clock, Push
-from .rows import ahead, chunks, free, read, table
+from .rows import ahead, free, read, table
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -167,11 +167,10 @@ class Marks:
         others are changed nevertheless.
         """
         waiting: set[bytes] = set()
-        for chunk in chunks(marks, MOST_MARKS):
-            for alias in self._aliases:
-                keys = {mark.key for mark in chunk}
-                self._databases.attempt(alias, lambda: keys.intersection_update(_apply(alias, chunk)))  # noqa: B023
-                waiting |= keys
+        for alias in self._aliases:
+            keys = {mark.key for mark in marks}
+            self._databases.attempt(alias, lambda: keys.intersection_update(_apply(alias, marks)))  # noqa: B023
+            waiting |= keys
         return waiting
 
 

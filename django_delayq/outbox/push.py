@@ -27,9 +27,7 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
 from ..core.errors import DelayQError, IdTaken, InvalidJob, NotConfirmed, QueueFull
-from ..core.job import Generation
 from ..core.outcomes import ScheduleOutcome
-from ..core.records.frames import generation_of
 from ..core.redis.faults import Fault, classify
 from ..core.task import registry
 from ..core.times import datetime_of
@@ -374,14 +372,11 @@ class Push:
                     self._answers[row.job] = self._correct(opened, row, self.addresses[row.job])
                 yield row, self._answers[row.job]
             else:
-                yield row, self._correct(opened, row, {"task": row.task, "generation": self._generation(row)})
+                yield row, self._correct(opened, row, {"task": row.task, "generation": rows.generation_of(row)})
 
     def _is_alone(self, row: Row) -> bool:
         same_job = rows.table(self.alias).filter(queue=row.queue, job_id=row.job_id)
         return not same_job.exclude(pk=row.pk).exists()
-
-    def _generation(self, row: Row) -> Generation:
-        return generation_of(self.jobs[row.key]) if self.jobs else rows.generation_of(row)
 
     def _correct(self, queue: Queue | None, row: Row, which: dict[str, Any]) -> RowResult:
         """Cancel or move a job in Redis as its row says."""
@@ -408,7 +403,7 @@ class Push:
         except IdTaken as error:  # the id belongs to a job of another task by now
             return RowResult(RowOutcome.GONE if cancelled else RowOutcome.SENT, reply=error)
         # It runs, or has ended; or Redis never had it, or has lost it.
-        (is_known,) = queue.knows([(row.job_id, row.key.bytes, self._generation(row).digest)])
+        (is_known,) = queue.knows([(row.job_id, row.key.bytes, rows.payload_digest(row))])
         return RowResult(RowOutcome.SENT, reply=NOT_WAITING) if is_known else RowResult(RowOutcome.UNSENT)
 
     # -- settling in the database --------------------------------------------------------------------------------------
