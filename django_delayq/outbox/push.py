@@ -53,7 +53,7 @@ PATIENT: Final = 5.0
 MARGIN: Final = 0.25
 #: seconds after which Redis's clock is read again
 CLOCK_AGE: Final = 60.0
-#: number of jobs of one call: no more than one script call takes, so that jobs of one id keep their order
+#: number of jobs sent together: no more than one script call takes, so that jobs of one id keep their order
 TOGETHER: Final = 250
 #: consecutive errors of one row after which it is refused and waits for an operator
 MAX_TRIES: Final = 10
@@ -256,7 +256,7 @@ class Push:
             count = free.filter(key__in=keys).update(**claimed)
         if not count:
             return []
-        mine = rows.read((self.held().defer("record") if self.jobs else self.held()).order_by("id"))
+        mine = rows.read(self.held().order_by("id"), record=not self.jobs)
         self._read_at = time.monotonic()
         # No other row can have the id of a fresh job.
         unsent = [row.pk for row in mine if row.state == "unsent" and not (self.jobs and self.jobs[row.key].fresh)]
@@ -278,7 +278,9 @@ class Push:
         """
         in_order = sorted(self.taken, key=lambda row: row.queue)
         for (queue, unsent), group in groupby(in_order, key=lambda row: (row.queue, row.state == "unsent")):
-            for some in rows.chunks(group, TOGETHER):
+            mine = list(group)
+            is_repeated = len({row.job for row in mine}) < len(mine)
+            for some in rows.chunks(mine, TOGETHER if is_repeated else len(mine)):
                 ready = [row for row in some if row.job not in self._held_up]
                 for row, result in self._schedule(queue, ready) if unsent else self._change(queue, ready):
                     self.results[row.key] = result

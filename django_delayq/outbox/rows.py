@@ -37,6 +37,8 @@ CHANGED: Final = uuid.UUID(int=0)
 #: condition of a subquery: rows of the same job
 _SAME_JOB: Final = {"queue": OuterRef("queue"), "job_id": OuterRef("job_id")}
 _MS: Final = timedelta(milliseconds=1)
+#: columns that are read of a row, beside its record
+_COLUMNS: Final = ("key", "queue", "job_id", "task", "state", "due_ms", "delay_ms", "sent_at", "tries", "error")
 
 T = TypeVar("T")
 
@@ -106,12 +108,13 @@ def generation_of(row: Row) -> Generation:
     return Generation((row.key.bytes,), payload_digest(row))
 
 
-def read(rows: QuerySet[OutboxJob]) -> list[Row]:
+def read(rows: QuerySet[OutboxJob], *, record: bool = True) -> list[Row]:
     """Return rows with one query, each with ``left_ms``, the rest of its delay; that of an overdue job is negative.
 
     SQLite's clock has whole milliseconds, so the last one of a delay's age is not counted. A clock that was set back
     does not make the delay longer.
     """
+    rows = rows.only(*_COLUMNS, "record") if record else rows.only(*_COLUMNS)
     found: list[Any] = list(rows.annotate(age=Now() - F("delay_from")))
     for row in found:
         row.left_ms = row.delay_ms - max(0, row.age // _MS - 1)
