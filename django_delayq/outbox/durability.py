@@ -55,7 +55,7 @@ def check(using: str | None) -> str:
         )
     if not has_table(alias):
         raise Misconfigured(
-            f"durable jobs need the table {_table(alias)} in the database {alias!r}: {advice_without_table(alias)}"
+            f"durable jobs need the table {rows.table(alias).model._meta.db_table} in the database {alias!r}: {advice_without_table(alias)}"
         )
     if not inside:
         elsewhere = open_elsewhere(using)
@@ -76,17 +76,14 @@ def has_table(alias: str) -> bool:
     """Return True if the database has the outbox's table. The check is repeated until the table is found."""
     if alias not in connections:
         return False
-    connection = connections[alias]
+    connection, model = connections[alias], rows.table(alias).model
     name = (alias, str(connection.settings_dict["NAME"]))
     if name in _tables_seen:
         return True
-    found = connection.vendor != "unknown" and _table(alias) in connection.introspection.table_names()
+    is_allowed = connection.vendor != "unknown" and router.allow_migrate_model(alias, model)
+    found = is_allowed and model._meta.db_table in connection.introspection.table_names()
     _tables_seen.update({name} if found else ())
     return found
-
-
-def _table(alias: str) -> str:
-    return rows.table(alias).model._meta.db_table
 
 
 def outboxes(kind: str) -> list[str]:
