@@ -55,7 +55,8 @@ def check(using: str | None) -> str:
         )
     if not has_table(alias):
         raise Misconfigured(
-            f"durable jobs need the table {rows.table(alias).model._meta.db_table} in the database {alias!r}: {advice_without_table(alias)}"
+            f"durable jobs need the table {rows.table(alias).model._meta.db_table} in the database {alias!r}: "
+            f"{advice_without_table(alias)}"
         )
     if not inside:
         elsewhere = open_elsewhere(using)
