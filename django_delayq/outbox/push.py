@@ -159,8 +159,8 @@ def write(mine: QuerySet[OutboxJob], result: RowResult) -> int:
             return mine.update(claim=None, claimed_until=Now(), **refused)
         case RowOutcome.LATER:
             until = rows.ahead(PAUSES[min(result.tries, len(PAUSES)) - 1])
-            claim = {"claim": None} if result.error in LATER.values() else {}  # else Redis may have the job
-            return mine.update(**claim, claimed_until=until, tries=result.tries, error=result.error)
+            claim = None if result.error in LATER.values() else rows.RESTING
+            return mine.update(claim=claim, claimed_until=until, tries=result.tries, error=result.error)
         case RowOutcome.FREE:
             return mine.update(claimed_until=None)
 
@@ -253,7 +253,9 @@ class Push:
                 pks = rows.candidates(self.alias, self.limit)
                 count = free.filter(pk__in=pks).update(**claimed) if pks else 0
         else:
-            count = free.filter(key__in=keys).update(**claimed)
+            # Unsent rows that were changed are sent by a relay, which reports what becomes of them.
+            mine_free = free.exclude(state="unsent") if self.addresses else free
+            count = mine_free.filter(key__in=keys).update(**claimed)
         if not count:
             return []
         mine = rows.read(self.held().order_by("id"), record=not self.jobs)

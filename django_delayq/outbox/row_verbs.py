@@ -164,6 +164,9 @@ def _push(alias: str, changes: Sequence[Change]) -> None:
     """Push the changed rows of jobs, and store the outcomes."""
     keys = [key for change in changes for key in change.rows]
     results = push_briefly(alias, keys, addresses={(change.queue, change.id): change.address for change in changes})
+    missing = [key for key in keys if key not in results]
+    unsent = rows.table(alias).filter(key__in=missing, state="unsent").values_list("key", flat=True) if missing else ()
+    results.update(dict.fromkeys(unsent, RowResult(RowOutcome.UNSENT)))  # they are sent as they were changed
     for change in changes:
         change.end(_outcome_of(change, next((results[key] for key in change.rows if key in results), FREE)))
 
@@ -173,7 +176,7 @@ def _outcome_of(change: Change, result: RowResult) -> str | IdTaken:
     was_unsent = any(change.rows.values())
     if result.outcome is RowOutcome.FREE or (result.outcome is RowOutcome.UNSENT and not was_unsent):
         return ScheduleOutcome.OUTBOX  # Redis did not receive the change from here, or has lost the job
-    if result.reply not in ("", NOT_WAITING) and not isinstance(result.reply, ScheduleOutcome):
+    if result.reply not in ("", NOT_WAITING):
         return result.reply
     return change.nothing if not was_unsent else CANCELLED if change.when is None else MOVED
 

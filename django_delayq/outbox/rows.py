@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 #: rows of one statement
 CHUNK: Final = 500
-#: claim that no process holds: of a row that was changed while a process was sending it, so that the result must not
-#: be written to it
+#: claims that no process holds: of a row that was changed while a process was sending it, so that the result must not
+#: be written to it; and of a row that rests for a while, although Redis may have its job
 CHANGED: Final = uuid.UUID(int=0)
+RESTING: Final = uuid.UUID(int=1)
 #: condition of a subquery: rows of the same job
 _SAME_JOB: Final = {"queue": OuterRef("queue"), "job_id": OuterRef("job_id")}
 _MS: Final = timedelta(milliseconds=1)
@@ -282,7 +283,7 @@ def change(mine: QuerySet[OutboxJob], when: DueTime | None) -> int:
     """
     states = mine.model.State
     never_sent = Q(claim=None)
-    until = Case(When(never_sent, then=None), default=F("claimed_until"))
+    until = Case(When(never_sent | Q(claim=RESTING), then=None), default=F("claimed_until"))
     if when is None:
         due: Mapping[str, Any] = {"state": states.CANCELLED}
     else:

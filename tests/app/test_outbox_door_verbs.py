@@ -123,17 +123,19 @@ def test_a_running_job_is_stopped_and_needs_no_row_any_more(delayq: Broker) -> N
 def test_an_unsent_row_that_is_rescheduled_is_sent_with_the_new_time(delayq: Broker, unsent: None) -> None:
     assert reschedule(note, id="a", delay=600) is True
     row = OutboxJob.objects.get()
-    assert (row.state, round(row.expected_ms / 1000 - time.time())) == ("sent", 600)
-    assert stored(delayq) == {"a": 600}
+    assert (row.state, round(row.expected_ms / 1000 - time.time())) == ("unsent", 600)
+    assert run_now(note, id="a") is True
+    row.refresh_from_db()
+    assert (row.state, round(row.expected_ms / 1000 - time.time())) == ("unsent", 0)
+    assert Stage(cast(DjangoBroker, delayq)).relay().turn() == {"sent": 1}, "it rests no more"
 
 
-def test_an_unsent_row_of_a_paused_queue_is_sent_later_with_its_new_time(delayq: Broker, unsent: None) -> None:
-    delayq.pause("default", "in")
-    assert (run_now(note, id="a"), there(), stored(delayq)) == (True, [("a", "unsent")], {})
-    delayq.resume("default", "in")
-    stage = Stage(cast(DjangoBroker, delayq))
-    stage.age(push.PAUSES[1], "claimed_until")
-    assert (stage.relay().turn(), stored(delayq)) == ({"sent": 1}, {"a": 0})
+def test_a_job_that_rests_unconfirmed_is_cancelled_at_once(delayq: Broker) -> None:
+    """Redis has it, so it might run before the rest is over."""
+    schedule(note, "x", id="a", delay=60, durable=True)
+    OutboxJob.objects.update(state="unsent", sent_at=None)
+    push.write(OutboxJob.objects.all(), push.RowResult(push.RowOutcome.LATER, push.UNCONFIRMED, 7))
+    assert (cancel(note, id="a"), there(), stored(delayq)) == ("cancelled", [], {})
 
 
 def test_a_sent_job_that_is_rescheduled_is_moved_in_both(delayq: Broker) -> None:
