@@ -135,7 +135,7 @@ def push_briefly(
     jobs: Mapping[uuid.UUID, NewJob] | None = None,
     addresses: Mapping[tuple[str, str], dict[str, Any]] | None = None,
 ) -> dict[uuid.UUID, RowResult]:
-    """Push rows that were committed. Return the results by key; a row without one is left to the relay, or gone.
+    """Push rows that were committed. Return the results by key; a row without one is in other hands, or gone.
 
     Args:
         jobs, addresses: see :class:`Push`.
@@ -153,7 +153,9 @@ def push_briefly(
         logger.info("%d rows of database %s are left to the relay: %s", len(keys), alias, error)
     except Exception:
         logger.exception("%d rows of database %s are left to the relay", len(keys), alias)
-    return results
+    else:
+        return results
+    return dict.fromkeys(keys, FREE) | results
 
 
 def send(alias: str, news: Sequence[NewJob]) -> list[ScheduleOutcome]:

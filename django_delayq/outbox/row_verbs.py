@@ -101,9 +101,8 @@ class Change:
             done = MOVED if live.run_now(self.id, **which) else ""
         elif live is not None and when is not None:
             due_ms, delay_ms = when["due_ms"], when["delay_ms"]
-            if (
-                delay_ms is not None
-            ):  # the due time is fixed at the call, so the wait for the commit is part of the delay
+            # The due time is fixed at the call, so the wait for the commit is part of the delay.
+            if delay_ms is not None:
                 delay_ms = max(0, delay_ms - int((time.monotonic() - self.called_at) * 1000))
             done = MOVED if live.reschedule(self.id, due_ms=due_ms, delay_ms=delay_ms, **which) else ""
         self.end(done or (ScheduleOutcome.OUTBOX if self.is_repeated else self.nothing))

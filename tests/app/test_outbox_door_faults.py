@@ -141,11 +141,13 @@ def test_g12_verbs_of_durable_jobs_are_kept_for_the_relay(site: Site) -> None:
     with transaction.atomic():
         handles = [schedule(note, "x", id=ident, delay=60, durable=True) for ident in "abc"]
     site.dies("refused")
+    unsent = schedule(note, "x", id="d", delay=60, durable=True)
+    assert unsent.reschedule(delay=600) == "outbox"
     assert handles[0].cancel() == "outbox"
     with transaction.atomic():
         assert handles[1].reschedule(delay=600) == "on_commit"
     assert reschedule(note, id="c", delay=5) == "outbox"
-    assert there() == [("a", "cancelled"), ("b", "moved"), ("c", "moved")]
+    assert there() == [("a", "cancelled"), ("b", "moved"), ("c", "moved"), ("d", "unsent")]
 
 
 def test_g12_a_plain_job_raises_outside_a_transaction_and_is_logged_and_signalled_after_a_commit(
