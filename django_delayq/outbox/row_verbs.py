@@ -227,14 +227,15 @@ def _change_many_rows(alias: str, queue: str, changes: Sequence[Change]) -> list
 
     entries = InboxEntry.objects.using(alias)
     requests = {uuid.UUID(bytes=change.request): change for change in changes if change.request}
-    by_id = {change.id: change for change in changes}
     tasks: dict[str, str] = {}
     with transaction.atomic(using=alias):
         for keys in rows.chunks(list(requests)):
             for key, task in entries.filter(pk__in=keys).values_list("pk", "task"):
                 change = requests.pop(key)
                 change.is_repeated |= task != ""
-                del by_id[change.id]
+        by_id = {change.id: change for change in changes if not change.request} | {
+            change.id: change for change in requests.values()
+        }
         for ids in rows.chunks(by_id):
             mine = rows.table(alias).filter(queue=queue, job_id__in=ids)
             for row, is_unsent in _change_rows(mine, changes[0].when):
@@ -299,9 +300,8 @@ def _on_all(
     """
     done = 0
     for mine in _rows(queue):  # first what needs no Redis
-        for pks in rows.chunks(
-            list(mine.filter(state__in=states).order_by("pk").values_list("pk", flat=True)), rows.CHUNK
-        ):
+        found = list(mine.filter(state__in=states).order_by("pk").values_list("pk", flat=True))
+        for pks in rows.chunks(found, rows.CHUNK):
             done += rows.change(mine.filter(pk__in=pks, state__in=states), when)
             if progress:
                 progress(done, done + 1)  # Redis comes next

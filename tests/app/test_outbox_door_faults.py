@@ -141,12 +141,12 @@ def test_g12_verbs_of_durable_jobs_are_kept_for_the_relay(site: Site) -> None:
     with transaction.atomic():
         handles = [schedule(note, "x", id=ident, delay=60, durable=True) for ident in "abc"]
     site.dies("refused")
-    unsent = schedule(note, "x", id="d", delay=60, durable=True)
-    assert unsent.reschedule(delay=600) == "outbox"
     assert handles[0].cancel() == "outbox"
     with transaction.atomic():
         assert handles[1].reschedule(delay=600) == "on_commit"
     assert reschedule(note, id="c", delay=5) == "outbox"
+    unsent = schedule(note, "x", id="d", delay=60, durable=True)
+    assert unsent.reschedule(delay=600) == "outbox"
     assert there() == [("a", "cancelled"), ("b", "moved"), ("c", "moved"), ("d", "unsent")]
 
 
