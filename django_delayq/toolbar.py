@@ -242,8 +242,8 @@ def _install_wrappers() -> None:
     def many(plan: Any, jobs: Any, using: str | None, **options: Any) -> Call:
         return Call("schedule_many", plan.builder.task.name, plan.queue, "", using)
 
-    def change(change: Any) -> Call:
-        return Call(change.verb, _name_of(change.task), change.queue, change.id, change.using)
+    def change(change: Any, using: str | None, **options: Any) -> Call:
+        return Call(change.verb, _name_of(change.task), change.queue, change.id, using)
 
     patches: tuple[tuple[Any, str, Callable[..., Call]], ...] = (
         (verbs, "_schedule", schedule),

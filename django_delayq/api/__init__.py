@@ -8,7 +8,7 @@
     idempotency   stored responses, replayed for the same Idempotency-Key
     openapi       the OpenAPI document
 
-Settings are in ``DELAYQ["API"]`` (:class:`django_delayq.settings.sections.ApiConf`). Projects include ``urls``; they
+Settings are in ``DELAYQ["API"]`` (:class:`django_delayq.settings.conf.ApiConf`). Projects include ``urls``; they
 may also use :func:`waiting.end_waits`, and ``SETTINGS`` and ``complete`` of ``openapi``.
 """
 

@@ -12,8 +12,7 @@ from ..core import layouts
 from ..core.counts import Counts
 from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
-from ..settings.conf import conf
-from ..settings.sections import QueueConf
+from ..settings.conf import QueueConf, conf
 
 #: maximum number of shards of one queue that are shown individually
 MOST_SHARDS_SHOWN: Final = 64

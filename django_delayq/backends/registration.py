@@ -6,7 +6,6 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from django.apps import apps
@@ -18,7 +17,7 @@ from ..core.inputs import check_int, check_known, check_number, check_task_name,
 from ..core.job import PRIORITIES
 from ..core.options import TASK_OPTIONS, TaskOptions
 from ..scheduling.tasks import task_name
-from ..settings.sections import Section, check_mapping, key
+from ..settings.conf import Section, check_mapping, key
 from .compat import AnyTask, InvalidTask, Task
 
 logger: Final = logging.getLogger("django_delayq.tasks")
@@ -77,7 +76,6 @@ def _tasks(name: str, value: object) -> Mapping[str, Any]:
     return tasks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions(Section):
     """Validated ``TASKS[alias]["OPTIONS"]``."""
 

@@ -12,7 +12,7 @@ from django.db import router, transaction
 from ..core.queue import Queue
 from ..core.records.frames import CHUNK
 from ..models import MirrorCursor
-from ..settings.sections import MirrorConf
+from ..settings.conf import MirrorConf
 from .index import Index
 from .rows import LAST_SCORE, Entry, Place, Row, score_of, store, unique_fields
 

@@ -106,6 +106,14 @@ class OutboxJob(JobName):
             models.Index(fields=["queue", "job_id"], name="delayq_outbox_job"),
         ]
 
+    #: rest of the delay, in ms, as outbox.rows.read computes it
+    left_ms: int
+
+    @property
+    def job(self) -> tuple[str, str]:
+        """Queue and id."""
+        return self.queue, self.job_id
+
     @property
     def expected_ms(self) -> int:
         """Due time in Unix ms; for a delay by the database's clock."""

@@ -77,16 +77,14 @@ def has_table(alias: str) -> bool:
     """Return True if the database has the outbox's table. The check is repeated until the table is found."""
     if alias not in connections:
         return False
-    connection = connections[alias]
+    connection, model = connections[alias], rows.table(alias).model
     name = (alias, str(connection.settings_dict["NAME"]))
-    if name not in _tables_seen:
-        model = rows.table(alias).model
-        if connection.vendor == "unknown" or not router.allow_migrate_model(alias, model):
-            return False
-        if model._meta.db_table not in connection.introspection.table_names():
-            return False
-        _tables_seen.add(name)
-    return True
+    if name in _tables_seen:
+        return True
+    is_allowed = connection.vendor != "unknown" and router.allow_migrate_model(alias, model)
+    found = is_allowed and model._meta.db_table in connection.introspection.table_names()
+    _tables_seen.update({name} if found else ())
+    return found
 
 
 def outboxes(kind: str) -> list[str]:

@@ -29,14 +29,14 @@ from django.db.models import DateTimeField, Value
 from django.db.models.functions import Coalesce, Greatest, Now
 from django.db.utils import Error as DatabaseError
 
-from ..core.outcomes import MOST_MARKS, CompletionMark
+from ..core.outcomes import CompletionMark
 from ..models import InboxEntry, OutboxJob
 from ..settings.conf import Conf
 from ..worker.loop import Parts
 from . import rows
 from .durability import declared, is_announced
-from .push import Clock, Push, RelayLimits
-from .rows import Row, ahead, chunks, free, read, table
+from .push import Clock, Push
+from .rows import ahead, free, read, table
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -59,7 +59,7 @@ LOOK: Final = 10.0
 EVERY: Final = 3600.0
 _FOR_EVER: Final = 3600.0
 _DAY: Final = 86_400.0
-#: states from which a mark changes a row; a mark for a row in another state is obsolete
+#: of each end of a job the states from which its mark changes a row; a mark for a row in another state is obsolete
 _CHANGED_FROM: Final = {
     "done": tuple(State),
     "buried": (State.UNSENT, State.SENT, State.MOVED),
@@ -70,7 +70,8 @@ _CHANGED_FROM: Final = {
 class Relay:
     """Duty that sends the rows of one database which their writer could not send."""
 
-    limits = RelayLimits()
+    #: number of rows that are claimed and sent together
+    batch = rows.CHUNK
 
     def __init__(self, settings: Conf, alias: str, broker: DjangoBroker) -> None:
         self._settings = settings
@@ -98,7 +99,7 @@ class Relay:
         Raises:
             QueueUnavailable: Redis became unavailable; rows that it had not received were released.
         """
-        push = Push(self._alias, self._broker, Clock(), self.limits)
+        push = Push(self._alias, self._broker, Clock(), self.batch)
         try:
             push.run()
         finally:
@@ -166,11 +167,10 @@ class Marks:
         others are changed nevertheless.
         """
         waiting: set[bytes] = set()
-        for chunk in chunks(marks, MOST_MARKS):
-            for alias in self._aliases:
-                changed: list[set[bytes]] = []
-                self._databases.attempt(alias, lambda: changed.append(_apply(alias, chunk)))  # noqa: B023
-                waiting |= changed[0] if changed else {mark.key for mark in chunk}
+        for alias in self._aliases:
+            keys = {mark.key for mark in marks}
+            self._databases.attempt(alias, lambda: keys.intersection_update(_apply(alias, marks)))  # noqa: B023
+            waiting |= keys
         return waiting
 
 
@@ -184,10 +184,9 @@ def _apply(alias: str, marks: Sequence[CompletionMark]) -> set[bytes]:
             ended = ended.filter(state__in=_CHANGED_FROM[end])
             if end == "done":
                 ended.delete()
-            elif end == "buried":
-                ended.update(state=State.BURIED, claim=None, claimed_until=None, checked_at=Now())
             else:
-                ended.update(state=State.SENT)
+                state = State.BURIED if end == "buried" else State.SENT
+                ended.update(state=state, claim=None, claimed_until=None, checked_at=Now())
     remaining = table(alias).filter(key__in=ends).values_list("key", "state")
     return {key.bytes for key, state in remaining if state in _CHANGED_FROM[ends[key]]}
 
@@ -278,14 +277,14 @@ class Reconciler:
         missing = list(unknown(self._broker, checked))
         return len(checked), self._send_again(missing) if missing else 0
 
-    def _send_again(self, missing: list[Row]) -> int:
+    def _send_again(self, missing: list[OutboxJob]) -> int:
         """Reset rows to unsent, unless another process has done so or is sending them. Return their number.
 
         A plain job behind another one of its id keeps waiting for the end of that one.
         """
         pks = {row.pk for row in missing}
-        behind = rows.behind(self._alias, pks, (*OutboxJob.WAITING, State.SENT))
-        later = {row.pk for row in missing if row.pk in behind and not row.digest}
+        behind = rows.beside(self._alias, pks)
+        later = {row.pk for row in missing if row.pk in behind and not rows.payload_digest(row)}
         sent = table(self._alias).filter(state=State.SENT)
         if later:
             soon = ahead(self.resubmit_after - self.recheck_every)
@@ -297,11 +296,12 @@ class Reconciler:
         return count
 
 
-def unknown(broker: DjangoBroker, some: Iterable[Row]) -> Iterator[Row]:
+def unknown(broker: DjangoBroker, some: Iterable[OutboxJob]) -> Iterator[OutboxJob]:
     """Yield the rows whose jobs are unknown to Redis."""
     for queue, group in groupby(sorted(some, key=lambda row: row.queue), key=lambda row: row.queue):
         mine, opened = list(group), broker.existing(queue)
-        in_redis = [False] * len(mine) if opened is None else opened.knows([row.known for row in mine])
+        known = [(row.job_id, row.key.bytes, rows.payload_digest(row)) for row in mine]
+        in_redis = [False] * len(mine) if opened is None else opened.knows(known)
         yield from (row for row, is_known in zip(mine, in_redis, strict=True) if not is_known)
 
 

@@ -18,6 +18,7 @@ import inspect
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
@@ -125,6 +126,10 @@ def _reach(alias: str) -> None:
         raise Release(f"the database {alias!r} cannot be reached: {error}", delay=5) from error
 
 
+class _Raced(IntegrityError):
+    """Error for effects that are in the database already."""
+
+
 def _plain(call: Callable[[], Any], job: Job, alias: str) -> Any:
     try:
         with transaction.atomic(using=alias):
@@ -132,9 +137,7 @@ def _plain(call: Callable[[], Any], job: Job, alias: str) -> Any:
             result = call()
             _forget_durable([job.key], alias)
             return result
-    except IntegrityError:
-        if not _done([job.key], alias):
-            raise  # the handler's own error
+    except _Raced:
         logger.info("%s: its effects are in the database already; not run again", job.id)
         return None
 
@@ -142,66 +145,52 @@ def _plain(call: Callable[[], Any], job: Job, alias: str) -> Any:
 def _merged(
     func: Callable[..., Any], payloads_by_id: Mapping[str, list[Any]], jobs: Mapping[str, Job], alias: str
 ) -> Any:
-    for turn in range(_TURNS):
-        fresh = _Fresh(payloads_by_id, jobs, alias)
-        if not fresh.payloads:
+    for _ in range(_TURNS):
+        done = _done([payload.key for job in jobs.values() for payload in job.payloads], alias)
+        fresh: dict[str, list[tuple[bytes, Any]]] = {}
+        for ident, payloads in payloads_by_id.items():
+            keys = [payload.key for payload in jobs[ident].payloads]
+            if left := [(key, payload) for key, payload in zip(keys, payloads, strict=True) if key not in done]:
+                fresh[ident] = left
+        if not fresh:
             logger.info("%s: all their effects are in the database already; not run again", ", ".join(jobs))
             return None
+        with suppress(_Raced):  # another attempt of some of these payloads was faster and has committed now
+            return _run_fresh(func, fresh, jobs, alias)
+    raise Release("other attempts of the same payloads commit at the same moment")
+
+
+def _run_fresh(
+    func: Callable[..., Any], fresh: Mapping[str, list[tuple[bytes, Any]]], jobs: Mapping[str, Job], alias: str
+) -> Any:
+    """Run the handler and insert the entries of its payloads, in one transaction.
+
+    Args:
+        fresh: keys and payloads whose effects are not in the database yet, by id.
+    """
+    result = failure = None
+    keys = {ident: [key for key, _ in payloads] for ident, payloads in fresh.items()}
+    with transaction.atomic(using=alias):
+        _enter([(jobs[ident], key) for ident, mine in keys.items() for key in mine], alias)
         try:
-            return fresh.run(func)
-        except IntegrityError:
-            # Another attempt of some of these payloads was faster and has committed now.
-            if fresh.entered or turn == _TURNS - 1:
-                raise
-
-
-class _Fresh:
-    """Payloads of an attempt whose effects are not in the database yet."""
-
-    def __init__(self, payloads_by_id: Mapping[str, list[Any]], jobs: Mapping[str, Job], alias: str) -> None:
-        self.entered = False
-        self._alias = alias
-        self._jobs = jobs
-        done = _done([payload.key for job in jobs.values() for payload in job.payloads], alias)
-        self.payloads: dict[str, list[Any]] = {}
-        self._keys: dict[str, list[bytes]] = {}
-        for ident, payloads in payloads_by_id.items():
-            left = [
-                (stored.key, payload)
-                for stored, payload in zip(jobs[ident].payloads, payloads, strict=True)
-                if stored.key not in done
-            ]
-            if left:
-                self._keys[ident] = [key for key, _ in left]
-                self.payloads[ident] = [payload for _, payload in left]
-
-    def run(self, func: Callable[..., Any]) -> Any:
-        """Run the handler and insert the rows of its payloads, in one transaction."""
-        failure = None
-        with transaction.atomic(using=self._alias):
-            _enter([(self._jobs[ident], key) for ident, keys in self._keys.items() for key in keys], self._alias)
-            self.entered = True
-            result, done = None, self._keys
-            try:
-                result = func(self.payloads)
-            except PartialFailure as error:
-                failed = {str(ident) for ident in error.errors}
-                if not failed <= self._keys.keys():
-                    raise  # the failed ids are unknown, so all count as failed
-                failure = error
-                done = {ident: keys for ident, keys in self._keys.items() if ident not in failed}
-                _leave([key for ident in failed for key in self._keys[ident]], self._alias)
-            _forget_durable([key for keys in done.values() for key in keys], self._alias)
-        if failure is not None:
-            raise failure
-        return result
+            result = func({ident: [payload for _, payload in payloads] for ident, payloads in fresh.items()})
+        except PartialFailure as error:
+            failed = {str(ident) for ident in error.errors}
+            if not failed <= keys.keys():
+                raise  # the failed ids are unknown, so all count as failed
+            failure = error
+            _leave([key for ident in failed for key in keys.pop(ident)], alias)
+        _forget_durable([key for mine in keys.values() for key in mine], alias)
+    if failure is not None:
+        raise failure
+    return result
 
 
 def _enter(entries: Iterable[tuple[Job, bytes]], alias: str) -> None:
     """Insert the entries. This waits while another transaction is inserting the same key.
 
     Raises:
-        IntegrityError: the effects of one of them already exist.
+        _Raced: the effects of one of them already exist.
     """
     from ..models import InboxEntry
 
@@ -210,7 +199,10 @@ def _enter(entries: Iterable[tuple[Job, bytes]], alias: str) -> None:
         # Always in the same order, so that two attempts with some of the same payloads do not deadlock.
         for job, key in sorted(entries, key=lambda entry: entry[1])
     ]
-    InboxEntry.objects.using(alias).bulk_create(new, batch_size=rows.CHUNK)
+    try:
+        InboxEntry.objects.using(alias).bulk_create(new, batch_size=rows.CHUNK)
+    except IntegrityError as error:
+        raise _Raced(*error.args) from error
 
 
 def _leave(keys: Iterable[bytes], alias: str) -> None:

@@ -5,13 +5,13 @@ What cannot be sent within that time is left to the relay if it has a row, and l
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.db import DatabaseError
 
@@ -22,17 +22,14 @@ from ..core.outcomes import ScheduleOutcome
 from ..core.thread_lock import ThreadLock
 from ..worker.attempt import running
 from . import rows
-from .push import FREE, Address, Clock, Push, RowResult
+from .push import FREE, TOGETHER, Clock, Push, RowOutcome, RowResult
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
     from ..core.broker import Broker
 
-#: seconds for which the breaker stays open at first, and at most
-FIRST: Final = 1.0
-LONGEST: Final = 5.0
-#: number of jobs sent together: no more than one script call takes, so that jobs of one id keep their order
-TOGETHER: Final = 250
+#: seconds for which a Redis that did not answer is not called
+PAUSE: Final = 1.0
 
 logger: Final = logging.getLogger("django_delayq.outbox")
 
@@ -42,54 +39,44 @@ T = TypeVar("T")
 class Breaker:
     """Circuit breaker. Open = Redis did not answer a moment ago and is not called. Thread-safe.
 
-    It stays open for a second. Then one caller may try, while the others still do not. Each try that fails doubles the
-    pause, up to five seconds. The first success closes it.
+    After a pause one caller may try, while the others still do not. The first success closes it.
     """
 
-    __slots__ = ("_lock", "_open_until", "_pause", "_trying")
+    __slots__ = ("_lock", "_open_until")
 
     def __init__(self) -> None:
         self._lock = ThreadLock()
-        self._pause = 0.0
+        #: moment at which one caller may try (``time.monotonic()``); 0 = it is closed
         self._open_until = 0.0
-        #: one caller tries an open breaker, and has not reported yet
-        self._trying = False
 
     @property
     def open(self) -> bool:
         """True if the last call failed."""
-        return self._pause > 0
+        return self._open_until > 0
 
     def allows(self) -> bool:
         """Return True if the caller may call Redis now. The caller then has to report success or failure."""
-        if not self._pause:
+        if not self._open_until:
             return True
         with self._lock:
             now = time.monotonic()
             if now < self._open_until:
                 return False
-            self._open_until = now + self._pause  # one caller tries, the others find it open
-            self._trying = True
+            self._open_until = now + PAUSE  # one caller tries, the others find it open
             return True
 
     def failed(self) -> None:
         """Record that Redis did not answer."""
         with self._lock:
-            first = not self._pause
-            if not (first or self._trying):
-                return  # a call that began before the breaker opened: the same failure of Redis
-            self._trying = False
-            self._pause = min(LONGEST, self._pause * 2 or FIRST)
-            self._open_until = time.monotonic() + self._pause
+            first = not self._open_until
+            self._open_until = time.monotonic() + PAUSE
         if first:
-            logger.warning("Redis did not answer after a commit; this process does not call it again for %g s", FIRST)
+            logger.warning("Redis did not answer after a commit; this process does not call it again for %g s", PAUSE)
 
     def succeeded(self) -> None:
         """Record that Redis answered, whatever the reply."""
-        if self._pause:
-            with self._lock:
-                self._pause = 0.0
-                self._trying = False
+        if self._open_until:
+            self._open_until = 0.0
             logger.warning("Redis answers again")
 
 
@@ -101,14 +88,10 @@ class ProducerState:
     clock: Clock = field(default_factory=Clock)
 
 
-_known: Final[WeakKeyDictionary[Broker, ProducerState]] = WeakKeyDictionary()
-_lock: Final = ThreadLock()
-
-
+@functools.lru_cache(maxsize=4)
 def producer_state(broker: Broker) -> ProducerState:
     """Return the state for this broker's Redis."""
-    with _lock:
-        return _known.setdefault(broker, ProducerState())
+    return ProducerState()
 
 
 def call_briefly(call: Callable[[DjangoBroker], T], *, in_database: bool = False) -> T:
@@ -150,26 +133,19 @@ def push_briefly(
     alias: str,
     keys: Sequence[uuid.UUID],
     jobs: Mapping[uuid.UUID, NewJob] | None = None,
-    addresses: Mapping[tuple[str, str], Address] | None = None,
+    addresses: Mapping[tuple[str, str], dict[str, Any]] | None = None,
 ) -> dict[uuid.UUID, RowResult]:
     """Push rows that were committed. Return the results by key; a row without one is in other hands, or gone.
 
     Args:
         jobs, addresses: see :class:`Push`.
     """
-    replies: dict[uuid.UUID, RowResult] = {}
+    results: dict[uuid.UUID, RowResult] = {}
 
     def call(broker: DjangoBroker) -> None:
+        clock = producer_state(broker).clock
         # An unavailable Redis is detected here, before anything is claimed.
-        push = Push(alias, broker, producer_state(broker).clock, None, jobs or {}, addresses or {})
-        try:
-            push.run(keys)
-        finally:
-            replies.update(push.replies)
-        while changed := push.changed:  # by another process, which left Redis to this one
-            push = Push(alias, broker, push.clock)
-            push.run(changed)
-            push.report()
+        Push(alias, broker, clock, jobs=jobs or {}, addresses=addresses or {}, results=results).run(keys)
 
     try:
         call_briefly(call, in_database=True)
@@ -178,42 +154,29 @@ def push_briefly(
     except Exception:
         logger.exception("%d rows of database %s are left to the relay", len(keys), alias)
     else:
-        return replies
-    return dict.fromkeys(keys, FREE) | replies
+        return results
+    return dict.fromkeys(keys, FREE) | results
 
 
 def send(alias: str, news: Sequence[NewJob]) -> list[ScheduleOutcome]:
     """Send jobs whose rows are committed, in order, with one round trip for the jobs of each queue.
 
     Returns:
-        The outcomes: of jobs that wait for a relay "outbox"; a refusal is final.
+        The outcomes: of jobs that are left to a relay, or were replaced in the same transaction, "outbox"; a refusal is
+        final.
     """
     outcomes: list[ScheduleOutcome] = []
     for chunk in rows.chunks(news, TOGETHER):
         jobs = {rows.key_of(new): new for new in chunk}
-        replies = push_briefly(alias, list(jobs), jobs)
-        missing = [key for key in jobs if key not in replies]
-        try:
-            states = rows.states(alias, missing) if missing else {}
-        except DatabaseError:
-            states = dict.fromkeys(missing, "unsent")
-        outcomes += [_outcome_of(replies.get(key), states.get(key)) for key in jobs]
+        results = push_briefly(alias, list(jobs), jobs)
+        outcomes += [_outcome_of(results.get(key, FREE)) for key in jobs]
     return outcomes
 
 
-def _outcome_of(result: RowResult | None, state: str | None) -> ScheduleOutcome:
-    """Return the outcome of a job.
-
-    Args:
-        result: of the push of its row; None = another process has sent it, or will; its row is in ``state`` (None = it
-            does not exist).
-    """
-    if result is None:
-        if state is None or state == "cancelled":
-            return ScheduleOutcome.IGNORED
-        return ScheduleOutcome.OUTBOX if state in ("unsent", "moved") else ScheduleOutcome.CREATED
-    if not isinstance(result.reply, ScheduleOutcome):  # refused for now; or cancelled or moved before it was sent
-        return ScheduleOutcome.IGNORED if result.outcome == "gone" else ScheduleOutcome.OUTBOX
+def _outcome_of(result: RowResult) -> ScheduleOutcome:
     if result.reply is ScheduleOutcome.KNOWN:  # a relay was faster
         return ScheduleOutcome.CREATED
-    return result.reply
+    if isinstance(result.reply, ScheduleOutcome):
+        return result.reply
+    # Left to the relay; or cancelled before it was sent.
+    return ScheduleOutcome.IGNORED if result.outcome is RowOutcome.GONE else ScheduleOutcome.OUTBOX

@@ -7,7 +7,7 @@ process that slept is answered ``late`` and has changed nothing. A process may d
 the row as it was, and Redis answers ``known`` to a job that it has received before.
 
 A verb that changes a row takes it from the claim (:func:`.rows.change`), so the result of the push is not written to
-it: the row is pushed again, because Redis may have received it as it was before.
+it: a relay pushes the row again, because Redis may have received it as it was before.
 """
 
 from __future__ import annotations
@@ -27,16 +27,14 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
 from ..core.errors import DelayQError, IdTaken, InvalidJob, NotConfirmed, QueueFull
-from ..core.job import Generation
 from ..core.outcomes import ScheduleOutcome
-from ..core.records.frames import generation_of
 from ..core.redis.faults import Fault, classify
 from ..core.task import registry
 from ..core.times import datetime_of
 from ..signals import emit, job_cancelled, job_not_sent, job_scheduled
 from ..transactions import not_sent
 from . import rows
-from .rows import DueTime, Row
+from .rows import DueTime
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from ..core.job import NewJob
     from ..core.queue import Queue
     from ..models import OutboxJob
+    from .rows import Row
 
 logger: Final = logging.getLogger("django_delayq.outbox")
 
@@ -52,8 +51,14 @@ BRIEF: Final = 2.0
 PATIENT: Final = 5.0
 #: seconds between the deadline of commands and the end of the claim: for clocks that run at different speeds
 MARGIN: Final = 0.25
+#: seconds after which rows that were locked are settled once more
+LOCK_SECONDS: Final = 0.02
 #: seconds after which Redis's clock is read again
 CLOCK_AGE: Final = 60.0
+#: number of jobs sent together: no more than one script call takes, so that jobs of one id keep their order
+TOGETHER: Final = 250
+#: consecutive errors of one row after which it is refused and waits for an operator
+MAX_TRIES: Final = 10
 #: seconds of back-off for a row that Redis does not accept now
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 #: reasons why Redis does not accept a row now, but will later
@@ -77,14 +82,13 @@ NOT_WAITING: Final = "not_waiting"
 
 
 class _Reading(NamedTuple):
-    """Reading of Redis's clock: its moment (monotonic), and offsets to it that are never too large, or too small."""
+    """Reading of Redis's clock: its moment (monotonic), and an offset to it that is never too large."""
 
     at: float
     behind_ms: float
-    ahead_ms: float
 
 
-_NO_READING: Final = _Reading(float("-inf"), 0.0, 0.0)
+_NO_READING: Final = _Reading(float("-inf"), 0.0)
 
 
 class Clock:
@@ -100,19 +104,14 @@ class Clock:
         """Return Redis's time in ms at a moment of ``time.monotonic()``; never ahead of it."""
         reading = self._reading
         if time.monotonic() - reading.at > CLOCK_AGE:
-            called_at = time.monotonic()
             redis_ms = broker.now_ms()
             read_at = time.monotonic()
-            reading = self._reading = _Reading(read_at, redis_ms - read_at * 1000, redis_ms - called_at * 1000)
+            reading = self._reading = _Reading(read_at, redis_ms - read_at * 1000)
         return moment * 1000 + reading.behind_ms
-
-    def now_at_latest(self) -> float:
-        """Return Redis's time in ms, as it was read by :meth:`at`; never behind it."""
-        return time.monotonic() * 1000 + self._reading.ahead_ms
 
     def forget(self) -> None:
         """Read the clock again at the next use because Redis's clock was changed, or it is another Redis."""
-        self._reading = self._reading._replace(at=float("-inf"))
+        self._reading = _NO_READING
 
 
 class RowOutcome(StrEnum):
@@ -168,30 +167,6 @@ def write(mine: QuerySet[OutboxJob], result: RowResult) -> int:
             return mine.update(claimed_until=None)
 
 
-class Address(NamedTuple):
-    """Caller's way to name the job of changed rows: one call to Redis concerns all rows of the id.
-
-    Attributes:
-        task: name of the task that the live job must have; "" = any.
-        generation: which job of the id; None = the live one, with the content gated behind it.
-        request: request id of the call; None = a new one.
-    """
-
-    task: str
-    generation: Generation | None
-    request: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class RelayLimits:
-    """Limits of a relay."""
-
-    #: number of rows that are claimed and sent together
-    batch: int = rows.CHUNK
-    #: consecutive errors of one row after which it is refused and waits for an operator
-    max_tries: int = 10
-
-
 @dataclass(slots=True, eq=False)
 class Push:
     """Push of rows of one database.
@@ -199,15 +174,15 @@ class Push:
     Args:
         broker: receives the commands.
         clock: Redis's clock.
-        relay: limits of a relay, which takes the oldest rows; None = a caller waits for rows of its own: the claim is
-            brief, and what Redis does not accept now is left to a relay.
+        limit: number of rows that a relay takes, the oldest ones; 0 = a caller waits for rows of its own: the claim is
+            brief, and rows without a result stay claimed.
         jobs: jobs of rows that are in memory; the records of the others are read.
-        addresses: of changed rows, by queue and id; None = each row names its own generation.
+        addresses: how the caller names the jobs of changed rows, by queue and id: arguments of :meth:`.Queue.cancel`.
+            One call to Redis then concerns all rows of the id. Other rows name their own generations.
 
     Attributes:
         taken: rows that were claimed.
-        results: by ``pk``. A row without a result may or may not have been received.
-        changed: keys of rows that were changed meanwhile.
+        results: by the keys of the rows. A row without one may or may not have been received.
 
     Raises:
         QueueUnavailable: Redis is unavailable, so nothing should be claimed.
@@ -216,17 +191,18 @@ class Push:
     alias: str
     broker: DjangoBroker
     clock: Clock
-    relay: RelayLimits | None = None
+    limit: int = 0
     jobs: Mapping[uuid.UUID, NewJob] = field(default_factory=dict)
-    addresses: Mapping[tuple[str, str], Address] = field(default_factory=dict)
+    addresses: Mapping[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     token: uuid.UUID = field(default_factory=uuid.uuid4)
     taken: list[Row] = field(default_factory=list)
-    results: dict[int, RowResult] = field(default_factory=dict)
-    changed: list[uuid.UUID] = field(default_factory=list)
+    results: dict[uuid.UUID, RowResult] = field(default_factory=dict)
     _until: float = field(init=False)
     _read_at: float = 0.0
     #: lost jobs that a newer job of their id must not be replaced by
     _overtaken: set[int] = field(default_factory=set)
+    #: jobs whose later rows have to wait
+    _held_up: set[tuple[str, str]] = field(default_factory=set)
     _answers: dict[tuple[str, str], RowResult] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -235,7 +211,7 @@ class Push:
 
     @property
     def _seconds(self) -> float:
-        return BRIEF if self.relay is None else PATIENT
+        return PATIENT if self.limit else BRIEF
 
     @property
     def is_over(self) -> bool:
@@ -246,11 +222,6 @@ class Push:
     def deadline_ms(self) -> float:
         """Deadline of the commands: ms, on Redis's clock."""
         return self.clock.at(self._until, self.broker)
-
-    @property
-    def replies(self) -> dict[uuid.UUID, RowResult]:
-        """Results by the keys of the rows."""
-        return {row.key: self.results[row.pk] for row in self.taken if row.pk in self.results}
 
     def held(self, **fields: Any) -> QuerySet[OutboxJob]:
         """Return those rows that the claim still holds."""
@@ -279,25 +250,26 @@ class Push:
         """
         waiting, free = rows.table(self.alias).model.WAITING, rows.waiting(self.alias)
         claimed = {"claim": self.token, "claimed_until": rows.ahead(self._seconds)}
-        if self.relay is None:
+        if self.limit:
+            with rows.locking(self.alias):
+                pks = rows.candidates(self.alias, self.limit)
+                count = free.filter(pk__in=pks).update(**claimed) if pks else 0
+        else:
+            # Unsent rows that were changed are sent by a relay, which reports what becomes of them.
             mine_free = free.exclude(state="unsent") if self.addresses else free
             count = mine_free.filter(key__in=keys).update(**claimed)
-        else:
-            with rows.locking(self.alias):
-                pks = rows.candidates(self.alias, self.relay.batch)
-                count = free.filter(pk__in=pks).update(**claimed) if pks else 0
         if not count:
             return []
         mine = rows.read(self.held().order_by("id"), record=not self.jobs)
         self._read_at = time.monotonic()
         # No other row can have the id of a fresh job.
         unsent = [row.pk for row in mine if row.state == "unsent" and not (self.jobs and self.jobs[row.key].fresh)]
-        blocked = rows.behind(self.alias, unsent, waiting, ~Q(claim=self.token)) if unsent else ()
+        blocked = rows.beside(self.alias, unsent, waiting, ~Q(claim=self.token)) if unsent else ()
         if blocked:
             write(self.held(pk__in=blocked), FREE)
             mine = [row for row in mine if row.pk not in blocked]
-        lost = [row.pk for row in mine if row.was_sent and row.state == "unsent"]
-        self._overtaken = rows.overtaken(self.alias, lost) if lost else set()
+        lost = [row.pk for row in mine if row.sent_at and row.state == "unsent"]
+        self._overtaken = rows.beside(self.alias, lost, later=True) if lost else set()
         self.taken = mine
         return mine
 
@@ -306,19 +278,18 @@ class Push:
     def send(self) -> None:
         """Send the rows, with one round trip for new jobs of a queue.
 
-        A row that is held up delays only the later rows of its job. A relay knows the reply to a row before it sends
-        the next one of the job; otherwise one round trip has to do.
+        A row that is held up delays only the later rows of its job.
         """
-        held_up: set[tuple[str, str]] = set()
-        in_order = [sorted(self.taken, key=lambda row: row.queue)]
-        for wave in in_order if self.relay is None else _waves(self.taken):
-            ready = [row for row in wave if row.job not in held_up]
-            for (queue, unsent), some in groupby(ready, key=_call_of):
-                mine = list(some)
-                for row, result in self._schedule(queue, mine) if unsent else self._change(queue, mine):
-                    self.results[row.pk] = result
+        in_order = sorted(self.taken, key=lambda row: row.queue)
+        for (queue, unsent), group in groupby(in_order, key=lambda row: (row.queue, row.state == "unsent")):
+            mine = list(group)
+            is_repeated = len({row.job for row in mine}) < len(mine)
+            for some in rows.chunks(mine, TOGETHER if is_repeated else len(mine)):
+                ready = [row for row in some if row.job not in self._held_up]
+                for row, result in self._schedule(queue, ready) if unsent else self._change(queue, ready):
+                    self.results[row.key] = result
                     if result.outcome in (RowOutcome.LATER, RowOutcome.FREE, RowOutcome.UNSENT):
-                        held_up.add(row.job)
+                        self._held_up.add(row.job)
 
     def _due(self, row: Row) -> DueTime:
         """Return the due time to send now.
@@ -327,25 +298,25 @@ class Push:
         """
         if row.due_ms is not None:
             return DueTime(due_ms=row.due_ms, delay_ms=None)
-        left_ms = row.left_ms - int((time.monotonic() - self._read_at) * 1000)
+        now = time.monotonic()
+        left_ms = row.left_ms - int((now - self._read_at) * 1000)
         if left_ms > 0:
             return DueTime(due_ms=None, delay_ms=left_ms)
-        return DueTime(due_ms=int(self.clock.now_at_latest()) + left_ms, delay_ms=None)
+        return DueTime(due_ms=int(self.clock.at(now, self.broker)) + left_ms, delay_ms=None)
 
     def _schedule(self, queue: str, mine: Sequence[Row]) -> Iterator[tuple[Row, RowResult]]:
         """Schedule jobs of one queue."""
         jobs: list[tuple[Row, NewJob]] = []
         for row in mine:
             try:
-                new = self.jobs[row.key] if row.key in self.jobs else rows.unpack_job(row.record)
+                new = self.jobs[row.key] if row.key in self.jobs else rows.unpack_job(bytes(row.record))
             except Exception as error:  # any error of the reader affects only this row
-                text = f"the record cannot be read: {type(error).__name__}: {error}"
-                yield row, RowResult(RowOutcome.REFUSED, text, row.tries)
+                yield row, _refuse(row, f"the record cannot be read: {type(error).__name__}: {error}", row.tries)
                 continue
             due = self._due(row)
             new.due_ms, new.delay_ms = due["due_ms"], due["delay_ms"]
             new.room_ms = 0  # nobody waits for room: the row is sent again
-            if row.was_sent and new.payload is None:  # Redis has lost it; what is older, or came back, gives way
+            if row.sent_at and new.payload is None:  # Redis has lost it; what is older, or came back, gives way
                 new.on_conflict = "ignore" if row.pk in self._overtaken else "replace"
                 new.due_policy, new.reset_retries = "replace", True
             jobs.append((row, new))
@@ -366,7 +337,8 @@ class Push:
             if len(jobs) == 1:
                 yield jobs[0][0], self._result_of_error(jobs[0][0], error)
             for job in jobs if len(jobs) > 1 else ():  # one of them is the cause and must not affect the others
-                yield from self._offer(queue, [job])
+                if job[0].job not in self._held_up:
+                    yield from self._offer(queue, [job])
             return
         if ScheduleOutcome.LATE in outcomes:  # the process slept, or Redis's clock is not the one that was read
             self.clock.forget()
@@ -377,28 +349,24 @@ class Push:
                 yield row, self._result_of_reply(row, outcome)
 
     def _result_of_error(self, row: Row, error: Exception) -> RowResult:
-        if self.relay is None:
-            logger.error("%s of queue %s is left to the relay", row.job_id, row.queue, exc_info=error)
-            return FREE
         text = f"{type(error).__name__}: {error}"
         tries = row.tries + 1 if row.error not in FOR_NOW else 1
-        if isinstance(error, InvalidJob) or tries >= self.relay.max_tries:
-            return RowResult(RowOutcome.REFUSED, text, tries)
+        if isinstance(error, InvalidJob) or tries >= MAX_TRIES:
+            return _refuse(row, text, tries)
+        logger.error("%s of queue %s was not sent and is tried again", row.job_id, row.queue, exc_info=error)
         return RowResult(RowOutcome.LATER, text, tries)
 
     def _result_of_reply(self, row: Row, outcome: ScheduleOutcome) -> RowResult:
         if outcome in LATER:
             return self._later(row, LATER[outcome])
-        if outcome is ScheduleOutcome.TAKEN and row.was_sent:  # brought back by an older copy of Redis
-            return RowResult(RowOutcome.REFUSED, GONE[outcome], row.tries)
+        if outcome is ScheduleOutcome.TAKEN and row.sent_at:  # brought back by an older copy of Redis
+            return _refuse(row, GONE[outcome], row.tries)
         if outcome in GONE:
             return RowResult(RowOutcome.GONE, reply=outcome)
         return RowResult(RowOutcome.SENT, reply=outcome) if outcome.is_stored else FREE
 
     def _later(self, row: Row, why: str) -> RowResult:
         """Return the result for a row that is retried without limit, at growing intervals: the row is not at fault."""
-        if self.relay is None:  # a relay counts
-            return FREE if why == UNCONFIRMED else RowResult(RowOutcome.UNSENT)
         return RowResult(RowOutcome.LATER, why, row.tries + 1 if row.error == why else 1)
 
     def _change(self, queue: str, mine: Sequence[Row]) -> Iterator[tuple[Row, RowResult]]:
@@ -410,24 +378,21 @@ class Push:
                     self._answers[row.job] = self._correct(opened, row, self.addresses[row.job])
                 yield row, self._answers[row.job]
             else:
-                yield row, self._correct(opened, row, Address(row.task, self._generation(row), None))
+                yield row, self._correct(opened, row, {"task": row.task, "generation": rows.generation_of(row)})
 
     def _is_alone(self, row: Row) -> bool:
         same_job = rows.table(self.alias).filter(queue=row.queue, job_id=row.job_id)
         return not same_job.exclude(pk=row.pk).exists()
 
-    def _generation(self, row: Row) -> Generation:
-        return generation_of(self.jobs[row.key]) if self.jobs else row.generation
-
-    def _correct(self, queue: Queue | None, row: Row, address: Address) -> RowResult:
+    def _correct(self, queue: Queue | None, row: Row, which: dict[str, Any]) -> RowResult:
         """Cancel or move a job in Redis as its row says."""
         if self.is_over:
             return FREE
-        cancelled, which = row.state == "cancelled", address._asdict()
+        cancelled = row.state == "cancelled"
         try:
             if cancelled:
                 reply = "" if queue is None else queue.cancel(row.job_id, **which, not_after_ms=self.deadline_ms)
-                if queue is not None and reply == "" and not row.was_sent and self._is_alone(row):
+                if queue is not None and reply == "" and not row.sent_at and self._is_alone(row):
                     # What it was to replace has no row any more.
                     reply = queue.cancel(row.job_id, task=row.task, not_after_ms=self.deadline_ms)
                 if reply == ScheduleOutcome.LATE:
@@ -438,55 +403,66 @@ class Push:
             if queue is None:
                 return RowResult(RowOutcome.UNSENT)
             # An overdue job keeps its place if it is wanted now.
-            wanted_now = row.is_now and row.left_ms > -1000
+            wanted_now = row.due_ms is None and row.delay_ms == 0 and row.left_ms > -1000
             if queue.run_now(row.job_id, **which) if wanted_now else queue.reschedule(row.job_id, **which, **due):
                 return RowResult(RowOutcome.SENT, reply=MOVED)
         except IdTaken as error:  # the id belongs to a job of another task by now
             return RowResult(RowOutcome.GONE if cancelled else RowOutcome.SENT, reply=error)
         # It runs, or has ended; or Redis never had it, or has lost it.
-        (is_known,) = queue.knows([(row.job_id, row.key.bytes, self._generation(row).digest)])
+        (is_known,) = queue.knows([(row.job_id, row.key.bytes, rows.payload_digest(row))])
         return RowResult(RowOutcome.SENT, reply=NOT_WAITING) if is_known else RowResult(RowOutcome.UNSENT)
 
     # -- settling in the database --------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Write the results to the rows that were not changed meanwhile.
+        """Write the results to the rows that were not changed meanwhile, and release those that were.
 
-        A relay releases rows without a result, and leaves those claimed that a transaction has locked. Rows that were
-        changed may be pushed again at once.
+        A relay releases rows without a result, too, and leaves those claimed that a transaction has locked.
         """
-        sent = self.taken if self.relay is not None else [row for row in self.taken if row.pk in self.results]
+        sent = {row.pk: self.results.get(row.key, FREE) for row in self.taken if self.limit or row.key in self.results}
+        left = sent.keys() - self._write(sent)
+        if left and self.limit:
+            time.sleep(LOCK_SECONDS)  # another relay that looks for rows locks those that it passes for a moment
+            left -= self._write({pk: sent[pk] for pk in left})
+        if left and not self.is_over:  # later another process may have claimed them
+            rows.table(self.alias).filter(pk__in=left, claim=rows.CHANGED).update(claimed_until=None)
+
+    def _write(self, sent: Mapping[int, RowResult]) -> set[int]:
+        """Write results to the rows that the claim still holds. Return them; none if some were changed meanwhile."""
         groups: dict[RowResult, list[int]] = {}
-        with nullcontext() if self.relay is None else rows.locking(self.alias):
-            held = {row.pk for row in sent}
-            if self.relay is not None:
-                held = set(rows.unlocked(self.held(pk__in=held)).order_by("id").values_list("id", flat=True))
-            for row in sent:
-                result = self.results.get(row.pk, FREE)
-                reply = NOT_WAITING if result.reply == NOT_WAITING else ""
-                groups.setdefault(replace(result, reply=reply), []).append(row.pk)
-            count = sum(write(self.held(pk__in=held.intersection(pks)), result) for result, pks in groups.items())
-        if count < len(sent) and not self.is_over:  # later another process may have claimed them
-            self.changed = rows.release_changed(self.alias, [row.pk for row in sent])
+        with rows.locking(self.alias) if self.limit else nullcontext():
+            pks = set(sent)
+            if self.limit:
+                pks = set(rows.unlocked(self.held(pk__in=pks)).order_by("id").values_list("id", flat=True))
+            for pk in pks:
+                reply = NOT_WAITING if sent[pk].reply == NOT_WAITING else ""
+                groups.setdefault(replace(sent[pk], reply=reply), []).append(pk)
+            count = sum(write(self.held(pk__in=some), result) for result, some in groups.items())
+        return pks if count == len(pks) else set()
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def report(self) -> Counter[str]:
         """Report the results to the log, the counters and the signals: no caller waits for them. Return counts."""
         for row in self.taken:
-            if row.pk in self.results and row.key not in self.changed:
-                _report(row, self.results[row.pk])
+            if row.key in self.results:
+                _report(row, self.results[row.key])
         return Counter(str(result.outcome) for result in self.results.values() if result is not FREE)
+
+
+def _refuse(row: Row, error: str, tries: int) -> RowResult:
+    """Return the result of a row that is kept for a person, and report it."""
+    not_sent["refused"] += 1
+    logger.error("%s of queue %s is refused and stays in the outbox: %s", row.job_id, row.queue, error)
+    task, not_accepted = registry.get(row.task), DelayQError(error)
+    emit(job_not_sent, task, verb="schedule", id=row.job_id, queue=row.queue, error=not_accepted)
+    return RowResult(RowOutcome.REFUSED, error, tries)
 
 
 def _report(row: Row, result: RowResult) -> None:
     task, job = registry.get(row.task), {"id": row.job_id, "queue": row.queue}
     reply = result.reply
-    if result.outcome is RowOutcome.REFUSED:
-        not_sent["refused"] += 1
-        logger.error("%s of queue %s is refused and stays in the outbox: %s", row.job_id, row.queue, result.error)
-        emit(job_not_sent, task, verb="schedule", **job, error=DelayQError(result.error))
-    elif row.state == "cancelled":
+    if row.state == "cancelled":
         if reply in ("cancelled", "stopping"):
             emit(job_cancelled, task, **job, outcome=reply)
     elif isinstance(reply, ScheduleOutcome) and reply in GONE:
@@ -496,27 +472,6 @@ def _report(row: Row, result: RowResult) -> None:
         if reply != ScheduleOutcome.IGNORED:
             error = IdTaken(f"id {row.job_id!r}: {GONE[reply]}")
             emit(job_not_sent, task, verb="schedule", **job, error=error)
-    elif isinstance(reply, ScheduleOutcome) and reply != ScheduleOutcome.KNOWN and not row.was_sent:
+    elif isinstance(reply, ScheduleOutcome) and reply != ScheduleOutcome.KNOWN and not row.sent_at:
         due_ms = time.time() * 1000 + row.left_ms if row.due_ms is None else row.due_ms
         emit(job_scheduled, task, **job, outcome=reply, due=datetime_of(int(due_ms)))
-
-
-def _call_of(row: Row) -> tuple[str, bool]:
-    return row.queue, row.state == "unsent"
-
-
-def _waves(mine: Sequence[Row]) -> Iterator[list[Row]]:
-    """Yield the first row of each job, then the second of each, and so on.
-
-    Each list is sorted, so that rows sent in one call are adjacent.
-    """
-    waves: list[list[Row]] = []
-    seen: Counter[tuple[str, str]] = Counter()
-    for row in mine:
-        place = seen[row.job]
-        seen[row.job] += 1
-        if place == len(waves):
-            waves.append([])
-        waves[place].append(row)
-    for wave in waves:
-        yield sorted(wave, key=_call_of)

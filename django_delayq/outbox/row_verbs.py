@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db import DEFAULT_DB_ALIAS, transaction
 
@@ -30,7 +30,7 @@ from ..signals import emit, job_cancelled
 from ..transactions import ON_COMMIT, CallDescription, in_transaction, now_or_on_commit
 from . import durability, rows
 from .producer import call_briefly, call_patiently, push_briefly
-from .push import MOVED, NOT_WAITING, Address, RowOutcome, RowResult
+from .push import FREE, MOVED, NOT_WAITING, RowOutcome, RowResult
 from .rows import NOW, DueTime
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from ..models import OutboxJob
     from ..scheduling.verbs import JobHandle
-
-R = TypeVar("R")
 
 CANCELLED: Final = "cancelled"
 STOPPING: Final = "stopping"
@@ -61,13 +59,12 @@ class Change:
         queue, id: queue and id of the job.
         when: the new due time; None = the job is cancelled. A delay counts from now on.
         task: the task, if the caller named it.
-        using: alias of the database whose transaction to wait for.
-        durable: True if the job is known to have a row.
         handle: the handle of the job, if the caller has one; it identifies one job of the id, as far as it knows it by
             now.
         request: request id for the call to Redis; None = a new one.
         is_repeated: the same request has changed rows before, so no job is changed again.
-        unsent: rows that were changed, by key; True = Redis did not have the job.
+        rows: keys of the rows that were changed; True = Redis did not have the job.
+        outcome: of the change, or IdTaken; "" = it was not sent yet.
     """
 
     verb: str
@@ -75,134 +72,112 @@ class Change:
     id: str
     when: DueTime | None
     task: Task | None = None
-    using: str | None = None
-    durable: bool = False
     handle: JobHandle | None = None
     request: bytes | None = None
     is_repeated: bool = False
-    unsent: dict[uuid.UUID, bool] = field(default_factory=dict)
+    rows: dict[uuid.UUID, bool] = field(default_factory=dict)
+    outcome: str | IdTaken = ""
     called_at: float = field(default_factory=time.monotonic)
 
     @property
-    def alias(self) -> str:
-        """Alias of the job's database."""
-        return self.using or DEFAULT_DB_ALIAS
-
-    @property
-    def address(self) -> Address:
+    def address(self) -> dict[str, Any]:
         """The way to name the job in a call to Redis."""
         # Jobs of a renamed task also have the old name, so the live job may have any.
         name = "" if self.task is None or self.task.options.aliases else self.task.name
         generation = None if self.handle is None else self.handle.generation
-        return Address(name, _NO_JOB if self.is_repeated else generation, self.request)
-
-    @property
-    def done(self) -> str:
-        """Outcome of a job that Redis did not have, and that is changed all the same."""
-        return CANCELLED if self.when is None else MOVED
+        return {"task": name, "generation": _NO_JOB if self.is_repeated else generation, "request": self.request}
 
     @property
     def nothing(self) -> str:
         """Outcome if there is no such job."""
         return GONE if self.when is None else NOT_WAITING
 
-    def change_rows(self) -> None:
-        """Change the rows of the job, and remember their keys."""
-        address = self.address
-        mine = rows.table(self.alias).filter(queue=self.queue, job_id=self.id)
-        if address.task:
-            mine = mine.filter(task=address.task)
-        if address.generation is not None:
-            mine = mine.filter(key__in=[uuid.UUID(bytes=key) for key in address.generation.keys])
-        self.unsent = _change_rows(mine, self.when)
+    def call(self, live: Queue | None) -> None:
+        """Change a job without rows in Redis."""
+        which, when, done = self.address, self.when, ""
+        if live is not None and when is None:
+            done = live.cancel(self.id, **which)
+        elif live is not None and self.verb == "run_now":
+            done = MOVED if live.run_now(self.id, **which) else ""
+        elif live is not None and when is not None:
+            due_ms, delay_ms = when["due_ms"], when["delay_ms"]
+            # The due time is fixed at the call, so the wait for the commit is part of the delay.
+            if delay_ms is not None:
+                delay_ms = max(0, delay_ms - int((time.monotonic() - self.called_at) * 1000))
+            done = MOVED if live.reschedule(self.id, due_ms=due_ms, delay_ms=delay_ms, **which) else ""
+        self.end(done or (ScheduleOutcome.OUTBOX if self.is_repeated else self.nothing))
 
-    def send(self, *, patiently: bool) -> str:
-        """Send the change to Redis; return the outcome.
-
-        Raises:
-            IdTaken: the live job of the id belongs to another task.
-            QueueUnavailable: Redis is unavailable, and the job has no row.
-        """
-        if self.unsent:
-            (answer,) = _push(self.alias, [self])
-            if isinstance(answer, IdTaken):
-                raise answer
-            return str(answer)
-        call = call_patiently if patiently else call_briefly
-        return self.notify(call(lambda broker: self.call(broker.existing(self.queue))))
-
-    def call(self, live: Queue | None) -> str:
-        """Change the job in Redis; return the outcome."""
-        which = self.address._asdict()
-        if live is None:
-            return self.nothing
-        if self.when is None:
-            return live.cancel(self.id, **which) or GONE
-        if self.verb == "run_now":
-            return MOVED if live.run_now(self.id, **which) else NOT_WAITING
-        due_ms, delay_ms = self.when["due_ms"], self.when["delay_ms"]
-        if delay_ms is not None:  # the due time is fixed at the call, so the wait for the commit is part of the delay
-            delay_ms = max(0, delay_ms - int((time.monotonic() - self.called_at) * 1000))
-        return MOVED if live.reschedule(self.id, due_ms=due_ms, delay_ms=delay_ms, **which) else NOT_WAITING
-
-    def notify(self, outcome: R) -> R:
-        """Send the signal of a cancelled job; return the outcome."""
+    def end(self, outcome: str | IdTaken) -> None:
+        """Store the outcome, and send the signal of a cancelled job."""
+        self.outcome = outcome
         if outcome in (CANCELLED, STOPPING):
             emit(job_cancelled, self.task, id=self.id, queue=self.queue, outcome=outcome)
-        return outcome
 
 
-def apply(change: Change) -> Any:
+def apply(change: Change, using: str | None, *, durable: bool) -> Any:
     """Change the rows of a job, then Redis, now or after the commit.
+
+    Args:
+        using: alias of the database whose transaction to wait for.
+        durable: True if the job is known to have a row.
 
     Returns:
         Of a cancellation: cancelled, stopping or False; of a movement: True or False; of both: on_commit or outbox.
 
     Raises:
-        IdTaken, QueueUnavailable: see :meth:`Change.send`.
+        IdTaken: the live job of the id belongs to another task.
+        QueueUnavailable: Redis is unavailable, and the job has no row.
     """
-    waits = in_transaction(change.using)
-    if change.durable or durability.in_use(change.alias, change.queue, change.task):
-        change.change_rows()
-    description = CallDescription(change.verb, change.queue, change.id, change.task)
-    outcome = now_or_on_commit(lambda: change.send(patiently=not waits), description, using=change.using)
-    return _RESULTS.get(outcome, outcome)
+    alias = using or DEFAULT_DB_ALIAS
+    call = call_briefly if in_transaction(using) else call_patiently
+    if durable or durability.in_use(alias, change.queue, change.task):
+        mine, which = rows.table(alias).filter(queue=change.queue, job_id=change.id), change.address
+        if which["task"]:
+            mine = mine.filter(task=which["task"])
+        if which["generation"] is not None:
+            mine = mine.filter(key__in=[uuid.UUID(bytes=key) for key in which["generation"].keys])
+        change.rows = {row.key: is_unsent for row, is_unsent in _change_rows(mine, change.when)}
+
+    def send() -> object:
+        if change.rows:
+            _push(alias, [change])
+        else:
+            call(lambda broker: change.call(broker.existing(change.queue)))
+        if isinstance(change.outcome, IdTaken):
+            raise change.outcome
+        return _RESULTS.get(change.outcome, change.outcome)
+
+    return now_or_on_commit(send, CallDescription(change.verb, change.queue, change.id, change.task), using=using)
 
 
-def _change_rows(mine: QuerySet[OutboxJob], when: DueTime | None) -> dict[uuid.UUID, bool]:
-    """Cancel or move rows. Return their keys, with True for those that are not known to have been sent."""
+def _change_rows(mine: QuerySet[OutboxJob], when: DueTime | None) -> list[tuple[OutboxJob, bool]]:
+    """Cancel or move rows. Return them, with True for those that are not known to have been sent."""
     states = mine.model.CANCELLABLE if when is None else mine.model.LIVE
-    found = mine.filter(state__in=states).values_list("key", "state")
-    unsent = {key: state in ("unsent", "refused") for key, state in found}
-    for keys in rows.chunks(unsent):
-        rows.change(mine.filter(key__in=keys, state__in=states), when)
-    return unsent
+    found = list(mine.filter(state__in=states).only("key", "job_id", "task", "state"))
+    for some in rows.chunks(found):
+        rows.change(mine.filter(pk__in=[row.pk for row in some], state__in=states), when)
+    return [(row, row.state in ("unsent", "refused")) for row in found]
 
 
-def _push(alias: str, changes: Sequence[Change]) -> list[Any]:
-    """Push the changed rows of jobs. Return for each job the outcome, or IdTaken."""
-    keys = [key for change in changes for key in change.unsent]
+def _push(alias: str, changes: Sequence[Change]) -> None:
+    """Push the changed rows of jobs, and store the outcomes."""
+    keys = [key for change in changes for key in change.rows]
     results = push_briefly(alias, keys, addresses={(change.queue, change.id): change.address for change in changes})
     missing = [key for key in keys if key not in results]
-    left = rows.states(alias, missing) if missing else {}
-    return [change.notify(_outcome_of(change, results, left)) for change in changes]
+    unsent = rows.table(alias).filter(key__in=missing, state="unsent").values_list("key", flat=True) if missing else ()
+    results.update(dict.fromkeys(unsent, RowResult(RowOutcome.UNSENT)))  # they are sent as they were changed
+    for change in changes:
+        change.end(_outcome_of(change, next((results[key] for key in change.rows if key in results), FREE)))
 
 
-def _outcome_of(change: Change, results: Mapping[uuid.UUID, RowResult], left: Mapping[uuid.UUID, str]) -> Any:
-    """Return the outcome of a change, given the results of its rows, and the states of rows that were not pushed."""
-    was_unsent = any(change.unsent.values())
-    result = next((results[key] for key in change.unsent if key in results), None)
-    if result is None:
-        # Unsent rows are sent as they were changed. Other rows are in other hands, and so was a cancelled one that is
-        # gone by now: that process has cancelled the job. A moved row that is gone belongs to a job that has ended.
-        is_gone = change.when is None and not was_unsent
-        if is_gone or any(left.get(key, "unsent") != "unsent" for key in change.unsent):
-            return ScheduleOutcome.OUTBOX
-    elif result.outcome is RowOutcome.FREE or (result.outcome is RowOutcome.UNSENT and not was_unsent):
-        return ScheduleOutcome.OUTBOX  # Redis did not receive the change, or has lost the job
-    elif result.reply not in ("", NOT_WAITING):
+def _outcome_of(change: Change, result: RowResult) -> str | IdTaken:
+    """Return the outcome of a change, given the result of its rows."""
+    was_unsent = any(change.rows.values())
+    if result.outcome is RowOutcome.FREE or (result.outcome is RowOutcome.UNSENT and not was_unsent):
+        return ScheduleOutcome.OUTBOX  # Redis did not receive the change from here, or has lost the job
+    if result.reply not in ("", NOT_WAITING):
         return result.reply
-    return change.done if was_unsent else change.nothing
+    return change.nothing if not was_unsent else CANCELLED if change.when is None else MOVED
 
 
 # -- many jobs by their ids --------------------------------------------------------------------------------------------
@@ -230,50 +205,48 @@ def change_many(
     changes = [
         Change(verb, queue.name, ident, when, request=request) for ident, request in zip(idents, requests, strict=True)
     ]
-    outcomes: dict[int, str] = {}
     for alias in durability.outboxes(queue.kind):
-        _change_many_rows(alias, queue.name, [change for change in changes if not change.unsent])
-        mine = [change for change in changes if change.unsent and change.using is None]
+        mine = _change_many_rows(alias, queue.name, [change for change in changes if not change.outcome])
         for change in mine:
-            change.using = alias
-        description = CallDescription(verb, queue.name, "")
-        found = now_or_on_commit(partial(_push, alias, mine), description, using=alias) if mine else ()
-        found = [found] * len(mine) if found == ON_COMMIT else found
-        outcomes.update(zip(map(id, mine), found, strict=True))
+            change.outcome = ON_COMMIT
+        if mine:
+            now_or_on_commit(partial(_push, alias, mine), CallDescription(verb, queue.name, ""), using=alias)
     for change in changes:
-        if not change.unsent:
-            outcome = change.notify(change.call(queue))
-            is_sent = change.is_repeated and outcome == change.nothing  # long ago, or a relay sends it
-            outcomes[id(change)] = ScheduleOutcome.OUTBOX if is_sent else outcome
-    return [str(outcomes[id(change)]) for change in changes]
+        if not change.outcome:
+            change.call(queue)
+    return [str(change.outcome) for change in changes]
 
 
-def _change_many_rows(alias: str, queue: str, changes: Sequence[Change]) -> None:
-    """Change the rows of jobs, and record the requests in the same transaction, with the tasks of changed rows."""
+def _change_many_rows(alias: str, queue: str, changes: Sequence[Change]) -> list[Change]:
+    """Change the rows of jobs, and record the requests in the same transaction, with the tasks of changed rows.
+
+    Returns:
+        The changes of jobs that have rows.
+    """
     from ..models import InboxEntry
 
-    keyed = {uuid.UUID(bytes=change.request): change for change in changes if change.request}
+    entries = InboxEntry.objects.using(alias)
+    requests = {uuid.UUID(bytes=change.request): change for change in changes if change.request}
+    tasks: dict[str, str] = {}
     with transaction.atomic(using=alias):
-        seen: dict[uuid.UUID, str] = {}
-        for keys in rows.chunks(keyed):
-            seen.update(InboxEntry.objects.using(alias).filter(pk__in=keys).values_list("pk", "task"))
-        for key, task in seen.items():
-            keyed[key].is_repeated |= task != ""
-        done = {id(keyed[key]) for key in seen}
-        by_id = {change.id: change for change in changes if id(change) not in done}
-        tasks: dict[str, str] = {}
+        for keys in rows.chunks(list(requests)):
+            for key, task in entries.filter(pk__in=keys).values_list("pk", "task"):
+                change = requests.pop(key)
+                change.is_repeated |= task != ""
+        by_id = {change.id: change for change in changes if not change.request} | {
+            change.id: change for change in requests.values()
+        }
         for ids in rows.chunks(by_id):
             mine = rows.table(alias).filter(queue=queue, job_id__in=ids)
-            owners = {key: (ident, task) for key, ident, task in mine.values_list("key", "job_id", "task")}
-            for key, unsent in _change_rows(mine, changes[0].when).items():
-                ident, task = owners[key]
-                tasks[ident] = task
-                by_id[ident].unsent[key] = unsent
-        entries = [
-            InboxEntry(key=key, queue=queue, job_id=keyed[key].id, task=tasks.get(keyed[key].id, ""))
-            for key in keyed.keys() - seen.keys()
+            for row, is_unsent in _change_rows(mine, changes[0].when):
+                tasks[row.job_id] = row.task
+                by_id[row.job_id].rows[row.key] = is_unsent
+        new = [
+            InboxEntry(key=key, queue=queue, job_id=change.id, task=tasks.get(change.id, ""))
+            for key, change in requests.items()
         ]
-        InboxEntry.objects.using(alias).bulk_create(entries, batch_size=rows.CHUNK, ignore_conflicts=True)
+        entries.bulk_create(new, batch_size=rows.CHUNK, ignore_conflicts=True)
+    return [change for change in changes if change.rows]
 
 
 # -- all waiting jobs of a queue ---------------------------------------------------------------------------------------
@@ -294,6 +267,8 @@ def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, 
     Raises:
         QueueUnavailable: Redis is unavailable; jobs that were never sent are due as soon as it is back.
     """
+    for mine in _rows(queue):  # a due time that was not sent yet must not undo it
+        rows.change(mine.filter(state="moved"), NOW)
     return _on_all(queue, bulk.RUN_NOW, MOVED, ("unsent",), NOW, progress)
 
 
@@ -325,13 +300,11 @@ def _on_all(
     """
     done = 0
     for mine in _rows(queue):  # first what needs no Redis
-        for pks in _pages(mine.filter(state__in=states)):
+        found = list(mine.filter(state__in=states).order_by("pk").values_list("pk", flat=True))
+        for pks in rows.chunks(found, rows.CHUNK):
             done += rows.change(mine.filter(pk__in=pks, state__in=states), when)
             if progress:
                 progress(done, done + 1)  # Redis comes next
-    if when is not None:  # a due time that was not sent yet must not undo it
-        for mine in _rows(queue):
-            rows.change(mine.filter(state="moved"), when)
 
     def advance(seen: int, total: int) -> None:
         if progress:
@@ -346,14 +319,3 @@ def _rows(queue: Queue) -> Iterator[QuerySet[OutboxJob]]:
     """Yield the rows of a queue in each database."""
     for alias in durability.outboxes(queue.kind):
         yield rows.table(alias).filter(queue=queue.name)
-
-
-def _pages(mine: QuerySet[OutboxJob]) -> Iterator[list[int]]:
-    """Yield the keys of rows that are there now, page by page, each row once."""
-    last = mine.order_by("-pk").values_list("pk", flat=True).first() or 0
-    after = 0
-    while pks := list(
-        mine.filter(pk__gt=after, pk__lte=last).order_by("pk").values_list("pk", flat=True)[: rows.CHUNK]
-    ):
-        yield pks
-        after = pks[-1]

@@ -8,11 +8,12 @@ added to Redis's clock.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 import msgpack
 from django.db import IntegrityError, connections, transaction
@@ -26,6 +27,8 @@ from ..core.records.frames import digest
 if TYPE_CHECKING:
     from ..models import OutboxJob
 
+    Row = OutboxJob
+
 #: rows of one statement
 CHUNK: Final = 500
 #: claims that no process holds: of a row that was changed while a process was sending it, so that the result must not
@@ -35,6 +38,8 @@ RESTING: Final = uuid.UUID(int=1)
 #: condition of a subquery: rows of the same job
 _SAME_JOB: Final = {"queue": OuterRef("queue"), "job_id": OuterRef("job_id")}
 _MS: Final = timedelta(milliseconds=1)
+#: columns that are read of a row, beside its record
+_COLUMNS: Final = ("key", "queue", "job_id", "task", "state", "due_ms", "delay_ms", "sent_at", "tries", "error")
 
 T = TypeVar("T")
 
@@ -90,68 +95,31 @@ def unpack_job(record: bytes) -> NewJob:
         raise Undecodable(f"a record cannot be read ({error}); is it of a newer django_delayq?") from None
 
 
-class Row(NamedTuple):
-    """Row as it was read.
+def payload_digest(row: Row) -> bytes:
+    """Return the digest by which Redis finds a merged job's payload; b"" for a plain job or an invalid record."""
+    try:
+        payload = unpack_job(bytes(row.record)).payload
+    except Exception:  # any error of the reader; the relay refuses such a record
+        return b""
+    return b"" if payload is None else digest(payload.data)
 
-    ``left_ms`` is the rest of its delay; negative for an overdue job. ``record`` is b"" if it was not read.
-    """
 
-    pk: int
-    key: uuid.UUID
-    queue: str
-    job_id: str
-    task: str
-    state: str
-    due_ms: int | None
-    left_ms: int
-    is_now: bool
-    was_sent: bool
-    tries: int
-    error: str
-    record: bytes
-
-    @property
-    def job(self) -> tuple[str, str]:
-        """Queue and id."""
-        return self.queue, self.job_id
-
-    @property
-    def digest(self) -> bytes:
-        """Digest by which Redis finds a merged job's payload; b"" for a plain job or an invalid record."""
-        try:
-            payload = unpack_job(self.record).payload
-        except Exception:  # any error of the reader; the relay refuses such a record
-            return b""
-        return b"" if payload is None else digest(payload.data)
-
-    @property
-    def generation(self) -> Generation:
-        """Generation of the job, or of the job that the payload of the row is in."""
-        return Generation((self.key.bytes,), self.digest)
-
-    @property
-    def known(self) -> tuple[str, bytes, bytes]:
-        """Argument of :meth:`.Queue.knows`."""
-        return self.job_id, self.key.bytes, self.digest
+def generation_of(row: Row) -> Generation:
+    """Return the generation of the job, or of the job that the payload of the row is in."""
+    return Generation((row.key.bytes,), payload_digest(row))
 
 
 def read(rows: QuerySet[OutboxJob], *, record: bool = True) -> list[Row]:
-    """Return rows with one query.
+    """Return rows with one query, each with ``left_ms``, the rest of its delay; that of an overdue job is negative.
 
     SQLite's clock has whole milliseconds, so the last one of a delay's age is not counted. A clock that was set back
     does not make the delay longer.
     """
-    names = ("id", "key", "queue", "job_id", "task", "state", "due_ms", "delay_ms", "age", "sent_at", "tries", "error")
-    columns = (*names, "record") if record else names
-    found: Iterable[Any] = rows.annotate(age=Now() - F("delay_from")).values_list(*columns)
-    return [_row_of(values) for values in found]
-
-
-def _row_of(values: Sequence[Any]) -> Row:
-    due_ms, delay_ms, age, sent_at, *rest = values[6:]
-    left_ms, is_now = delay_ms - max(0, age // _MS - 1), due_ms is None and delay_ms == 0
-    tries, error, record = rest if len(rest) == 3 else (*rest, b"")
-    return Row._make((*values[:6], due_ms, left_ms, is_now, sent_at is not None, tries, error, bytes(record)))
+    rows = rows.only(*_COLUMNS, "record") if record else rows.only(*_COLUMNS)
+    found: list[Any] = list(rows.annotate(age=Now() - F("delay_from")))
+    for row in found:
+        row.left_ms = row.delay_ms - max(0, row.age // _MS - 1)
+    return found
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -187,13 +155,8 @@ def key_of(new: NewJob) -> uuid.UUID:
 
 def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
     """Yield ``items`` in lists of at most ``size``."""
-    chunk: list[T] = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
         yield chunk
 
 
@@ -210,21 +173,20 @@ def unlocked(rows: QuerySet[OutboxJob]) -> QuerySet[OutboxJob]:
     return rows.select_for_update(skip_locked=features.has_select_for_update_skip_locked)
 
 
-def behind(alias: str, pks: Iterable[int], states: Iterable[str], blocking: Q | None = None) -> set[int]:
-    """Return those of ``pks`` that have an earlier row of the same job in one of ``states``.
+def beside(
+    alias: str, pks: Iterable[int], states: Iterable[str] = (), condition: Q | None = None, *, later: bool = False
+) -> set[int]:
+    """Return those of ``pks`` that have an earlier row of the same job; or a later one.
 
     Args:
-        blocking: condition for the earlier rows.
+        states: of the other row; default: it waits, or is in Redis.
+        condition: for the other row.
     """
-    earlier = table(alias).filter(blocking or Q(), **_SAME_JOB, id__lt=OuterRef("id"), state__in=list(states))
-    return set(table(alias).filter(Exists(earlier), pk__in=list(pks)).values_list("pk", flat=True))
-
-
-def overtaken(alias: str, pks: Iterable[int]) -> set[int]:
-    """Return those of ``pks`` that have a later row of the same job which waits, or is in Redis."""
-    rows = table(alias)
-    later = rows.filter(**_SAME_JOB, id__gt=OuterRef("id"), state__in=[*rows.model.WAITING, rows.model.State.SENT])
-    return set(table(alias).filter(Exists(later), pk__in=list(pks)).values_list("id", flat=True))
+    mine = table(alias)
+    place = {"id__gt" if later else "id__lt": OuterRef("id")}
+    states = states or (*mine.model.WAITING, mine.model.State.SENT)
+    other = mine.filter(condition or Q(), **_SAME_JOB, **place, state__in=states)
+    return set(mine.filter(Exists(other), pk__in=list(pks)).values_list("pk", flat=True))
 
 
 def candidates(alias: str, limit: int) -> list[int]:
@@ -237,11 +199,6 @@ def candidates(alias: str, limit: int) -> list[int]:
         rows = unlocked(table(alias).filter(free(), ~Exists(stuck), state=state)).order_by("id")
         pks += rows.values_list("id", flat=True)[:limit]
     return sorted(pks)[:limit]
-
-
-def states(alias: str, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
-    """Return the states of the rows that exist."""
-    return dict(table(alias).filter(key__in=keys).values_list("key", "state"))
 
 
 # -- new rows ----------------------------------------------------------------------------------------------------------
@@ -309,8 +266,7 @@ def _supersede(alias: str, queue: str, news: Sequence[NewJob]) -> None:
     mine.filter(state__in=[states.SENT, states.REFUSED], job_id__in=[new.id for new in news]).delete()
     # A job that keeps its predecessor's due time or failures needs the predecessor in Redis.
     whole = [new.id for new in news if new.due_policy == "replace" and new.reset_retries]
-    if whole:
-        mine.filter(free(), state__in=[states.UNSENT, states.MOVED], job_id__in=whole).delete()
+    mine.filter(free(), state__in=[states.UNSENT, states.MOVED], job_id__in=whole).delete()
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------
@@ -335,14 +291,6 @@ def change(mine: QuerySet[OutboxJob], when: DueTime | None) -> int:
         due = {"state": state, "due_ms": when["due_ms"], "delay_ms": when["delay_ms"] or 0, "delay_from": Now()}
     claim = Case(When(never_sent, then=None), default=Value(CHANGED))
     return mine.update(claimed_until=until, claim=claim, **due)
-
-
-def release_changed(alias: str, pks: Collection[int]) -> list[uuid.UUID]:
-    """Let rows be sent at once that were changed while they were sent. Return their keys."""
-    changed = table(alias).filter(pk__in=pks, claim=CHANGED)
-    keys = list(changed.values_list("key", flat=True))
-    changed.update(claimed_until=None)
-    return keys
 
 
 def purge(rows: QuerySet[Any]) -> int:

@@ -25,7 +25,6 @@ from ..settings.conf import (
     SETTING,
     Conf,
     conf,
-    context_variables,
     install_codec,
     load_function,
     load_plain_function,
@@ -84,7 +83,7 @@ def _begin_process(settings: Conf, worker_init: Callable[[], object] | None) -> 
 
 
 def _before_job(settings: Conf) -> Callable[[Job], None]:
-    links = context_variables(settings)
+    links = settings.context_variables
     if not links:
         return hygiene.before_job
 

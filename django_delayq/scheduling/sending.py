@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -65,7 +65,7 @@ def send(job: Prepared, broker: DjangoBroker | None = None) -> None:
         return
     if handle.durable:
         (outcome,) = _push_now(handle.alias, handle.queue, [new])
-        _settle_durable(job, outcome)
+        _settle(job, outcome)
         if handle.error is not None:
             handle.outcome = ScheduleOutcome.NOT_SENT
             raise handle.error
@@ -95,12 +95,11 @@ def send_at_once(jobs: Sequence[Prepared], broker: DjangoBroker, *, all_or_none:
         group = list(members)
         news = [job.new for job in group]
         if task_of_rows is not None:
-            for job, outcome in zip(group, _push_now(group[0].handle.alias, name, news), strict=True):
-                _settle_durable(job, outcome)
+            outcomes = _push_now(group[0].handle.alias, name, news)
         else:
-            queue = broker.queue(name)
-            for job, outcome in zip(group, queue.schedule_many(news, all_or_none=all_or_none), strict=True):
-                _settle(job, outcome, queue.refusal(outcome, job.new) if outcome.is_refusal else None)
+            outcomes = broker.queue(name).schedule_many(news, all_or_none=all_or_none)
+        for job, outcome in zip(group, outcomes, strict=True):
+            _settle(job, outcome)
     for job in jobs if job_scheduled.receivers else ():
         if job.handle.error is None:
             _notify(job.handle)
@@ -119,14 +118,12 @@ def send_many(plan: Plan, news: Iterable[NewJob], using: str | None, *, all_or_n
     for chunk in rows.chunks(news, CHUNK):
         if not waits:
             counts += Counter(_push_now(alias, name, chunk))
-        elif durable:
+            continue
+        if durable:
             _insert(alias, name, chunk)
-            OnCommitCall(partial(_push_many, what, alias, chunk), what).wait(using)
-            counts[ScheduleOutcome.OUTBOX] += len(chunk)
-        else:
-            call = partial(_send_many, what, chunk, time.monotonic(), all_or_none=all_or_none)
-            OnCommitCall(call, what).wait(using)
-            counts[ON_COMMIT] += len(chunk)
+        send_chunk = partial(_send_chunk, what, alias, chunk, time.monotonic(), all_or_none=all_or_none)
+        OnCommitCall(send_chunk, what).wait(using)
+        counts[ScheduleOutcome.OUTBOX if durable else ON_COMMIT] += len(chunk)
     return dict(counts)
 
 
@@ -187,24 +184,28 @@ class _RowOnCommit(_JobOnCommit):
             places = [self._place] if in_transaction(handle.alias) else range(len(self._together))
             outcomes = producer.send(handle.alias, [self._together[place] for place in places])
             self._outcomes.update(zip(places, outcomes, strict=True))
-        _settle_durable(self._job, self._outcomes[self._place])
+        _settle(self._job, self._outcomes[self._place])
         if handle.error is not None:
             raise handle.error
         _notify(handle)
 
 
-def _send_many(what: CallDescription, news: Sequence[NewJob], called_at: float, *, all_or_none: bool) -> None:
-    _count_wait(news, called_at)
+def _send_chunk(
+    what: CallDescription, alias: str, news: Sequence[NewJob], called_at: float, *, all_or_none: bool
+) -> None:
+    """Send jobs of schedule_many, or push their rows in the database ``alias``, and log refusals."""
+    counts: Mapping[str, int] = {}
     try:
-        counts = call_briefly(lambda broker: broker.queue(what.queue).count_many(news, all_or_none=all_or_none))
+        if alias:
+            counts = Counter(producer.send(alias, news))
+        else:
+            _count_wait(news, called_at)
+            counts = call_briefly(lambda broker: broker.queue(what.queue).count_many(news, all_or_none=all_or_none))
     except NotConfirmed as error:
-        log_refused(what, error.counts)
+        counts = error.counts
         raise
-    log_refused(what, counts)
-
-
-def _push_many(what: CallDescription, alias: str, news: Sequence[NewJob]) -> None:
-    log_refused(what, Counter(producer.send(alias, news)))
+    finally:
+        log_refused(what, counts)
 
 
 def _count_wait(news: Iterable[NewJob], called_at: float) -> None:
@@ -226,13 +227,12 @@ def _insert(alias: str, queue: str, news: Sequence[NewJob]) -> bool:
 
 
 def _push_now(alias: str, queue: str, news: Sequence[NewJob]) -> list[ScheduleOutcome]:
-    """Write rows in a transaction of their own, and push them."""
-    is_first = _insert(alias, queue, news)
-    outcomes = producer.send(alias, news)
-    if is_first:
-        return outcomes
-    # A row that does not exist any more was sent.
-    return [ScheduleOutcome.CREATED if outcome is ScheduleOutcome.IGNORED else outcome for outcome in outcomes]
+    """Write rows in a transaction of their own, and push them, unless the same request has written them before."""
+    if _insert(alias, queue, news):
+        return producer.send(alias, news)
+    keys = [rows.key_of(new) for new in news]
+    waiting = set(rows.waiting(alias).filter(key__in=keys).values_list("key", flat=True))
+    return [ScheduleOutcome.OUTBOX if key in waiting else ScheduleOutcome.CREATED for key in keys]
 
 
 # -- what the caller learns --------------------------------------------------------------------------------------------
@@ -240,14 +240,9 @@ def _push_now(alias: str, queue: str, news: Sequence[NewJob]) -> list[ScheduleOu
 
 def _settle(job: Prepared, outcome: ScheduleOutcome, error: Exception | None = None) -> None:
     handle = job.handle
-    handle.outcome, handle.error, handle.generation = outcome, error, generation_of(job.new)
-
-
-def _settle_durable(job: Prepared, outcome: ScheduleOutcome) -> None:
-    error = None
     if outcome.is_refusal:
-        error = connections.swift_broker().queue(job.handle.queue).refusal(outcome, job.new)
-    _settle(job, outcome, error)
+        error = connections.swift_broker().queue(handle.queue).refusal(outcome, job.new)
+    handle.outcome, handle.error, handle.generation = outcome, error, generation_of(job.new)
 
 
 def _notify(handle: JobHandle) -> None:

@@ -6,7 +6,7 @@ Use ``schedule_on(post_save, sender=Order, â€¦)`` and ``cancel_on(post_delete, â
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from django.apps import apps
 from django.db.models import Model
 from django.dispatch import Signal
 
-from ..core.errors import InvalidJob, Misconfigured
+from ..core.errors import Misconfigured
 from ..core.inputs import short
 from ..core.task import Task, check_option_names
 from .build import explicit, find_task
@@ -110,8 +110,8 @@ def schedule_on(
     """
     named = {name: options[name] for name in options if name not in ("args", "kwargs")}
     check_option_names(named, task if isinstance(task, Task) else None)
-    for name in ("args", "kwargs"):
-        _check_arguments(name, options.get(name))
+    fixed = {name: value for name, value in options.items() if not callable(value)}
+    explicit(fixed.get("args"), fixed.get("kwargs"))
 
     def act(task: Task, instance: Any, data: dict[str, Any]) -> None:
         values = {name: _value(option, instance) for name, option in options.items()}
@@ -155,12 +155,6 @@ def cancel_on(
 def _value(option: Any, instance: Any) -> Any:
     # A model class, for instance, is a value although it can be called.
     return option(instance) if callable(option) and not isinstance(option, (type, Model)) else option
-
-
-def _check_arguments(name: str, value: object) -> None:
-    kinds, what = ((list, tuple), "a list or tuple") if name == "args" else ((Mapping,), "a dict")
-    if value is not None and not callable(value) and not isinstance(value, kinds):
-        raise InvalidJob(f"{name} must be {what}, or a function of the instance that returns one; got {short(value)}")
 
 
 def _two_arguments(when: When | None) -> When | None:

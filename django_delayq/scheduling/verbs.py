@@ -32,7 +32,7 @@ from ..core.times import datetime_of
 from ..outbox import durability, row_verbs
 from ..outbox.rows import NOW, DueTime
 from ..settings.conf import check_installed, conf
-from ..transactions import ON_COMMIT, OnCommit, open_elsewhere, warn_caller, warn_of_other_transaction
+from ..transactions import ON_COMMIT, OnCommit, warn_caller, warn_of_other_transaction
 from .build import READY, EntryReader, Plan, Scheduling, chain, explicit, find_task, job_rules, plan_of
 from .sending import Prepared, send, send_many
 
@@ -137,7 +137,6 @@ def schedule_call(
         warn_of_loop("schedule")
     plan = None if "queue" in options or "durable" in options else READY.get(task)
     if plan is None:
-        check_installed()
         around = chain()
         if around is not None:
             handle: JobHandle = around(Scheduling(task, arguments, named, dict(options), many=False, end=_end))
@@ -156,7 +155,7 @@ def _schedule(plan: Plan, arguments: tuple[Any, ...], named: dict[str, Any], opt
     new, using = plan.builder.build(arguments, named, options), options.get("using_db")
     if plan.durable:
         durability.check(using)
-    elif open_elsewhere(None) is not None:  # checked here, because most calls find none
+    else:
         warn_of_other_transaction("schedule", using)
     task, due_ms = plan.builder.task, new.due_ms_here
     handle = JobHandle(new.id, plan.queue, ON_COMMIT, due_ms, task, durable=plan.durable, using_db=using)
@@ -442,7 +441,7 @@ def _change(verb: str, job: JobHandle, when: DueTime | None, using_db: str | Non
     warn_of_loop(verb)
     using = using_db or job.using_db
     warn_of_other_transaction(verb, using)
-    return row_verbs.apply(row_verbs.Change(verb, job.queue, job.id, when, job.task, using, job.durable, job))
+    return row_verbs.apply(row_verbs.Change(verb, job.queue, job.id, when, job.task, job), using, durable=job.durable)
 
 
 def warn_of_loop(verb: str) -> None:

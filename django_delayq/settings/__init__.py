@@ -1,4 +1,4 @@
-"""The ``DELAYQ`` setting: read once, checked, frozen (:mod:`.conf`); each section is a dataclass (:mod:`.sections`).
+"""The ``DELAYQ`` setting (:mod:`.conf`): read once, checked, frozen; each section is a dataclass.
 
 Every Django part of the package may import it. It imports ``core`` and ``masking`` only.
 """

@@ -26,7 +26,7 @@ from ..core.queue import Queue
 from ..core.task import registry
 from ..core.times import datetime_of
 from ..runtime import wiring
-from ..settings.conf import Conf, conf, context_variables, restore_context
+from ..settings.conf import Conf, conf, restore_context
 from ..worker.attempt import Attempt, arrange, batch_size_of, trusted
 from ..worker.ends import End, policy_of
 from ..worker.execution import Execution
@@ -281,7 +281,7 @@ class LocalExecution(Execution):
     """
 
     def __init__(self, settings: Conf, faults: dict[str, deque[Error]]) -> None:
-        restore = partial(restore_context, variables=context_variables(settings))
+        restore = partial(restore_context, variables=settings.context_variables)
         hooks = replace(wiring.make_hooks(settings), before_job=restore, after_job=None)
         super().__init__(registry, hooks, wiring.make_middlewares(settings), loop=_CallersLoop())
         self._faults = faults

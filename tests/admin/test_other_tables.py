@@ -21,7 +21,7 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.models import BulkAction, FailedJob, InboxEntry, OutboxJob
 from django_delayq.outbox.rows import pack_job
-from django_delayq.settings.conf import load
+from django_delayq.settings.conf import Conf
 from tests.admin.mirrors import BULK, INBOX, OUTBOX, failed_row, ids, messages_of
 from tests.admin.support import cells, tags_of, without_seconds
 
@@ -264,7 +264,9 @@ def test_pages_that_the_project_registered_itself_stay() -> None:
 
 
 def test_the_settings_are_read_and_checked() -> None:
-    made = load({"ADMIN": {"register": False, "sensitive": ["vat"], "bulk_threshold": 5, "late_after": 1}}).admin
+    made = Conf.read(
+        "DELAYQ", {"ADMIN": {"register": False, "sensitive": ["vat"], "bulk_threshold": 5, "late_after": 1}}
+    ).admin
     assert (made.register, made.sensitive, made.bulk_threshold, made.late_after) == (False, ("vat",), 5, 1)
     for wrong in (
         {"register": 1},
@@ -274,7 +276,7 @@ def test_the_settings_are_read_and_checked() -> None:
         {"late_after": "1"},
     ):
         with pytest.raises((Misconfigured, ImproperlyConfigured), match=r"DELAYQ\['ADMIN'\]"):
-            load({"ADMIN": wrong})
+            Conf.read("DELAYQ", {"ADMIN": wrong})
 
 
 def test_a_project_may_leave_registration_to_itself() -> None:

@@ -19,7 +19,7 @@ from django_delayq import models
 from django_delayq.api.components import CODES
 from django_delayq.api.openapi import document
 from django_delayq.client import Client, HeldJob
-from django_delayq.settings.sections import ApiConf
+from django_delayq.settings.conf import ApiConf
 from tests.support.api_caller import ALL, Caller
 
 from .errands import carry, put

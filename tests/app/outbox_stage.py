@@ -16,7 +16,6 @@ from django_delayq.core.outcomes import ack, bury
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import duties, push, rows
 from django_delayq.outbox.duties import Marks, Reconciler, Relay
-from django_delayq.outbox.push import RelayLimits
 from django_delayq.settings.conf import Conf, conf
 from django_delayq.worker.loop import Changes
 
@@ -28,10 +27,10 @@ State = OutboxJob.State
 class Stage:
     """One database's outbox, one Redis."""
 
-    def __init__(self, broker: DjangoBroker, alias: str = "default", **limits: int) -> None:
+    def __init__(self, broker: DjangoBroker, alias: str = "default", batch: int = rows.CHUNK) -> None:
         self.broker = broker
         self.alias = alias
-        self.limits = RelayLimits(**limits)
+        self.batch = batch
         self.settings: Conf = conf()
         self.changes = Changes()
 
@@ -111,11 +110,11 @@ class Stage:
 
     def push(self) -> push.Push:
         """A batch of a relay, step by step."""
-        return push.Push(self.alias, self.broker, push.Clock(), self.limits)
+        return push.Push(self.alias, self.broker, push.Clock(), self.batch)
 
     def relay(self) -> Relay:
         relay = Relay(self.settings, self.alias, self.broker)
-        relay.limits = self.limits
+        relay.batch = self.batch
         return relay
 
     def marks(self) -> Marks:
@@ -123,7 +122,7 @@ class Stage:
 
     def reconciler(self) -> Reconciler:
         reconciler = Reconciler(self.alias, self.broker, self.changes)
-        reconciler.batch = self.limits.batch
+        reconciler.batch = self.batch
         return reconciler
 
     def now(self) -> Any:

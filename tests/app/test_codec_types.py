@@ -15,7 +15,7 @@ from django_delayq.core.codec import ValueType, decode_args
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.task import registry
 from django_delayq.runtime import wiring
-from django_delayq.settings.conf import conf, load
+from django_delayq.settings.conf import Conf, conf
 from django_delayq.worker.worker import Worker
 
 HERE = "tests.app.test_codec_types"
@@ -112,4 +112,4 @@ def test_a_wrong_path_is_told_by_a_check_and_stops_a_worker(settings: Any, paths
 @pytest.mark.parametrize("value", ["shop.money", ["money"], [5]])
 def test_the_setting_is_a_list_of_dotted_paths(value: object) -> None:
     with pytest.raises(Misconfigured, match="CODEC_TYPES"):
-        load({"CODEC_TYPES": value})
+        Conf.read("DELAYQ", {"CODEC_TYPES": value})

@@ -10,11 +10,11 @@ import pytest
 from django_delayq import connections
 from django_delayq.core.errors import Misconfigured
 from django_delayq.runtime.wiring import make_config
-from django_delayq.settings.conf import Conf, conf, load
+from django_delayq.settings.conf import Conf, conf
 
 
 def test_an_empty_dict_means_the_defaults() -> None:
-    made = load({})
+    made = Conf.read("DELAYQ", {})
     assert made == Conf()
     assert (made.prefix, made.tasks_module, made.max_args_bytes, made.lease) == ("delayq", "tasks", 1024 * 1024, 15)
     assert (made.worker.processes, made.worker.threads, made.worker.grace) == (1, 5, 25)
@@ -22,7 +22,8 @@ def test_an_empty_dict_means_the_defaults() -> None:
 
 
 def test_everything_can_be_set(tmp_path: Path) -> None:
-    made = load(
+    made = Conf.read(
+        "DELAYQ",
         {
             "REDIS": "redis://localhost/3",
             "PREFIX": "shop:live",
@@ -52,7 +53,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
             "EMBEDDED_DIR": tmp_path,
             "LEASE": 30,
             "ALLOW_FAR": True,
-        }
+        },
     )
     assert (made.queue("orders").shards, made.queue("feed").kind, made.worker.queues) == (5, "pull", ("orders",))
     assert (made.queue("orders").starve_after, made.queue("feed").starve_after) == (60, None)
@@ -150,7 +151,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
 )
 def test_a_wrong_setting_says_where_and_what_to_do(raw: Any, text: str) -> None:
     with pytest.raises(Misconfigured, match=text):
-        load(raw)
+        Conf.read("DELAYQ", raw)
 
 
 def test_override_settings_makes_new_settings_and_a_new_broker(delayq: Any, settings: Any) -> None:

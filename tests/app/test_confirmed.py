@@ -17,7 +17,7 @@ from django_delayq import InvalidJob, NotConfirmed, Queue, aschedule, connection
 from django_delayq.core import NewJob
 from django_delayq.core.builder import JobBuilder, JobRules
 from django_delayq.core.task import Task, TaskOptions
-from django_delayq.outbox import rows
+from django_delayq.outbox import push, rows
 from tests.app.deeds import note
 from tests.app.outbox_stage import Stage, State
 
@@ -151,10 +151,11 @@ def test_a_durable_job_is_left_to_the_relay_until_it_is_confirmed(demand: Demand
     assert waiting(stage.broker) == ["order-5"]
 
 
-def test_rows_that_are_not_confirmed_hold_up_no_others(demand: Demand) -> None:
+def test_rows_that_are_not_confirmed_hold_up_no_others(demand: Demand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(push, "MAX_TRIES", 2)
     broker = demand(WAIT_REPLICAS=1)
     broker.queue("free").schedule_many([NewJob("taken", "another.task", confirmed=False)])
-    stage = Stage(broker, max_tries=2)
+    stage = Stage(broker)
     for queue, ident in (("slow", "one"), ("slow", "two"), ("free", "three"), ("free", "taken")):
         stage.write(ident, queue=queue)
     assert stage.relay().turn() == {"later": 3, "gone": 1}

@@ -23,7 +23,7 @@ from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.masking import HIDDEN
 from django_delayq.runtime import wiring
 from django_delayq.scheduling.tasks import MergedTask
-from django_delayq.settings.conf import collect_context, conf, context_variables
+from django_delayq.settings.conf import collect_context, conf
 from django_delayq.worker.worker import Worker
 
 from .deeds import note, sync
@@ -177,7 +177,7 @@ def test_of_a_batch_the_first_jobs_context_is_set(linked: Broker) -> None:
 
 
 def test_nothing_is_looked_up_when_nothing_is_configured(delayq: Broker) -> None:
-    assert (context_variables(), collect_context()) == ({}, {})
+    assert (conf().context_variables, collect_context()) == ({}, {})
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from django_delayq.core.outcomes import ack
 from django_delayq.mirror import duty, index, rebuild
 from django_delayq.mirror import index_mirror as shadows
 from django_delayq.models import FailedJob, MirrorCursor, MorgueJob
-from django_delayq.settings.conf import load
+from django_delayq.settings.conf import Conf
 from django_delayq.worker.loop import Changes
 
 from .mirror_stage import Trouble, finish, tables
@@ -420,4 +420,4 @@ def test_what_is_too_old_for_the_tables_stays_in_redis_only(keep: Callable[..., 
 @pytest.mark.parametrize("wrong", [{"keep_days": 0}, {"max_rows": 0}, {"max_rows": "many"}, {"keep": 3}], ids=str)
 def test_limits_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(Misconfigured, match="MIRROR"):
-        load({"MIRROR": wrong})
+        Conf.read("DELAYQ", {"MIRROR": wrong})

@@ -127,6 +127,15 @@ def test_an_unsent_row_that_is_rescheduled_is_sent_with_the_new_time(delayq: Bro
     assert run_now(note, id="a") is True
     row.refresh_from_db()
     assert (row.state, round(row.expected_ms / 1000 - time.time())) == ("unsent", 0)
+    assert Stage(cast(DjangoBroker, delayq)).relay().turn() == {"sent": 1}, "it rests no more"
+
+
+def test_a_job_that_rests_unconfirmed_is_cancelled_at_once(delayq: Broker) -> None:
+    """Redis has it, so it might run before the rest is over."""
+    schedule(note, "x", id="a", delay=60, durable=True)
+    OutboxJob.objects.update(state="unsent", sent_at=None)
+    push.write(OutboxJob.objects.all(), push.RowResult(push.RowOutcome.LATER, push.UNCONFIRMED, 7))
+    assert (cancel(note, id="a"), there(), stored(delayq)) == ("cancelled", [], {})
 
 
 def test_a_sent_job_that_is_rescheduled_is_moved_in_both(delayq: Broker) -> None:
@@ -197,12 +206,14 @@ def while_on_its_way(monkeypatch: pytest.MonkeyPatch, deed: Callable[[], object]
 def test_a_cancel_wins_over_a_sender_in_flight(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     while_on_its_way(monkeypatch, lambda: cancel(note, id="a"))
     schedule(note, "x", id="a", delay=60, durable=True)
+    assert Stage(cast(DjangoBroker, delayq)).relay().turn() == {"gone": 1}, "at once"
     assert (there(), stored(delayq)) == ([], {})
 
 
 def test_a_reschedule_wins_over_a_sender_in_flight(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     while_on_its_way(monkeypatch, lambda: reschedule(note, id="a", delay=600))
     schedule(note, "x", id="a", delay=60, durable=True)
+    assert Stage(cast(DjangoBroker, delayq)).relay().turn() == {"sent": 1}, "at once"
     assert (there(), stored(delayq)) == ([("a", "sent")], {"a": 600})
 
 

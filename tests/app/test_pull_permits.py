@@ -15,7 +15,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import Task, registry
-from django_delayq.settings.sections import QueueConf
+from django_delayq.settings.conf import QueueConf
 
 
 @pytest.fixture(autouse=True)

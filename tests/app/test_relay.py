@@ -17,7 +17,7 @@ from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry
 from django_delayq.outbox import durability, push, rows
 from django_delayq.outbox.duties import BUSY, IDLE
-from django_delayq.outbox.push import PAUSES
+from django_delayq.outbox.push import MAX_TRIES, PAUSES
 from django_delayq.outbox.rows import DueTime
 from django_delayq.transactions import not_sent
 
@@ -268,18 +268,17 @@ def test_g11_a_full_queue_holds_up_only_itself(delayq: DjangoBroker, settings: A
 def test_g11_another_error_is_tried_so_often_and_then_a_person_is_asked(
     stage: Stage, heard: list[tuple[str, str]]
 ) -> None:
-    stage = Stage(stage.broker, max_tries=3)
     queue = stage.broker.queue(QUEUE, shards=1)
     stage.broker.client.set(queue.shard(queue.shard_of("bad")).names["body"], b"not a hash")
     row = stage.write("bad")
     stage.write("good", queue="others")
     relay = stage.relay()
     assert relay.turn() == {"later": 1, "sent": 1}
-    for _ in range(2):
+    for _ in range(MAX_TRIES - 1):
         stage.age(61, "claimed_until")
         relay.turn()
     row.refresh_from_db()
-    assert (row.state, row.tries, row.claim) == (State.REFUSED, 3, None)
+    assert (row.state, row.tries, row.claim) == (State.REFUSED, MAX_TRIES, None)
     assert "WRONGTYPE" in row.error
     assert heard == [("bad", "DelayQError")]
 

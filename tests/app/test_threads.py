@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from contextvars import ContextVar
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +15,7 @@ from django_delayq import connections
 from django_delayq.api import waiting
 from django_delayq.client.transport import AsyncTransport
 from django_delayq.core.broker import Broker
-from django_delayq.outbox import producer
-from django_delayq.outbox.producer import Breaker, producer_state
+from django_delayq.outbox.producer import Breaker
 from django_delayq.outbox.push import Clock
 from django_delayq.pull.coordinator import PullCoordinator
 from django_delayq.scheduling import build
@@ -62,7 +60,6 @@ def test_a_broker_with_a_short_patience_is_there_although_another_thread_ends_it
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_has_a_broker_although_a_thread_of_its_parent_made_one_at_the_fork(delayq: Broker) -> None:
     assert holds_in_a_child(connections._lock, lambda: connections.hurried_broker(1.5) is not None)
-    assert holds_in_a_child(producer._lock, lambda: not producer_state(delayq).breaker.open)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -99,18 +96,6 @@ def test_a_call_gets_the_middleware_of_its_own_settings(monkeypatch: pytest.Monk
         assert chain is not None
         ended: Any = SimpleNamespace(end=lambda scheduling: "tenant")
         assert chain(ended) == ("tenant" if line.number == 1 else "user")
-
-
-trace: ContextVar[str] = ContextVar("trace")
-tenant: ContextVar[str] = ContextVar("tenant")
-
-
-def test_a_call_gets_the_context_of_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, others = (conf.Conf(context={name: f"{__name__}.{name}"}) for name in ("trace", "tenant"))
-    for line in each_line(conf.context_variables):
-        monkeypatch.setattr(conf, "_known", None)
-        with line.preempted(lambda: conf.context_variables(others)):
-            assert conf.context_variables(mine) == {"trace": trace}
 
 
 # -- the outbox ------------------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_what_can_never_work_is_said_where_it_is_written() -> None:
         schedule_on(post_save, sender=Group, task=note, dealy=5)
     with pytest.raises(InvalidJob, match="merged tasks"):
         schedule_on(post_save, sender=Group, task=note, payload=1)
-    with pytest.raises(InvalidJob, match="args must be a list or tuple"):
+    with pytest.raises(TypeError, match="args must be a list or tuple"):
         schedule_on(post_save, sender=Group, task=note, args="x")
     with pytest.raises(InvalidJob, match="not a task"):
         schedule_on(post_save, sender=Group, task=test_any_signal_will_do)  # type: ignore[arg-type]

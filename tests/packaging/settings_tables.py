@@ -1,4 +1,4 @@
-"""Render the tables of ``docs/reference/settings.md`` from the table of settings in ``settings/sections.py``.
+"""Render the tables of ``docs/reference/settings.md`` from the table of settings in ``settings/conf.py``.
 
     .venv/bin/python -m tests.packaging.settings_tables --write
 
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "reference" / "settings.md"
-SOURCE: Final = ROOT / "django_delayq" / "settings" / "sections.py"
+SOURCE: Final = ROOT / "django_delayq" / "settings" / "conf.py"
 HEAD: Final = "| key | default | meaning |\n|---|---|---|\n"
 #: defaults that are longer lists of words are cut after so many
 WORDS: Final = 4
@@ -28,9 +28,9 @@ def default_of(field: Field[Any]) -> Any:
 
 def sections() -> dict[str, type]:
     """Return the classes of settings by the names of their sections, in the order of the code."""
-    from django_delayq.settings import sections
+    from django_delayq.settings import conf
 
-    classes = {name.removesuffix("Conf").upper(): one for name, one in vars(sections).items() if name.endswith("Conf")}
+    classes = {name.removesuffix("Conf").upper(): one for name, one in vars(conf).items() if name.endswith("Conf")}
     del classes[""]
     return {"QUEUES": classes.pop("QUEUE"), **classes}
 

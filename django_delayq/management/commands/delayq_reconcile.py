@@ -14,7 +14,7 @@ from ...connections import DjangoBroker
 from ...mirror import rebuild
 from ...models import OutboxJob
 from ...outbox.duties import Marks, Reconciler, Relay, database_time, places, unknown
-from ...outbox.rows import Row, chunks, free, overtaken, read, table
+from ...outbox.rows import beside, chunks, free, payload_digest, read, table
 from ...settings.conf import conf
 from ...status.formatting import printable
 from ...worker.loop import Changes
@@ -236,19 +236,19 @@ class Command(DelayQCommand):
             counts.update(self._relay(alias, broker))
         return dict(counts)
 
-    def _overtaken(self, alias: str, rows: list[Row]) -> set[int]:
+    def _overtaken(self, alias: str, rows: list[OutboxJob]) -> set[int]:
         """Return the rows of plain jobs that would replace a newer job of their id."""
-        pages = chunks([row.pk for row in rows if not row.digest], PAGE)
-        return {pk for plain in pages for pk in overtaken(alias, plain)}
+        pages = chunks([row.pk for row in rows if not payload_digest(row)], PAGE)
+        return {pk for plain in pages for pk in beside(alias, plain, later=True)}
 
     # --- selection of rows
 
-    def _unknown(self, alias: str, broker: DjangoBroker, state: str, options: dict[str, Any]) -> Iterator[Row]:
+    def _unknown(self, alias: str, broker: DjangoBroker, state: str, options: dict[str, Any]) -> Iterator[OutboxJob]:
         """Yield rows in a state whose jobs are unknown to Redis."""
         for page in self._pages(alias, state, options):
             yield from unknown(broker, page)
 
-    def _pages(self, alias: str, state: str, options: dict[str, Any]) -> Iterator[list[Row]]:
+    def _pages(self, alias: str, state: str, options: dict[str, Any]) -> Iterator[list[OutboxJob]]:
         """Yield pages of rows in a state, limited to the given queue and ids."""
         rows = table(alias).filter(state=state)
         if options["queue"]:
