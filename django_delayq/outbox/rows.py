@@ -193,12 +193,15 @@ def candidates(alias: str, limit: int) -> list[int]:
     """Lock and return up to ``limit`` waiting rows that are not behind a claimed row of their job, the oldest first."""
     states = table(alias).model.WAITING
     stuck = table(alias).filter(**_SAME_JOB, state__in=states, claimed_until__gt=Now(), id__lt=OuterRef("id"))
+    locks_passed_rows = connections[alias].vendor == "mysql"
     # One query for each state: each can use the index, and reads no more than it returns.
     pks: list[int] = []
     for state in states:
-        rows = unlocked(table(alias).filter(free(), ~Exists(stuck), state=state)).order_by("id")
+        rows = table(alias).filter(free(), ~Exists(stuck), state=state)
+        rows = (rows if locks_passed_rows else unlocked(rows)).order_by("id")
         pks += rows.values_list("id", flat=True)[:limit]
-    return sorted(pks)[:limit]
+    pks = sorted(pks)[:limit]
+    return list(unlocked(table(alias).filter(pk__in=pks)).values_list("id", flat=True)) if locks_passed_rows else pks
 
 
 # -- new rows ----------------------------------------------------------------------------------------------------------
