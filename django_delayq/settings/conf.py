@@ -153,16 +153,17 @@ def dict_of(
     """Return a check for mappings, with an example for the message."""
 
     def check(name: str, value: object) -> Mapping[str, Any]:
-        entries = check_mapping(name, value, f" like {example}")
+        entries = check_mapping(name, value, example)
         return {check_key(name, entry): check_value(f"{name}[{entry!r}]", found) for entry, found in entries.items()}
 
     return check
 
 
-def check_mapping(name: str, value: object, like: str = "") -> Mapping[Any, Any]:
+def check_mapping(name: str, value: object, example: str = "") -> Mapping[Any, Any]:
     """Return ``value`` if it is a mapping; otherwise raise :class:`InvalidJob`, which describes one."""
     if isinstance(value, Mapping):
         return value
+    like = f" like {example}" if example else ""
     raise InvalidJob(f"{name} must be a dict{like}, got {short(value)}")
 
 
@@ -201,7 +202,7 @@ def _redis(name: str, value: object) -> object:
 
 
 def _task_defaults(name: str, value: object) -> Mapping[str, Any]:
-    options = check_mapping(name, value, ' like {"max_attempts": 5}')
+    options = check_mapping(name, value, '{"max_attempts": 5}')
     TaskOptions.check_defaults(options, what=name)
     return dict(options)
 

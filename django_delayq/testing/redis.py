@@ -200,6 +200,9 @@ class _Socket(FakeSocket):
     def settimeout(self, seconds: float | None) -> None:
         """Ignore the time limit; replies come at once."""
 
+    def gettimeout(self) -> float | None:
+        return None
+
     def sendall(self, data: Any) -> None:
         if self._server.down:
             raise redis.ConnectionError(DOWN)
