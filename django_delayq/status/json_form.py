@@ -8,9 +8,20 @@ from typing import Any
 
 from ..core.figures import Histogram
 from ..core.times import iso_of
-from .change import NOTHING, Change, Rates, by_queue, united
-from .idle import idle_beside_due
-from .snapshot import PLACES, QueueStatus, RecurringStatus, RedisStatus, Snapshot, WorkerStatus
+from .snapshot import (
+    NOTHING,
+    PLACES,
+    Change,
+    QueueStatus,
+    Rates,
+    RecurringStatus,
+    RedisStatus,
+    Snapshot,
+    WorkerStatus,
+    by_queue,
+    united,
+)
+from .warnings import idle_beside_due
 
 
 def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:

@@ -221,8 +221,8 @@ def test_status_tells_what_is_paused_and_limited(delayq: Broker) -> None:
     (queue,) = told("delayq_status")["queues"]
     assert (queue["paused"], queue["limits"]) == ("out", {"max_length": 5, "priorities": "weighted"})
     lines = run("delayq_status").splitlines()
-    assert lines[2].endswith("rules")
-    assert lines[3].endswith("paused out, max_length 5, priorities weighted")
+    assert lines[3].endswith("rules")
+    assert lines[4].endswith("paused out, max_length 5, priorities weighted")
 
 
 @pytest.mark.django_db

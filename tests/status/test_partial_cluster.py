@@ -125,7 +125,7 @@ def test_the_status_is_printed_without_the_dead_master(world: World) -> None:
 
     text, data = printed("delayq_status"), json.loads(printed("delayq_status", "--json"))
 
-    assert "INCOMPLETE: slots " in text and "of spread" in text and f":{dead.port}" in text
+    assert "ERROR connection: slots " in text and "of spread" in text and f":{dead.port}" in text
     (part,) = data["unreachable"]
     assert part["shards"] == {"spread": data["queues"][0]["unreachable_shards"]}
 
@@ -136,7 +136,7 @@ def test_a_process_that_knows_no_queue_reports_the_registry_instead_of_none(worl
 
     text = printed("delayq_status")
 
-    assert "INCOMPLETE: slots " in text and "the registry of queues and workers" in text
+    assert "ERROR connection: slots " in text and "the registry of queues and workers" in text
     assert "nothing was ever scheduled" not in text and "No worker is running" not in text
 
 

@@ -16,8 +16,8 @@ from ...core.queue import Queue
 from ...outbox import row_verbs
 from ...outbox.row_verbs import forget_queue
 from ...settings.conf import conf
-from ...status.drawing import NO_QUEUE
 from ...status.formatting import duration, printable, table
+from ...status.report import NO_QUEUE
 from .. import switches
 from ..base import DelayQCommand, share_options
 from ..conditions import add_conditions, filter_of

@@ -30,7 +30,7 @@ from ...pipeline.errors import SparkMissing
 from ...pipeline.session import check
 from ...settings.conf import SETTING, Conf, conf
 from ...status.formatting import duration
-from ..findings import Finding
+from ...status import Finding
 from . import common
 from .address import check_reach, redis_address
 
