@@ -25,7 +25,7 @@ from ..core.task import registry
 from ..masking import Mask, Unmasked
 from ..rows import seconds
 from ..settings.conf import mask
-from .progress import Progress, progress
+from .progress import Progress
 from .terminal import exit_on_closed_pipe
 
 
@@ -134,7 +134,7 @@ class DelayQCommand(BaseCommand):
 
     def progress(self, name: str, *, unit: str = "jobs") -> Progress:
         """Return a progress display on stderr, a context manager; with ``--verbosity 0`` it shows nothing."""
-        return progress(self.stderr, name, unit=unit, quiet=self.quiet, no_color=self.no_color)
+        return Progress(name, unit, None if self.quiet else self.stderr, no_color=self.no_color)
 
     def print_counts(self, counts: Mapping[str, int], *, as_json: bool) -> None:
         """Print counts by outcome."""

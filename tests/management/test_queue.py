@@ -135,7 +135,7 @@ def test_progress_is_shown_on_a_terminal_only(delayq: Broker) -> None:
     out, watched = StringIO(), Terminal()
     call_command("delayq_queue", "cancel-all", "default", "--yes", "--json", stdout=out, stderr=watched, no_color=True)
     assert json.loads(out.getvalue()) == {"cancelled": 3}
-    assert "100 %, 3 of 3 jobs" in watched.getvalue()
+    assert "100% 3/3 jobs" in watched.getvalue()
     schedule(note, "4", delay=60)
     out, piped = StringIO(), StringIO()
     call_command("delayq_queue", "cancel-all", "default", "--yes", "--json", stdout=out, stderr=piped)
