@@ -8,8 +8,7 @@ from django_delayq import status
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.registry import pause_recurring
 from django_delayq.management import diagnosis
-from django_delayq.metrics import names
-from django_delayq.metrics.measuring import read
+from django_delayq.metrics.definitions import BY_NAME, read
 
 
 def found(broker: DjangoBroker) -> list[str]:
@@ -64,6 +63,6 @@ def test_a_paused_recurring_task_is_a_warning(delayq: DjangoBroker) -> None:
 
 def test_paused_producers_are_a_metric(delayq: DjangoBroker) -> None:
     delayq.queue("mail")
-    assert read(status.take(delayq, outbox=False))[names.PRODUCERS_PAUSED] == {(): 0.0}
+    assert read(status.take(delayq, outbox=False))[BY_NAME["producers_paused"]] == {(): 0.0}
     delayq.pause_producers()
-    assert read(status.take(delayq, outbox=False))[names.PRODUCERS_PAUSED] == {(): 1.0}
+    assert read(status.take(delayq, outbox=False))[BY_NAME["producers_paused"]] == {(): 1.0}
