@@ -259,7 +259,7 @@ def test_a_wish_means_its_queue_its_task_and_its_period() -> None:
 
 
 @pytest.mark.django_db
-def test_names_are_found_by_jumping_through_the_index() -> None:
+def test_names_are_found_in_one_query() -> None:
     assert known_tasks() == []
     pairs = [("a", "z"), ("b", "a"), ("b", "b"), ("c", "")]
     seed(*(hour_of(NOON + HOUR * more, queue, task) for queue, task in pairs for more in range(5)))
