@@ -160,8 +160,8 @@ def test_runs_are_listed_and_filtered(api: Caller, delayq: Any) -> None:
         kind="bulk",
         state="running",
         ended_at=None,
-        seen_at=now - timedelta(minutes=6),
-        started_at=now - timedelta(minutes=16),
+        seen_at=now - timedelta(minutes=66),
+        started_at=now - timedelta(minutes=76),
     )
 
     def names(query: str) -> list[str]:
