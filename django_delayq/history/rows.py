@@ -1,4 +1,4 @@
-"""Storage of hourly rows, replacing all earlier rows of some hours or days.
+"""Storage of hourly rows, replacing all earlier rows of some hours or days, and deletion of old ones.
 
 The same hours may be written repeatedly, even by several processes: rows are updated in place, so that readers see
 either the old hour or the new one, and two writers do not conflict.
@@ -7,23 +7,28 @@ either the old hour or the new one, and two writers do not conflict.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import date, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, router, transaction
-from django.db.models import Q
+from django.db.models import Model, Q, QuerySet
+from django.utils import timezone
 
-from ..models.history import HourlyStat
+from ..models.history import HourlyStat, PipelineRun
 from ..models.keyset import Keyset
 from ..outbox.rows import chunks
-from .moments import begin_of, to_row
+from .periods import begin_of, to_row
+from .records import SILENT
 
 if TYPE_CHECKING:
     pass
 
 #: rows per INSERT or DELETE
 CHUNK: Final = 1_000
+#: old rows per DELETE, so that no lock is held for long
+DELETED_AT_ONCE: Final = 5_000
 _HOUR: Final = timedelta(hours=1)
 KEY: Final = ("hour", "queue", "task")
 HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
@@ -124,3 +129,49 @@ def _replace(alias: str, rows: Iterable[dict[str, Any]], hours: Collection[datet
     for pks in chunks(gone, CHUNK):
         manager.filter(pk__in=pks).delete()
     return len(keys)
+
+
+# -- old rows --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Number of rows that were deleted because of their age."""
+
+    hours: int
+    runs: int
+
+
+def forget_hours(days: float) -> Forgotten:
+    """Delete hours older than ``days`` days, and the records of pipeline runs that began before that.
+
+    Runs in progress are kept, however old they are.
+
+    Args:
+        days: the value of ``DELAYQ["PIPELINE"]["keep_hours_days"]``.
+
+    Raises:
+        ValueError: it is not a number of days above 0.
+    """
+    if not 0 < days < 1_000_000:
+        raise ValueError(f"days must be above 0, got {days!r}; to forget nothing, do not call this")
+    now = timezone.now()
+    try:
+        old, began = datetime.now(UTC) - timedelta(days=days), now - timedelta(days=days)
+    except OverflowError:
+        return Forgotten(0, 0)
+    hours = _table(HourlyStat).filter(hour__lt=to_row(old))
+    ended = ~Q(state=PipelineRun.State.RUNNING) | Q(seen_at__lt=now - SILENT)
+    runs = _table(PipelineRun).filter(ended, started_at__lt=began)
+    return Forgotten(_delete(hours), _delete(runs))
+
+
+def _table(model: type[Model]) -> QuerySet[Any]:
+    return model._default_manager.using(router.db_for_write(model))
+
+
+def _delete(rows: QuerySet[Any]) -> int:
+    gone = 0
+    while pks := list(rows.order_by("pk").values_list("pk", flat=True)[:DELETED_AT_ONCE]):
+        gone += rows.model._default_manager.using(rows.db).filter(pk__in=pks).delete()[0]
+    return gone

@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 
 from django_delayq.core.job import NewJob
-from django_delayq.history.moments import floor_hour
+from django_delayq.history.periods import floor_hour
 from django_delayq.history.rows import FIELDS
 from django_delayq.models.history import HourlyStat, PipelineRun
 from tests.history.past import HOUR, NOON, hour_of, seed

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq.history.moments import from_row
+from django_delayq.history.periods import from_row
 from django_delayq.history.rows import replace_days
 from django_delayq.models.history import HourlyStat
 
