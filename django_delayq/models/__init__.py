@@ -278,7 +278,7 @@ class BulkAction(models.Model):
         return f"{self.action} {self.target}"
 
 
-# -- models without tables, for pages over Redis, the HTTP API, and their permissions -----------------------------------
+# -- models without tables, for pages over Redis, the HTTP API, and their permissions ---------------------------------
 
 
 class _Unmanaged(models.Model):
