@@ -42,6 +42,9 @@ class Finding:
     check: str
     text: str
 
+    def __str__(self) -> str:
+        return self.text
+
 
 def warnings_of(snapshot: Snapshot) -> list[Finding]:
     """Return what an operator has to know about a deployment, by check."""

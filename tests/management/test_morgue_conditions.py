@@ -76,7 +76,7 @@ def test_jobs_that_meet_conditions_are_retried_or_discarded(delayq: Broker, midd
         (["list", "--id", "a", "--task", "n"], "leave the conditions out"),
         (["discard", "--id-from", "b", "--id-to", "a"], "exchange id_from and id_to"),
         (["discard", "--text", ""], "The text is empty"),
-        (["discard", "--prefix", "n", "--per-second", "5"], "needs retry --all or conditions"),
+        (["discard", "--prefix", "n", "--per-second", "5"], "--per-second is for retry"),
     ],
 )
 def test_conditions_that_do_not_fit_are_refused(delayq: Broker, middle: str, arguments: list[str], text: str) -> None:

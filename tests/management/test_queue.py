@@ -329,13 +329,16 @@ def test_only_what_lies_in_the_morgue_for_long_is_discarded(delayq: Broker) -> N
     "arguments",
     [
         ["discard", "--all", "--per-second", "5"],
+        ["discard", "--all", "--delay", "5"],
+        ["cancel", "--all", "--replace"],
+        ["retry", "--all", "--cursor", "default/morgue:x"],
         ["retry", "--id", "j0", "--per-second", "5"],
         ["retry", "--all", "--limit", "1", "--per-second", "5"],
     ],
 )
 def test_what_makes_no_sense_for_the_morgue_is_refused(delayq: Broker, arguments: list[str]) -> None:
     in_morgue(delayq, 1)
-    with pytest.raises(CommandError, match="needs retry --all or conditions, without --limit"):
+    with pytest.raises(CommandError, match=r"needs --all or conditions, without --limit|is for (retry|list)"):
         run("delayq_jobs", *arguments)
     assert places(delayq) == {"morgue": 1}
 

@@ -33,6 +33,8 @@ from ..base import DelayQCommand, add_show_secrets, mask_for, positive
 
 PAGE: Final = 250
 COLUMNS: Final = ("queue", "state", "id", "task", "time", "failures", "error", "content")
+#: options that only one action has
+OF_ACTION: Final = {"cursor": "list", "delay": "retry", "per_second": "retry", "replace": "retry"}
 _SHARD: Final = attrgetter("job.shard")
 _MOMENTS: Final = {
     "due-from": "due at this time or later",
@@ -145,6 +147,9 @@ class Command(DelayQCommand):
     def run(self, **options: Any) -> None:
         """Run the chosen action."""
         action, where = options["action"], _filter_of(options)
+        for option, of in OF_ACTION.items():
+            if options[option] and action != of:
+                raise CommandError(f"--{option.replace('_', '-')} is for {of}: leave it out", returncode=2)
         if options["ids"] and not where.is_empty:
             raise CommandError("--id names the jobs already; leave the conditions out, or leave --id out")
         name = options["queue"]
@@ -204,8 +209,8 @@ class Command(DelayQCommand):
         action, ids, limit = ACTIONS[name], options["ids"], options["limit"]
         if bool(ids) + options["all"] + (not where.is_empty) != 1:
             raise CommandError(f"{name} which jobs? Give --id ID (may be repeated), --all, or conditions")
-        if options["per_second"] is not None and (name != "retry" or ids or limit):
-            raise CommandError("--per-second needs retry --all or conditions, without --limit")
+        if options["per_second"] and (ids or limit):
+            raise CommandError("--per-second needs --all or conditions, without --limit")
         (place, *others) = options["places"] or list(action.verbs)[:1]
         if others or place not in action.verbs:
             raise CommandError(f"{name} is for jobs in one of these places: {', '.join(action.verbs)}")
