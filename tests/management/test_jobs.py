@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from io import StringIO
 from typing import Any
 
@@ -12,7 +13,9 @@ from django.core.management import CommandError, call_command
 from django_delayq import get_job, schedule
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
+from django_delayq.core.job_filter import JobFilter
 from django_delayq.core.outcomes import bury, fail
+from django_delayq.management.commands.delayq_jobs import CONDITIONS
 from tests.app.deeds import note, sync
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -111,3 +114,7 @@ def test_a_moment_may_be_the_time_since_then(everywhere: Broker) -> None:
     assert [one["id"] for one in told("list", "--buried-from", "1h")] == ["dead"]
     with pytest.raises(CommandError, match="'5 weeks' is no moment"):
         run("list", "--buried-from", "5 weeks")
+
+
+def test_every_condition_of_a_filter_is_an_option() -> None:
+    assert list(CONDITIONS) == [field.name for field in fields(JobFilter)]

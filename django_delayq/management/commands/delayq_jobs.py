@@ -7,7 +7,6 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -36,12 +35,6 @@ COLUMNS: Final = ("queue", "state", "id", "task", "time", "failures", "error", "
 #: options that only one action has
 OF_ACTION: Final = {"cursor": "list", "delay": "retry", "per_second": "retry", "replace": "retry"}
 _SHARD: Final = attrgetter("job.shard")
-_MOMENTS: Final = {
-    "due-from": "due at this time or later",
-    "due-before": "due before this time",
-    "buried-from": "buried at this time or later",
-    "buried-before": "buried before this time",
-}
 
 
 class JobAction(NamedTuple):
@@ -146,7 +139,8 @@ class Command(DelayQCommand):
 
     def run(self, **options: Any) -> None:
         """Run the chosen action."""
-        action, where = options["action"], _filter_of(options)
+        action = options["action"]
+        where = JobFilter(**{name: options[name] for name in CONDITIONS if options[name] is not None})
         for option, of in OF_ACTION.items():
             if options[option] and action != of:
                 raise CommandError(f"--{option.replace('_', '-')} is for {of}: leave it out", returncode=2)
@@ -373,48 +367,10 @@ def _act_on(queue: Queue, views: list[JobView], verb: bulk.Verb, progress: bulk.
 # -- conditions --------------------------------------------------------------------------------------------------------
 
 
-def _add_conditions(parser: ArgumentParser) -> None:
-    """Add the options whose values are fields of a filter."""
-    group = parser.add_argument_group("conditions", "Only jobs that meet all of them.")
-    group.add_argument(
-        "--text",
-        "--match",
-        metavar="TEXT",
-        help="text in the id, the task name, the arguments, payloads, context or error",
-    )
-    group.add_argument("--task", default="", metavar="NAME", help="name of the task")
-    group.add_argument("--prefix", default="", metavar="TEXT", help="beginning of the id")
-    group.add_argument("--id-from", default="", metavar="ID", help="ids from this one on")
-    group.add_argument("--id-to", default="", metavar="ID", help="ids up to this one")
-    for name, meaning in _MOMENTS.items():
-        group.add_argument(
-            f"--{name}",
-            dest=f"{name.replace('-', '_')}_ms",
-            type=_moment,
-            metavar="TIME",
-            help=f"{meaning}: a moment (ISO 8601), or the time since then (90s, 2h30m, 30d)",
-        )
-    number = positive(int, "a number of failures")
-    group.add_argument("--failures", type=number, default=0, metavar="N", help="failed at least so often")
-    group.add_argument(
-        "--failures-to",
-        type=positive(int, "a number of failures", zero=True),
-        metavar="N",
-        help="failed at most so often",
-    )
-    group.add_argument("--never-started", action="store_true", help="never reserved by anybody")
-
-
-def _filter_of(options: Mapping[str, Any]) -> JobFilter:
-    """Return the filter of the options.
-
-    Raises:
-        InvalidJob: an option has a value that no job can have.
-    """
-    if options["text"] == "":
-        raise InvalidJob("search for what? The text is empty; give a part of an id, a task or the arguments")
-    values = {field.name: options[field.name] for field in fields(JobFilter)}
-    return JobFilter(**{**values, "text": options["text"] or ""})
+def _text(text: str) -> str:
+    if not text:
+        raise ArgumentTypeError("search for what? The text is empty; give a part of an id, a task or the arguments")
+    return text
 
 
 def _moment(text: str) -> int:
@@ -427,3 +383,37 @@ def _moment(text: str) -> int:
         return ms_of(parse_moment(text))
     except InvalidJob as error:
         raise ArgumentTypeError(str(error)) from None
+
+
+#: fields of a filter -> what its option means
+CONDITIONS: Final = {
+    "text": "text in the id, the task name, the arguments, payloads, context or error",
+    "task": "name of the task",
+    "prefix": "beginning of the id",
+    "id_from": "ids from this one on",
+    "id_to": "ids up to this one",
+    "due_from_ms": "due at this time or later: a moment (ISO 8601), or the time since then (90s, 2h30m, 30d)",
+    "due_before_ms": "due before this time",
+    "failures": "failed at least so often",
+    "failures_to": "failed at most so often",
+    "never_started": "never reserved by anybody",
+    "buried_from_ms": "buried at this time or later",
+    "buried_before_ms": "buried before this time",
+}
+_TYPES: Final[dict[str, Callable[[str], object]]] = {
+    "text": _text,
+    "failures": positive(int, "a number of failures"),
+    "failures_to": positive(int, "a number of failures", zero=True),
+}
+
+
+def _add_conditions(parser: ArgumentParser) -> None:
+    """Add an option for each field of a filter."""
+    group = parser.add_argument_group("conditions", "Only jobs that meet all of them.")
+    for name, meaning in CONDITIONS.items():
+        flags = [f"--{name.removesuffix('_ms').replace('_', '-')}", *(["--match"] if name == "text" else [])]
+        if name == "never_started":
+            group.add_argument(*flags, action="store_true", help=meaning)
+        else:
+            kind, metavar = (_moment, "TIME") if name.endswith("_ms") else (_TYPES.get(name, str), None)
+            group.add_argument(*flags, dest=name, type=kind, metavar=metavar, help=meaning)
