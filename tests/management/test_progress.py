@@ -94,6 +94,7 @@ def test_a_terminal_gets_a_bar_that_is_drawn_over() -> None:
         bar.update(10_000)
     assert re.fullmatch(r"run ━{20} 100% 10000/10000 rows 0:00:0\d *\n", seen(screen))
     assert screen.getvalue().count("\n") == 1
+    assert "\r\x1b[2K" in screen.getvalue(), "the line is cleared before it is drawn again"
     assert screen.getvalue().count("run") <= 8, "a terminal is not flooded"
     assert "\x1b[?25l" not in screen.getvalue(), "the cursor of a killed process is still there"
 
