@@ -16,7 +16,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import check_id
 from ..core.job_filter import JobFilter
 from ..core.reading import INDEXES, SEARCHED, Accepts
-from ..status.text_search import TextSearch
+from ..status.job_content import TextSearch
 from .live_filters import filter_of, given_filters
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from ..core.figures import BUCKETS_MS, Histogram
-from ..status import Change, Rates
-from ..status.change import united
+from ..status import Change, Rates, united
 
 if TYPE_CHECKING:
     from ..status import QueueStatus, Snapshot

@@ -11,10 +11,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..settings.conf import conf
+from ..status import warnings_of
 from ..status.snapshot import PLACES
 from .charts import number
 from .dashboard_charts import DashboardCharts, lateness_of
-from .dashboard_facts import Facts, outbox_facts, redis_facts, warnings_of, worker_facts
+from .dashboard_facts import Facts, outbox_facts, redis_facts, worker_facts
 from .dashboard_query import DashboardQuery
 from .dashboard_rates import counters_of
 from .dashboard_shards import ShardMap
@@ -91,7 +92,7 @@ class DashboardView:
     @property
     def warnings(self) -> list[str]:
         """Warnings that need an operator's attention."""
-        return warnings_of(self.source.snapshot)
+        return [one.text for one in warnings_of(self.source.snapshot)]
 
     @property
     def totals(self) -> dict[str, str]:

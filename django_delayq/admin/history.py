@@ -14,9 +14,8 @@ from .. import connections
 from ..core.errors import Misconfigured, QueueUnavailable
 from ..history import csvfile
 from ..history.forecast import forecast
-from ..history.names import known_tasks
 from ..history.rows import HOURS
-from ..history.series import summary
+from ..history.series import known_tasks, summary
 from ..models.history import HourlyStat
 from ..models.keyset import Page
 from .history_charts import charts

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from django.utils.translation import gettext as _
 
-from ..history import histograms
+from ..history import series
 from ..history.series import Summary
 from .charts import Chart, HeatMap, Row, level, number
 from .formatting import grouped, local_text, millis
@@ -110,5 +110,5 @@ def _bands(overview: Summary) -> range:
 
 
 def _band(band: int) -> str:
-    high = histograms.bounds_of(2 * band + 1)[1]
+    high = series.bounds_of(2 * band + 1)[1]
     return _("longer") if high is None else f"< {millis(high)}"

@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 
 from ..history.forecast import Forecast, QueueForecast
-from ..history.moments import HOUR, from_row
+from ..history.periods import HOUR, from_row
 from ..history.series import FAILURES, SeriesSum, Summary
 from ..models.history import HourlyStat
 from .charts import Chart, Row, number

@@ -234,7 +234,7 @@ def _age_text() -> str | SafeString:
     if not conf().is_mirrored:
         return gettext(
             "Nothing is copied here, because DELAYQ['MIRROR'] is switched off. Use the list of live jobs, the command "
-            "delayq_morgue, or the HTTP API."
+            "delayq_jobs, or the HTTP API."
         )
     try:
         seconds = age(hurried_broker())

@@ -14,8 +14,7 @@ from .. import connections
 from ..core.errors import QueuePaused
 from ..core.registry import pause_recurring
 from ..core.task import registry
-from ..status import RecurringStatus
-from ..status.recurring import read_recurring
+from ..status import RecurringStatus, read_recurring
 from ..worker.recurring import resume, run_now, work_of
 from .formatting import moment
 from .redis_pages import RedisPages

@@ -12,10 +12,9 @@ from rest_framework.request import Request
 
 from ..access.permissions import allows, may_use
 from ..access.problems import invalid
-from ..history.moments import to_row
-from ..history.names import known_queues
-from ..history.periods import Period, SeriesQuery
+from ..history.periods import Period, SeriesQuery, to_row
 from ..history.records import DIED, SILENT
+from ..history.series import known_queues
 from ..models.history import HourlyStat, PipelineRun
 
 _USUAL: Final = timedelta(days=1)

@@ -13,7 +13,7 @@ from ..core.job_view import JobView
 from ..core.queue import Queue
 from ..core.reading import Accepts, Page
 from ..settings.conf import conf
-from ..status.text_search import TextSearch
+from ..status.job_content import TextSearch
 
 #: bytes of arguments, payloads and errors after which a page of whole records ends
 PAGE_BYTES: Final = 1024 * 1024

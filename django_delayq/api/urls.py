@@ -29,7 +29,7 @@ def _metrics() -> list[URLPattern]:
     """Return the URL for Prometheus where ``prometheus_client`` is installed."""
     if find_spec("prometheus_client") is None:
         return []
-    from ..metrics.views import metrics
+    from ..metrics.urls import metrics
 
     return [path("metrics", metrics, name="metrics")]
 

@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, StreamingHttpResponse
 
-from .moments import from_row
+from .periods import from_row
 from .rows import FIELDS, HOURS
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from django.db.models import Sum
 
 from ..core.times import datetime_of
 from ..models.history import HourlyStat
-from .moments import HOUR, floor_hour, to_row
+from .periods import HOUR, floor_hour, to_row
 
 if TYPE_CHECKING:
     from ..core.broker import Broker

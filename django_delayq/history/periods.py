@@ -1,16 +1,20 @@
-"""Periods of the history, their division into chart slots, and row filters."""
+"""Hours of the history in UTC, periods of them, their division into chart slots, and row filters.
+
+Without ``USE_TZ`` databases store naive datetimes. Those of the history are then UTC too, not local time: at the end of
+daylight saving time two local hours would have the same name.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
 
+from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from .moments import HOUR, floor_hour, to_row
-
+HOUR: Final = timedelta(hours=1)
 #: default period
 USUAL: Final = "24h"
 _SPANS: Final = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
@@ -21,6 +25,27 @@ LONGEST: Final = timedelta(days=3 * 366)
 #: maximum number of chart slots; ``_STEPS``: possible hours per slot
 MOST_SLOTS: Final = 170
 _STEPS: Final = (1, 2, 3, 6, 12, 24, 48, 72, 168)
+
+
+def to_row(moment: datetime) -> datetime:
+    """Return an aware moment as the tables of the history store it."""
+    there = moment.astimezone(UTC)
+    return there if settings.USE_TZ else there.replace(tzinfo=None)
+
+
+def from_row(moment: datetime) -> datetime:
+    """Return a moment of those tables as an aware datetime in UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def begin_of(day: date) -> datetime:
+    """Return the start of a UTC day."""
+    return datetime.combine(day, time(), UTC)
+
+
+def floor_hour(moment: datetime) -> datetime:
+    """Return the start of the UTC hour that contains an aware moment."""
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,10 @@ from ..models.history import PipelineRun
 
 logger: Final = logging.getLogger("django_delayq.history")
 
-#: a running pipeline run without a heartbeat for this long has died with its process
-SILENT: Final = timedelta(minutes=5)
+#: a running pipeline run without progress for this long has died with its process
+SILENT: Final = timedelta(hours=1)
 #: its state in :func:`state_of`
 DIED: Final = "died"
-#: seconds between two heartbeats of a run that makes no progress
-BEAT: Final = 60.0
 #: seconds between two writes of progress
 EVERY: Final = 1.0
 #: characters of an error that are kept
@@ -42,14 +40,14 @@ _States = PipelineRun.State
 
 
 def state_of(run: PipelineRun, now: datetime | None = None) -> str:
-    """Return the state of a run, one of :class:`PipelineRun.State`; ``died`` if its process died before it ended."""
+    """Return the state of a run, one of :class:`PipelineRun.State`; ``died`` if it has made no progress for an hour."""
     if run.state == _States.RUNNING and (timezone.now() if now is None else now) - run.seen_at > SILENT:
         return DIED
     return str(run.state)
 
 
 def seconds_of(run: PipelineRun, now: datetime | None = None) -> float:
-    """Return the duration of a run so far or in all; of one that died, up to its last heartbeat."""
+    """Return the duration of a run so far or in all; of one that died, up to its last progress."""
     now = timezone.now() if now is None else now
     end = run.ended_at or (now if state_of(run, now) == _States.RUNNING else run.seen_at)
     return max(0.0, (end - run.started_at).total_seconds())
@@ -68,7 +66,6 @@ class Record:
         self._clock = clock
         self._lock = threading.Lock()
         self._written_at = float("-inf")
-        self._over = threading.Event()
         self._stopped = False
 
     def progress(
@@ -110,17 +107,13 @@ class Record:
 
     # -- of the context manager --------------------------------------------------------------------------------------
 
-    def begin(self) -> threading.Thread:
-        """Write the row for the first time, and start the heartbeat thread."""
+    def begin(self) -> None:
+        """Write the row for the first time."""
         with self._lock:
             self._write()
-        beat = threading.Thread(target=self._beat, name="delayq-record", daemon=True)
-        beat.start()
-        return beat
 
     def end(self, error: BaseException | None) -> None:
         """Write the final state."""
-        self._over.set()
         state = _States.STOPPED if self._stopped else _States.FINISHED
         if isinstance(error, Exception):
             state = _States.FAILED
@@ -136,32 +129,13 @@ class Record:
         """Write the whole row; it is inserted now if an earlier insert failed."""
         self._written_at = self._clock()
         self.row.seen_at = timezone.now()
-        self._try(lambda: self.row.save(using=self._alias))
-
-    def _beat(self) -> None:
-        """Send heartbeats until the run ends; the body of a thread."""
-        rows = PipelineRun._default_manager.using(self._alias)
-        try:
-            while not self._over.wait(BEAT):
-                pk = self.row.pk
-                if pk is not None:
-                    alive = rows.filter(pk=pk, state=_States.RUNNING)
-                    self._try(lambda alive=alive: alive.update(seen_at=timezone.now()))  # type: ignore[misc]
-        finally:
-            connections[self._alias].close()
-
-    def _try(self, write: Callable[[], object]) -> None:
         connection = connections[self._alias]
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
         try:
-            write()
+            self.row.save(using=self._alias)
         except Error as error:
-            logger.warning(
-                "run %s: its row could not be written, but the run continues: %s",
-                self.row.run_id,
-                error,
-            )
+            logger.warning("run %s: its row could not be written, but the run continues: %s", self.row.run_id, error)
 
 
 @contextmanager
@@ -204,16 +178,13 @@ def record(
         seen_at=now,
     )
     made = Record(row, router.db_for_write(PipelineRun), clock)
-    beat = made.begin()
+    made.begin()
     try:
         yield made
     except BaseException as error:
         made.end(error)
         raise
-    else:
-        made.end(None)
-    finally:
-        beat.join(timeout=EVERY)
+    made.end(None)
 
 
 def _error_text(error: BaseException) -> str:

@@ -1,28 +1,23 @@
 """Series of the charts: the hours of a period summed by time and by task.
 
 The percentiles of one task in one hour are exact, computed by the pipeline from all its attempts. Percentiles over
-several rows are estimated from their summed histograms (:mod:`.histograms`).
+several rows are estimated from their summed histograms (:func:`quantile`).
 """
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain
 from typing import Any, Final
 
-from django.db.models import QuerySet, TextField
-from django.db.models.functions import Cast
+from django.db.models import QuerySet
 
 from ..core.outcomes import COUNTED, AttemptOutcome
 from ..models.history import HourlyStat
 from ..outbox.rows import chunks
-from . import histograms
-from .moments import from_row
-from .periods import Period, SeriesQuery
+from .periods import Period, SeriesQuery, from_row
 
 COUNTS: Final = (
     "runs",
@@ -59,6 +54,66 @@ _FIRST, _BEHIND = len(_KEY), len(_KEY) + len(COUNTS)
 _EXACT_AT: Final = _BEHIND + len(_HISTOGRAMS) + len(_LONGEST)
 #: rows that are read at a time
 _CHUNK: Final = 2_000
+#: maximum number of (queue, task) pairs that are looked up
+MOST: Final = 500
+
+
+# -- histograms of milliseconds: of 0 ms first, then for i = 1 … 30 from 2^(i-1) to below 2^i, then of all longer ones
+
+#: number of counts in a histogram
+BUCKETS: Final = 32
+
+
+def empty() -> list[int]:
+    """Return a histogram without counts."""
+    return [0] * BUCKETS
+
+
+def bounds_of(place: int) -> tuple[int, int | None]:
+    """Return the bounds of a bucket in ms: the lower is inclusive, the upper exclusive; None = no upper bound."""
+    if place == 0:
+        return 0, 1
+    return 1 << (place - 1), (1 << place if place < BUCKETS - 1 else None)
+
+
+def add_counts(total: list[int], *many: Sequence[int] | None) -> None:
+    """Add histograms to ``total``; many at once take a fraction of the time.
+
+    A list of another length adds nothing: an hour without attempts has an empty one.
+    """
+    whole = [counts for counts in many if counts and len(counts) == BUCKETS]
+    if whole:
+        total[:] = map(sum, zip(total, *whole, strict=True))
+
+
+def quantile(counts: Sequence[int], q: float, most: int | None = None) -> float | None:
+    """Return the length in ms that a fraction ``q`` (0 … 1) does not exceed; None if there are no counts.
+
+    Within a bucket an even distribution is assumed, so the error is below a factor of 2.
+
+    Args:
+        counts: the histogram.
+        q: the fraction.
+        most: the longest value, if known: an upper bound for the result.
+    """
+    total = sum(counts)
+    if total <= 0:
+        return None
+    rank, upto = q * total, 0
+    for place, count in enumerate(counts):
+        upto += count
+        if count and upto >= rank:
+            low, high = bounds_of(place)
+            if place == 0:
+                return 0.0
+            if high is None:
+                high = low if most is None else max(low, most)
+            length = low + (high - low) * max(0.0, rank - (upto - count)) / count
+            return length if most is None else min(length, float(most))
+    return None
+
+
+# -- sums ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -66,8 +121,8 @@ class SeriesSum:
     """Sum of several rows of the history."""
 
     counts: list[int] = field(default_factory=lambda: [0] * len(COUNTS))
-    lateness: list[int] = field(default_factory=histograms.empty)
-    duration: list[int] = field(default_factory=histograms.empty)
+    lateness: list[int] = field(default_factory=empty)
+    duration: list[int] = field(default_factory=empty)
     #: the longest of each, ms
     lateness_max: int | None = None
     duration_max: int | None = None
@@ -78,8 +133,8 @@ class SeriesSum:
         """Add one or more rows with the values of :data:`COLUMNS`. Many at once take a fraction of the time."""
         columns = list(zip(*rows, strict=True))
         self.counts[:] = map(int.__add__, self.counts, map(sum, columns[_FIRST:_BEHIND]))
-        histograms.add(self.lateness, *columns[_BEHIND])
-        histograms.add(self.duration, *columns[_BEHIND + 1])
+        add_counts(self.lateness, *columns[_BEHIND])
+        add_counts(self.duration, *columns[_BEHIND + 1])
         self.lateness_max = _longest(self.lateness_max, *columns[_BEHIND + 2])
         self.duration_max = _longest(self.duration_max, *columns[_BEHIND + 3])
         self.rows += len(rows)
@@ -90,8 +145,8 @@ class SeriesSum:
         if not other.rows:
             return
         self.counts[:] = map(int.__add__, self.counts, other.counts)
-        histograms.add(self.lateness, other.lateness)
-        histograms.add(self.duration, other.duration)
+        add_counts(self.lateness, other.lateness)
+        add_counts(self.duration, other.duration)
         self.lateness_max = _longest(self.lateness_max, other.lateness_max)
         self.duration_max = _longest(self.duration_max, other.duration_max)
         self._exact = other._exact if not self.rows else ()
@@ -123,7 +178,7 @@ class SeriesSum:
         if self._exact:
             exact = self._exact[_EXACT.index(column)]
             return None if exact is None else float(exact)
-        return histograms.quantile(counts, percent / 100, most)
+        return quantile(counts, percent / 100, most)
 
 
 def _longest(*lengths: int | None) -> int | None:
@@ -202,16 +257,14 @@ def summary(query: SeriesQuery, period: Period, table: QuerySet[HourlyStat] | No
         table: base queryset; None = all rows.
     """
     rows = query.rows(HourlyStat._default_manager.all() if table is None else table)
-    # As texts: parsing the histograms of many rows in one call is faster than a call for each.
-    texts = {f"{name}_text": Cast(name, TextField()) for name in _HISTOGRAMS}
-    columns = [f"{name}_text" if name in _HISTOGRAMS else name for name in COLUMNS]
-    read = rows.order_by().annotate(**texts).values_list(*columns).iterator(_CHUNK)
-    return added(chain.from_iterable(map(_with_histograms, chunks(read, _CHUNK))), period)
+    return added(rows.order_by().values_list(*COLUMNS).iterator(_CHUNK), period)
 
 
-def _with_histograms(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Yield rows of the database in the form of :data:`COLUMNS`."""
-    texts = [text or "null" for place in (_BEHIND, _BEHIND + 1) for text in (row[place] for row in rows)]
-    read = json.loads(f"[{','.join(texts)}]")
-    for row, lateness, duration in zip(rows, read[: len(rows)], read[len(rows) :], strict=True):
-        yield (*row[:_BEHIND], lateness, duration, *row[_BEHIND + 2 :])
+def known_tasks(most: int = MOST) -> list[tuple[str, str]]:
+    """Return the first ``most`` pairs of queue and task in the history, sorted."""
+    return list(HourlyStat._default_manager.order_by("queue", "task").values_list("queue", "task").distinct()[:most])
+
+
+def known_queues() -> list[str]:
+    """Return all queues in the history, sorted."""
+    return list(HourlyStat._default_manager.order_by("queue").values_list("queue", flat=True).distinct())

@@ -16,16 +16,13 @@ from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
 from .. import connections, logs
-from ..core.codec import decode, decode_args
 from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
 from ..core.inputs import check_queue_name
-from ..core.job import Job
 from ..core.queue import Queue
-from ..core.task import registry
 from ..masking import Mask, Unmasked
 from ..rows import seconds
 from ..settings.conf import mask
-from .progress import Progress, progress
+from .progress import Progress
 from .terminal import exit_on_closed_pipe
 
 
@@ -134,7 +131,7 @@ class DelayQCommand(BaseCommand):
 
     def progress(self, name: str, *, unit: str = "jobs") -> Progress:
         """Return a progress display on stderr, a context manager; with ``--verbosity 0`` it shows nothing."""
-        return progress(self.stderr, name, unit=unit, quiet=self.quiet, no_color=self.no_color)
+        return Progress(name, unit, None if self.quiet else self.stderr, no_color=self.no_color)
 
     def print_counts(self, counts: Mapping[str, int], *, as_json: bool) -> None:
         """Print counts by outcome."""
@@ -233,34 +230,6 @@ def add_show_secrets(parser: ArgumentParser) -> None:
 def mask_for(options: Mapping[str, Any]) -> Mask:
     """Return the mask of the settings; with ``--show-secrets`` one that hides nothing."""
     return Unmasked() if options.get("show_secrets") else mask()
-
-
-def call_of(job: Job, hide: Mask) -> dict[str, Any]:
-    """Return ``args`` and ``kwargs`` of a job as JSON values, masked; for undecodable ones ``bytes`` and the reason."""
-    try:
-        args, kwargs = _as_json(decode_args(job.args))
-    except Exception as error:  # stored bytes may be anything, and the operator needs to see them anyway
-        return {"bytes": _raw_text(job.args, hide), "undecodable": str(error)}
-    task = registry.get(job.task)
-    args, kwargs = hide.arguments(args, kwargs, () if task is None else task.argument_names)
-    return {"args": args, "kwargs": kwargs}
-
-
-def payload_of(stored: bytes, hide: Mask) -> Any:
-    """Return a payload of a merged job as a JSON value, masked."""
-    try:
-        return hide.value(_as_json(decode(stored)))
-    except Exception:  # as above
-        return _raw_text(stored, hide)
-
-
-def _as_json(value: Any) -> Any:
-    """Return the value with times, numbers and project types as strings, which can be masked."""
-    return json.loads(json.dumps(value, default=str))
-
-
-def _raw_text(stored: bytes, hide: Mask) -> str:
-    return hide.text(stored[:2000].decode(errors="backslashreplace"))
 
 
 def queue_list(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Checks of ``delayq_check``: functions that yield findings. They change nothing in Redis."""
+"""Checks of ``delayq_check``: generators of findings. They change nothing in Redis."""
 
 from __future__ import annotations
 
@@ -8,34 +8,58 @@ from typing import Any, Final
 
 from django.core.checks import ERROR, WARNING, run_checks
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.migrations.executor import MigrationExecutor
+from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
 from ..connections import other_shards
 from ..core.broker import Broker
-from ..core.errors import DelayQError, QueueUnavailable
-from ..core.layouts import queue_policy
+from ..core.errors import DelayQError, Misconfigured, QueueUnavailable
 from ..core.redis.faults import Fault, classify
 from ..core.redis.scripts import raise_clear, script_names
 from ..core.task import registry
-from ..status import LOST_AFTER, take
+from ..outbox.durability import advice_without_table, declared, has_table, stock
+from ..settings.conf import Conf, conf
+from ..status import LOST_AFTER, Finding, Snapshot, take, warnings_of
 from ..status.formatting import printable
-from ..status.idle import idle_beside_due
-from .databases import databases
-from .findings import Check, Finding, Level
-from .pauses import pauses
+from ..status.warnings import LARGE_MORGUE, Level, outbox_warnings
+
+Check = Callable[[Broker], Iterator[Finding]]
 
 #: seconds of clock difference above which a warning is printed
 SKEW: Final = 1.0
 #: jobs of each queue whose task names are checked
 SAMPLE: Final = 250
-#: seconds without a heartbeat after which a worker counts as gone
-SILENCE: Final = LOST_AFTER
-#: jobs in a morgue without a limit above which a warning is printed
-LARGE_MORGUE: Final = 100_000
 #: beginning of the names of our own tasks, which are none of the project's
 OWN_TASKS: Final = "django_delayq."
 #: tasks without a time limit that are named
 MOST_NAMED: Final = 20
+
+
+def findings(
+    broker: Callable[[], Broker], *, deploy: bool = False, max_outbox_age: float | None = None
+) -> Iterator[Finding]:
+    """Yield all findings, in order. An error that makes later checks pointless ends those that need Redis."""
+    yield from settings(deploy=deploy)
+    if connections[DEFAULT_DB_ALIAS].vendor != "unknown":
+        yield from databases(max_outbox_age)
+    try:
+        opened = broker()
+        opened.now_ms()
+    except (DelayQError, RedisError) as error:
+        yield Finding("ERROR", "connection", str(error))
+        return
+    is_whole = not opened.connection.silent_masters()
+    for check in CHECKS:
+        try:
+            yield from check(opened)
+        except QueueUnavailable as error:
+            if is_whole:
+                yield Finding("ERROR", check.__name__, str(error))
+            else:  # the part that does not answer is named by itself
+                yield Finding("WARN", check.__name__, "not checked in full while a part of Redis does not answer")
+        except (DelayQError, RedisError) as error:
+            yield Finding("ERROR", check.__name__, str(error))
 
 
 def settings(*, deploy: bool) -> Iterator[Finding]:
@@ -49,6 +73,71 @@ def settings(*, deploy: bool) -> Iterator[Finding]:
         yield Finding("OK", "settings", "DELAYQ is valid")
 
 
+# -- databases -------------------------------------------------------------------------------------------------------
+
+
+def databases(max_outbox_age: float | None) -> Iterator[Finding]:
+    """Check the default database and those of the outbox."""
+    try:
+        project = conf()
+    except Misconfigured:  # reported by the system checks
+        yield from _migrations(DEFAULT_DB_ALIAS)
+        return
+    for alias in dict.fromkeys((DEFAULT_DB_ALIAS, *project.outbox.databases)):
+        if alias in connections:
+            yield from _migrations(alias)
+    yield from _tables(project)
+    kept = stock(project.outbox.databases)
+    if kept is not None:
+        found = list(outbox_warnings(kept, max_outbox_age))
+        fine = Finding("OK", "outbox", f"{kept['waiting']} durable jobs wait to be sent, {kept['sent']} are with Redis")
+        yield from found or [fine]
+
+
+def _migrations(alias: str) -> Iterator[Finding]:
+    where, option = ("", "") if alias == DEFAULT_DB_ALIAS else (f" in {alias!r}", f" --database {alias}")
+    try:
+        executor = MigrationExecutor(connections[alias])
+        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        is_read_only = _is_read_only(alias)
+    except DatabaseError as error:
+        yield Finding("ERROR", "database", f"{alias!r} cannot be read: {printable(str(error), 200)}")
+        return
+    if is_read_only:
+        yield Finding("ERROR", "database", f"{alias!r} is read-only: is it a replica? Workers need the primary")
+    if missing:
+        text = f"{len(missing)} migrations are not applied{where}: run `manage.py migrate{option}`"
+        yield Finding("WARN", "database", text)
+    else:
+        yield Finding("OK", "database", f"all migrations are applied{where}")
+
+
+def _is_read_only(alias: str) -> bool:
+    """Return True if PostgreSQL refuses writes of this user's transactions."""
+    if connections[alias].vendor != "postgresql":
+        return False
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SHOW transaction_read_only")
+        return bool(cursor.fetchone() == ("on",))
+
+
+def _tables(project: Conf) -> Iterator[Finding]:
+    """Check that durable jobs can be stored."""
+    if not project.outbox.enabled or not declared(project):
+        return
+    for alias in project.outbox.databases:
+        try:
+            lacks_table = alias in connections and not has_table(alias)
+        except DatabaseError:
+            continue  # reported by `_migrations`
+        if lacks_table:
+            advice = advice_without_table(alias)
+            yield Finding("ERROR", "outbox", f"durable jobs in {alias!r} are refused, for it has no table: {advice}")
+
+
+# -- Redis -----------------------------------------------------------------------------------------------------------
+
+
 def version(broker: Broker) -> Iterator[Finding]:
     """Check that the server is new enough, and of the kind that is configured."""
     broker.check_server()
@@ -58,37 +147,17 @@ def version(broker: Broker) -> Iterator[Finding]:
 
 
 def persistence(broker: Broker) -> Iterator[Finding]:
-    """Check what a restart of Redis would lose, and if Redis can confirm writes as ``WAIT_…`` demand."""
+    """Check how much a power cut would lose, and if Redis can confirm writes as ``WAIT_…`` demand."""
     for obstacle in broker.scripts.confirmation_obstacles():
         yield Finding("ERROR", "persistence", obstacle)
-    info = broker.server_info()
-    if not info.get("aof_enabled"):
-        yield Finding("WARN", "persistence", "no append-only file, so a restart loses jobs: set `appendonly yes`")
-        return
-    if info.get("aof_last_write_status", "ok") != "ok":
-        yield Finding("ERROR", "persistence", "Redis could not write its append-only file: is the disk full?")
+    if not broker.server_info().get("aof_enabled"):
+        return  # a warning of the snapshot
     fsync = _config(broker, "appendfsync")
     if fsync == "no":
-        yield Finding(
-            "WARN", "persistence", "appendfsync is `no`, so a power cut loses up to 30 s: use everysec or always"
-        )
+        text = "appendfsync is `no`, so a power cut loses up to 30 s: use everysec or always"
+        yield Finding("WARN", "persistence", text)
     else:
         yield Finding("OK", "persistence", f"append-only file, appendfsync {fsync or 'unknown'}")
-
-
-def eviction(broker: Broker) -> Iterator[Finding]:
-    """Check that Redis does not evict jobs when its memory is full."""
-    info = broker.server_info()
-    policy, limit = str(info.get("maxmemory_policy", "unknown")), int(info.get("maxmemory") or 0)
-    if policy.startswith("allkeys"):
-        yield Finding(
-            "ERROR", "eviction", f"maxmemory-policy {policy} deletes jobs when memory is full: set noeviction"
-        )
-        return
-    used = int(info.get("used_memory") or 0)
-    if limit and used > 0.9 * limit:
-        yield Finding("WARN", "eviction", f"{100 * used // limit} % of maxmemory is used; schedule() fails at 100 %")
-    yield Finding("OK", "eviction", f"maxmemory-policy {policy}, maxmemory {limit or 'unlimited'}")
 
 
 def scripts(broker: Broker) -> Iterator[Finding]:
@@ -140,71 +209,6 @@ def tasks(broker: Broker) -> Iterator[Finding]:
         )
 
 
-def shards(broker: Broker) -> Iterator[Finding]:
-    """Compare the number of shards of the queues with the settings and tasks."""
-    differences = other_shards(broker)
-    for difference in differences:
-        yield Finding("WARN", "shards", difference)
-    if not differences:
-        yield Finding("OK", "shards", "every queue has the configured number of shards")
-
-
-def workers(broker: Broker) -> Iterator[Finding]:
-    """Report overdue jobs, and leases that no dispatcher would take back."""
-    now_ms = broker.now_ms()
-    alive = [worker for worker in broker.workers() if abs(now_ms - worker["seen_ms"]) < SILENCE * 1000]
-    queues = broker.inspector.all_counts(partial=True)
-    reserved = sum(counts.reserved for counts in queues)
-    if reserved and not any(worker.get("dispatcher") for worker in alive):
-        yield Finding(
-            "WARN",
-            "workers",
-            f"{reserved} jobs are reserved and no dispatcher is running, so jobs of dead workers are not run again: "
-            "start manage.py delayq_dispatcher",
-        )
-    late = [counts for counts in queues if counts.ready and counts.lag_seconds > SILENCE]
-    for counts in late:
-        text = f"queue {counts.queue}: {counts.ready} jobs are due, the oldest for {counts.lag_seconds:.0f} s"
-        if (starving := counts.starving) and starving.seconds > SILENCE:
-            text += (
-                f"; those of priority {starving.priority} wait for {starving.seconds:.0f} s behind more urgent ones: "
-            )
-            text += "add workers, or set starve_after in QUEUES"
-        yield Finding("WARN", "workers", text)
-    if late and not alive:
-        yield Finding("ERROR", "workers", "jobs are overdue and no worker is running: start manage.py delayq_worker")
-    elif not late:
-        yield Finding("OK", "workers", f"{len(alive)} worker processes sent a heartbeat in the last {SILENCE:.0f} s")
-
-
-def idle(broker: Broker) -> Iterator[Finding]:
-    """Report due jobs that wait although a process that serves their queue has free slots."""
-    found = idle_beside_due(take(broker, outbox=False))
-    for queue, worker in found.items():
-        text = (
-            f"queue {printable(queue)} has due jobs, and worker {printable(worker.name)}, which serves it, has had free"
-        )
-        text += (
-            f" slots for {worker.idle_seconds:.0f} s: see its log; if that gives no reason, restart it and report it"
-        )
-        yield Finding("WARN", "idle", text)
-    if not found:
-        yield Finding("OK", "idle", "no due job waits beside a free slot")
-
-
-def morgue(broker: Broker) -> Iterator[Finding]:
-    """Check that no morgue grows without a limit."""
-    is_unlimited = False
-    for counts in broker.inspector.all_counts(partial=True):
-        queue = broker.known_queue(counts.queue) if counts.morgue > LARGE_MORGUE else None
-        if queue is not None and not queue_policy(queue.layout)["limits"].keys() & {"morgue_max", "morgue_ttl"}:
-            is_unlimited = True
-            text = f"queue {counts.queue}: {counts.morgue:,} jobs in a morgue without a limit: set morgue_max or "
-            yield Finding("WARN", "morgue", f"{text}morgue_ttl in QUEUES, and repair or discard what is there")
-    if not is_unlimited:
-        yield Finding("OK", "morgue", f"no morgue without a limit has more than {LARGE_MORGUE:,} jobs")
-
-
 def limits(broker: Broker) -> Iterator[Finding]:
     """Name the tasks whose handlers may hold a slot for ever."""
     endless = [task for task in registry if task.options.timeout is None and task.options.max_lease is None]
@@ -217,50 +221,38 @@ def limits(broker: Broker) -> Iterator[Finding]:
         yield Finding("OK", "limits", text)
 
 
-CHECKS: Final[tuple[Check, ...]] = (
-    version,
-    persistence,
-    eviction,
-    scripts,
-    clock,
-    tasks,
-    limits,
-    shards,
-    morgue,
-    workers,
-    idle,
-    pauses,
-)
+def shards(broker: Broker) -> Iterator[Finding]:
+    """Compare the number of shards of the queues with the settings and tasks."""
+    differences = other_shards(broker)
+    for difference in differences:
+        yield Finding("WARN", "shards", difference)
+    if not differences:
+        yield Finding("OK", "shards", "every queue has the configured number of shards")
 
 
-def findings(
-    broker: Callable[[], Broker], *, deploy: bool = False, max_outbox_age: float | None = None
-) -> Iterator[Finding]:
-    """Yield all findings, in order. An error that makes later checks pointless ends those that need Redis."""
-    yield from settings(deploy=deploy)
-    if connections[DEFAULT_DB_ALIAS].vendor != "unknown":
-        yield from databases(max_outbox_age)
-    try:
-        opened = broker()
-        opened.now_ms()
-    except (DelayQError, RedisError) as error:
-        yield Finding("ERROR", "connection", str(error))
-        return
-    silent = opened.connection.silent_masters()
-    for part in silent:
-        yield Finding("ERROR", "connection", f"{part}: no answer; start that node, or fail over to its replica")
-    if not silent:
-        yield Finding("OK", "connection", "Redis answers")
-    for check in CHECKS:
-        try:
-            yield from check(opened)
-        except QueueUnavailable as error:
-            if not silent:
-                yield Finding("ERROR", check.__name__, str(error))
-            else:  # that error stands above already
-                yield Finding("WARN", check.__name__, "not checked in full while a part of Redis does not answer")
-        except (DelayQError, RedisError) as error:
-            yield Finding("ERROR", check.__name__, str(error))
+def snapshot(broker: Broker) -> Iterator[Finding]:
+    """Yield the warnings of a snapshot, and for each check without one what is well."""
+    now = take(broker, recurring=True, outbox=False)
+    found = warnings_of(now)
+    yield from found
+    named = {one.check for one in found}
+    yield from (Finding("OK", check, text) for check, text in _fine(now).items() if check not in named)
+
+
+def _fine(now: Snapshot) -> dict[str, str]:
+    alive = sum(not worker.lost for worker in now.workers)
+    limit = now.redis.maxmemory or "unlimited"
+    return {
+        "connection": "Redis answers",
+        "eviction": f"maxmemory-policy {now.redis.maxmemory_policy}, maxmemory {limit}",
+        "pauses": "nothing is paused for good",
+        "workers": f"{alive} worker processes sent a heartbeat in the last {LOST_AFTER:.0f} s",
+        "idle": "no due job waits beside a free slot",
+        "morgue": f"no morgue without a limit has more than {LARGE_MORGUE:,} jobs",
+    }
+
+
+CHECKS: Final[tuple[Check, ...]] = (version, persistence, scripts, clock, tasks, limits, shards, snapshot)
 
 
 def _config(broker: Broker, name: str) -> str | None:

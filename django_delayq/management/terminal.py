@@ -1,4 +1,4 @@
-"""Output to terminals and pipes: rich's console if it is installed, unwrapped output, and clean exits."""
+"""Output to terminals and pipes: unwrapped output, and a clean exit if the reader ends first."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django.core.management.base import OutputWrapper
-    from rich.console import Console
 
 
 class RawOutput:
@@ -37,37 +35,6 @@ class RawOutput:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def console_of(wrapper: OutputWrapper, *, no_color: bool = False) -> Console | None:
-    """Return a console that draws on this output; None if it is no terminal, or rich is not installed."""
-    if not wrapper.isatty() or os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
-        return None
-    try:
-        from rich.console import Console
-    except ImportError:
-        return None
-    return Console(
-        file=RawOutput(wrapper),  # type: ignore[arg-type] # delegates the rest
-        force_terminal=True,
-        no_color=no_color or None,  # None = as the variable NO_COLOR says
-        markup=False,
-        emoji=False,
-        highlight=False,
-    )
-
-
-@contextlib.contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit during the block, so that the terminal is restored; keep an existing handler."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -18,9 +18,7 @@ except ImportError as error:
     ) from error
 
 from ..core.figures import BUCKETS_MS, Histogram
-from .measuring import Values, measure
-from .metric import Metric
-from .names import METRICS
+from .definitions import METRICS, Metric, Values, measure
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 _BOUNDS: Final = (*(str(bound / 1000) for bound in BUCKETS_MS), "+Inf")

@@ -18,13 +18,11 @@ try:
 except ImportError as error:
     raise ImportError("the metrics for OpenTelemetry need its interface: pip install 'django-delayq[otel]'") from error
 
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
+from opentelemetry.metrics import CallbackOptions, MeterProvider
 
 from .. import __version__
 from ..core.figures import Histogram
-from .measuring import Values, measure
-from .metric import Metric
-from .names import METRICS
+from .definitions import METRICS, Metric, Values, measure
 
 #: labels that have a name in OpenTelemetry's semantic conventions
 _ATTRIBUTES: Final = {"queue": "messaging.destination.name", "class": "error.type"}
@@ -50,19 +48,10 @@ def instrument(meter_provider: MeterProvider | None = None) -> None:
     meter = metrics.get_meter("django_delayq", __version__, meter_provider)
     snapshot = SharedSnapshot()
     for metric in METRICS:
-        if metric.otel:
-            _make(meter, metric, snapshot)
-
-
-def _make(meter: Meter, metric: Metric, snapshot: SharedSnapshot) -> None:
-    make: Any
-    if metric.kind == "counter":
-        make = meter.create_observable_counter
-    elif metric.merge == "sum":
-        make = meter.create_observable_up_down_counter
-    else:
-        make = meter.create_observable_gauge
-    make(metric.otel, [partial(_observe, snapshot, metric)], metric.unit, metric.help)
+        if metric.kind != "histogram":
+            is_counter = metric.kind == "counter"
+            make: Any = meter.create_observable_counter if is_counter else meter.create_observable_gauge
+            make(metric.otel, [partial(_observe, snapshot, metric)], metric.unit, metric.help)
 
 
 def _observe(snapshot: SharedSnapshot, metric: Metric, options: CallbackOptions) -> Iterator[Observation]:

@@ -18,39 +18,115 @@ the OpenTelemetry API package is required: without an SDK nothing is recorded an
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 try:
     from opentelemetry import metrics, propagate, trace
-    from opentelemetry.context import Context
-    from opentelemetry.trace import Link, SpanKind
+    from opentelemetry.context import Context, attach, detach, get_current
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 except ImportError as error:
     raise ImportError("traces need the API package of OpenTelemetry: pip install 'django-delayq[otel]'") from error
 
 from .. import __version__
 from ..core.errors import PartialFailure, Verdict
 from ..scheduling.verbs import JobHandle
-from .spans import (
-    NAME,
-    Attributes,
-    common_attributes,
-    duration_histogram,
-    origin_in,
-    record_error,
-    span_around,
-    span_context_of,
-    suppress_errors,
-)
+from ..worker.record import class_of
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span
+    from opentelemetry.metrics import Histogram, Meter
 
     from ..core.job import Job
     from ..scheduling.build import Chain, Scheduling
     from ..worker.attempt import Attempt
     from ..worker.hooks import Call
+
+logger: Final = logging.getLogger(__name__)
+
+NAME: Final = "django_delayq"
+Attributes = dict[str, Any]
+#: seconds; the buckets of the conventions, and larger ones for long jobs
+_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300, 1800)
+
+
+def _duration_histogram(meter: Meter, name: str, description: str) -> Histogram:
+    """Return a histogram of seconds."""
+    return meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=_BOUNDS)
+
+
+@contextmanager
+def _span(
+    name: str, parent: Context | None, kind: SpanKind, attributes: Attributes, links: Sequence[Link]
+) -> Iterator[Span]:
+    """Open a span in ``parent`` (None = the current context) for the duration of the block."""
+    span: Span = trace.INVALID_SPAN
+    with _suppress_errors():
+        span = trace.get_tracer(NAME, __version__).start_span(name, parent, kind, attributes, links)
+    inside = parent if span is trace.INVALID_SPAN else trace.set_span_in_context(span, parent)
+    token = attach(get_current() if inside is None else inside)
+    try:
+        yield span
+    finally:
+        detach(token)
+        with _suppress_errors():
+            span.end()
+
+
+@contextmanager
+def _suppress_errors() -> Iterator[None]:
+    """Log and suppress errors of instrumentation, so that they cannot fail the job.
+
+    They come from a sampler, processor or propagator of the project, or an exception that cannot be printed. A time
+    limit that strikes here is not an ``Exception`` and passes through.
+    """
+    try:
+        yield
+    except Exception:
+        logger.exception("a trace or a measurement is incomplete")
+
+
+def _span_context_of(context: Context) -> trace.SpanContext:
+    """Return the span context in a context; it is invalid if there is none."""
+    return trace.get_current_span(context).get_span_context()
+
+
+def _origin_in(given: Mapping[str, Any]) -> Context:
+    """Return the trace context stored in a job's context, or an empty one if it is invalid.
+
+    Any caller may have written it, so only texts are passed to the propagator, and errors are logged instead of raised.
+    """
+    try:
+        return propagate.extract({name: text for name, text in given.items() if isinstance(text, str)}, Context())
+    except Exception:
+        logger.exception("the trace context of a job cannot be read; its attempt starts a new trace")
+        return Context()
+
+
+def _common_attributes(queue: str, task: str, operation: str, kind: str) -> Attributes:
+    """Return the attributes that spans and metrics of a task have."""
+    return {
+        "messaging.system": "delayq",
+        "messaging.destination.name": queue,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "delayq.task": task,
+    }
+
+
+def _record_error(span: Span, error: BaseException) -> str:
+    """Record an error on its span and return its ``error.type``."""
+    name, kind = class_of(error), type(error).__name__
+    with _suppress_errors():
+        if span.is_recording():
+            span.set_attribute("error.type", name)
+            span.set_status(Status(StatusCode.ERROR, kind))  # in case the text of the error cannot be read
+            span.record_exception(error)
+            span.set_status(Status(StatusCode.ERROR, f"{kind}: {error}"))
+    return name
+
 
 # -- the schedule call -----------------------------------------------------------------------------------------------
 
@@ -60,39 +136,38 @@ def schedule(next: Chain) -> Chain:
 
     The entries of ``schedule_many`` get no spans of their own; their jobs continue the trace of the caller.
     """
-    tracer = trace.get_tracer(NAME, __version__)
     meter = metrics.get_meter(NAME, __version__)
     sent = meter.create_counter(
         "messaging.client.sent.messages", "{message}", "Number of messages producer attempted to send to the broker."
     )
-    duration = duration_histogram(
+    duration = _duration_histogram(
         meter,
         "messaging.client.operation.duration",
         "Duration of messaging operation initiated by a producer or consumer client.",
     )
 
     def call(scheduling: Scheduling) -> Any:
-        measured = common_attributes(_queue_of(scheduling), scheduling.task.name, "schedule", "send")
+        measured = _common_attributes(_queue_of(scheduling), scheduling.task.name, "schedule", "send")
         if scheduling.many:
             _inject(scheduling)
-            with suppress_errors():
+            with _suppress_errors():
                 sent.add(1, measured)
             return next(scheduling)
         parent, links = _parent_of(scheduling.options)
         began = time.perf_counter()
         name = f"schedule {scheduling.task.name}"
-        with span_around(tracer, name, parent, SpanKind.PRODUCER, measured, links) as span:
+        with _span(name, parent, SpanKind.PRODUCER, measured, links) as span:
             _inject(scheduling)
             try:
                 handle = next(scheduling)
             except BaseException as error:
-                measured = {**measured, "error.type": record_error(span, error)}
+                measured = {**measured, "error.type": _record_error(span, error)}
                 raise
             finally:
-                with suppress_errors():
+                with _suppress_errors():
                     sent.add(1, measured)
                     duration.record(time.perf_counter() - began, measured)
-            with suppress_errors():
+            with _suppress_errors():
                 _record_outcome(span, handle)
         return handle
 
@@ -113,8 +188,8 @@ def _parent_of(options: Mapping[str, Any]) -> tuple[Context | None, Sequence[Lin
     stored = options.get("context")
     if not isinstance(stored, Mapping):
         return None, ()
-    named = origin_in(stored)
-    caller, current = span_context_of(named), trace.get_current_span().get_span_context()
+    named = _origin_in(stored)
+    caller, current = _span_context_of(named), trace.get_current_span().get_span_context()
     if not caller.is_valid:
         return None, ()
     if not current.is_valid:
@@ -127,11 +202,11 @@ def _inject(scheduling: Scheduling) -> None:
     stored = scheduling.options.get("context")
     if stored is not None and not isinstance(stored, Mapping):
         return  # rejected later, with a better message
-    if scheduling.many and stored and span_context_of(origin_in(stored)).is_valid:
+    if scheduling.many and stored and _span_context_of(_origin_in(stored)).is_valid:
         return  # the entry has no span of its own, so its trace stays the parent
     carrier: dict[str, str] = {}
     if trace.get_current_span().get_span_context().is_valid:
-        with suppress_errors():
+        with _suppress_errors():
             propagate.inject(carrier)
     if carrier:
         scheduling.options["context"] = {**(stored or {}), **carrier}
@@ -166,35 +241,34 @@ def run_linked(next: Call) -> Call:
 
 
 def _middleware(next: Call, *, linked: bool) -> Call:
-    tracer = trace.get_tracer(NAME, __version__)
     meter = metrics.get_meter(NAME, __version__)
     consumed = meter.create_counter(
         "messaging.client.consumed.messages", "{message}", "Number of messages that were delivered to the application."
     )
-    duration = duration_histogram(meter, "messaging.process.duration", "Duration of processing operation.")
-    lateness = duration_histogram(meter, "delayq.start_lateness", "From the due time to the start of each attempt.")
+    duration = _duration_histogram(meter, "messaging.process.duration", "Duration of processing operation.")
+    lateness = _duration_histogram(meter, "delayq.start_lateness", "From the due time to the start of each attempt.")
 
     def call(run: Attempt) -> Any:
         jobs = [part.job for part in run.live] or [run.job]
-        measured = common_attributes(run.job.queue, run.job.task, "run", "process")
-        with suppress_errors():
+        measured = _common_attributes(run.job.queue, run.job.task, "run", "process")
+        with _suppress_errors():
             for job in jobs:
                 lateness.record(_lateness(run, job), measured)
             consumed.add(len(jobs), measured)
         parent, links = _origin(jobs, linked=linked)
         began = time.perf_counter()
         attributes = {**measured, **_run_attributes(run, jobs)}
-        with span_around(tracer, f"run {run.job.task}", parent, SpanKind.CONSUMER, attributes, links) as span:
+        with _span(f"run {run.job.task}", parent, SpanKind.CONSUMER, attributes, links) as span:
             try:
                 return next(run)
             except BaseException as error:
                 if _is_verdict(error):
                     _record_verdict(span, error)
                 else:
-                    measured = {**measured, "error.type": record_error(span, error)}
+                    measured = {**measured, "error.type": _record_error(span, error)}
                 raise
             finally:
-                with suppress_errors():
+                with _suppress_errors():
                     duration.record(time.perf_counter() - began, measured)
 
     return call
@@ -202,9 +276,9 @@ def _middleware(next: Call, *, linked: bool) -> Call:
 
 def _origin(jobs: Sequence[Job], *, linked: bool) -> tuple[Context, Sequence[Link]]:
     """Return the parent context of an attempt, and its links."""
-    origins = [origin_in(job.context) for job in jobs]
-    valid = [origin for origin in origins if span_context_of(origin).is_valid] or origins[:1]
-    links = [Link(span_context_of(one)) for one in (valid if linked else valid[1:]) if span_context_of(one).is_valid]
+    origins = [_origin_in(job.context) for job in jobs]
+    valid = [origin for origin in origins if _span_context_of(origin).is_valid] or origins[:1]
+    links = [Link(_span_context_of(one)) for one in (valid if linked else valid[1:]) if _span_context_of(one).is_valid]
     # A context without a span starts a new trace; the rest of the context (baggage) stays.
     return trace.set_span_in_context(trace.INVALID_SPAN, valid[0]) if linked else valid[0], links
 

@@ -8,11 +8,12 @@
     compare(before, after).total.done  # jobs per second
 """
 
-from .change import Change, Rates, compare
-from .reading import take
+from .reading import read_recurring, take
 from .snapshot import (
     LOST_AFTER,
+    Change,
     QueueStatus,
+    Rates,
     RecurringStatus,
     RedisStatus,
     RunningJob,
@@ -20,11 +21,15 @@ from .snapshot import (
     Totals,
     UnreachablePart,
     WorkerStatus,
+    compare,
+    united,
 )
+from .warnings import Finding, warnings_of
 
 __all__ = [
     "LOST_AFTER",
     "Change",
+    "Finding",
     "QueueStatus",
     "Rates",
     "RecurringStatus",
@@ -35,5 +40,8 @@ __all__ = [
     "UnreachablePart",
     "WorkerStatus",
     "compare",
+    "read_recurring",
     "take",
+    "united",
+    "warnings_of",
 ]

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from ..core.figures import Histogram
 from ..core.times import iso_of
-from .change import NOTHING, Change, Rates, by_queue, united
-from .idle import idle_beside_due
-from .snapshot import PLACES, QueueStatus, RecurringStatus, RedisStatus, Snapshot, WorkerStatus
+from .snapshot import (
+    NOTHING,
+    PLACES,
+    Change,
+    QueueStatus,
+    Rates,
+    RecurringStatus,
+    RedisStatus,
+    Snapshot,
+    WorkerStatus,
+    by_queue,
+    united,
+)
+from .warnings import idle_beside_due
 
 
 def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
@@ -53,29 +64,22 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
     return values
 
 
+#: values of a queue, and of its counts, that are JSON as they are
+_OF_QUEUE: Final = ("name", "paused", "kind", "shards", "epoch", "draining", "scheduled", "done", "failing")
+_OF_COUNTS: Final = (*PLACES, "quarantine", "parked", "counters", "marks")
+
+
 def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str, Any]:
     counts = queue.counts
     values: dict[str, Any] = {
-        "name": queue.name,
-        **{place: getattr(counts, place) for place in PLACES},
-        "quarantine": counts.quarantine,
-        "parked": counts.parked,
+        **{name: getattr(queue, name) for name in _OF_QUEUE},
+        **{name: getattr(counts, name) for name in _OF_COUNTS},
         "lag_seconds": round(queue.lag_seconds, 3),
         "lag_by_priority": {str(priority): round(lag, 3) for priority, lag in counts.lag_by_priority.items()},
         "starving": None if queue.starving is None else queue.starving.priority,
-        "counters": counts.counters,
-        "paused": queue.paused,
         "paused_until": {word: iso_of(end) for word, end in queue.paused_until.items()},
         "limits": dict(queue.limits),
-        "kind": queue.kind,
-        "shards": queue.shards,
-        "epoch": queue.epoch,
-        "draining": queue.draining,
-        "scheduled": queue.scheduled,
-        "done": queue.done,
-        "failing": queue.failing,
         "unreachable_shards": len(counts.unreachable),
-        "marks": counts.marks,
         "hold_seconds": round(counts.hold_ms / 1000, 3),
         "lateness_so_far": lengths(lateness),
         "run_so_far": lengths(run),

@@ -7,12 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from django.conf import settings
+from django.db import connections as databases
+
 from ..core import permits
 from ..core.errors import QueueUnavailable
 from ..core.figures import Figures
 from ..core.layouts import queue_policy
 from ..core.redis.connection import PARTIAL_SECONDS
-from .snapshot import QueueStatus, RedisStatus, RunningJob, Snapshot, UnreachablePart, WorkerStatus
+from ..core.registry import recurring_pauses
+from ..core.task import registry as tasks
+from ..outbox.durability import stock
+from ..settings.conf import conf
+from ..worker.recurring import Work, works_of
+from .snapshot import QueueStatus, RecurringStatus, RedisStatus, RunningJob, Snapshot, UnreachablePart, WorkerStatus
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -105,8 +113,6 @@ def unreachable_parts(broker: Broker, counts: Sequence[Counts], *, registry: boo
 
 def _permits_of(broker: Broker, queue: str) -> int | None:
     """Return the permits of a queue's limit that are taken: all of them, if that cannot be read."""
-    from ..settings.conf import conf
-
     limit = conf().queue(queue).concurrency
     if limit is None or limit.total is None:
         return None
@@ -217,13 +223,8 @@ def redis_status(infos: Sequence[Mapping[str, Any]], now_ms: float) -> RedisStat
 
 
 def _outbox() -> Any:
-    from django.db import connections
-
-    from ..outbox.durability import stock
-    from ..settings.conf import conf
-
     aliases = conf().outbox.databases
-    for connection in (connections[alias] for alias in aliases if alias in connections):
+    for connection in (databases[alias] for alias in aliases if alias in databases):
         # Outside of requests (a terminal, the thread of an exporter) nothing else closes broken connections.
         if connection.errors_occurred:
             connection.close_if_unusable_or_obsolete()
@@ -231,8 +232,6 @@ def _outbox() -> Any:
 
 
 def _recurring(broker: Broker, queues: Sequence[Queue], now_ms: float) -> Any:
-    from .recurring import recurring_of
-
     try:
         with broker.connection.limited(PARTIAL_SECONDS):
             return recurring_of(broker, queues, now_ms)
@@ -240,3 +239,46 @@ def _recurring(broker: Broker, queues: Sequence[Queue], now_ms: float) -> Any:
         if not broker.connection.cluster:
             raise
         return ()
+
+
+# -- recurring tasks -------------------------------------------------------------------------------------------------
+
+
+def read_recurring(broker: Broker) -> tuple[RecurringStatus, ...]:
+    """Return the status of the recurring tasks of this process and the pauses of others, ordered by task name."""
+    return recurring_of(broker, broker.queues(), broker.now_ms())
+
+
+def recurring_of(broker: Broker, queues: Sequence[Queue], now_ms: float) -> tuple[RecurringStatus, ...]:
+    """Return the status of recurring tasks and the pauses of unknown ones, ordered by task name.
+
+    A task whose queue is not among ``queues`` has no last tick.
+    """
+    by_name = {queue.name: queue for queue in queues}
+    works = works_of(tasks, settings.TIME_ZONE or "UTC")
+    of_known_queues = [work for work in works if work.task.options.queue in by_name]
+    ticks = broker.inspector.last_ticks([(by_name[work.task.options.queue], work.id) for work in of_known_queues])
+    last = dict(zip((work.id for work in of_known_queues), ticks, strict=True))
+    paused = recurring_pauses(broker)
+    since = {work.id: _paused_ms(work, paused) for work in works}
+    known = {name for work in works for name in work.task.names}
+    statuses = [
+        RecurringStatus(
+            task=work.task.name,
+            queue=work.task.options.queue,
+            schedule=work.recurrence.text,
+            timezone=work.recurrence.zone,
+            missed=work.task.options.missed,
+            last_tick_ms=last.get(work.id),
+            next_tick_ms=work.recurrence.following(now_ms) if since[work.id] is None else None,
+            paused_ms=since[work.id],
+        )
+        for work in works
+    ]
+    statuses += [RecurringStatus(name, paused_ms=since_ms) for name, since_ms in paused.items() if name not in known]
+    return tuple(sorted(statuses, key=lambda one: one.task))
+
+
+def _paused_ms(work: Work, paused: dict[str, int]) -> int | None:
+    """Return since when a task is paused, under whichever of its names."""
+    return min((paused[name] for name in work.task.names if name in paused), default=None)

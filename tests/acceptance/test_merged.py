@@ -295,7 +295,7 @@ def test_exhausted_attempts_bury_the_oldest_payload_and_the_others_go_on(mill: M
     assert ([payload.score for payload in grave.payloads], grave.reason) == (["1"], "exhausted")
 
     stone.touch()
-    assert mill.begin("retry", "--queue", "sift", "--id", "x", command="delayq_morgue").wait() == 0
+    assert mill.begin("retry", "--queue", "sift", "--id", "x", command="delayq_jobs").wait() == 0
     mill.wait_starts("x", 4)
     mill.wait_empty("sift")
     assert [(line["attempt"], line["payloads"]) for line in mill.starts("x")][3:] == [(1, [str(stone)])]

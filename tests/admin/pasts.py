@@ -7,7 +7,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django_delayq.history.moments import floor_hour
+from django_delayq.history.periods import floor_hour
 from django_delayq.history.rows import replace_days
 from tests.history.past import hour_of
 

@@ -9,15 +9,13 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.test import Client
 
-from django_delayq.admin.dashboard_facts import warnings_of
 from django_delayq.core.broker import Broker
 from django_delayq.core.counts import Counts
 from django_delayq.core.job import NewJob
 from django_delayq.core.records.frames import Allowance
-from django_delayq.status import Change, QueueStatus, RedisStatus, Snapshot
-from django_delayq.status.drawing import report
+from django_delayq.status import QueueStatus, RedisStatus, Snapshot, warnings_of
 from django_delayq.status.json_form import as_json
-from django_delayq.status.screen import Trail, screen
+from django_delayq.status.report import report
 from tests.admin.support import cells
 
 LIST = "/admin/django_delayq/livejob/"
@@ -44,8 +42,7 @@ def test_status_and_dashboard_name_the_queues_with_jobs_behind_a_limit() -> None
         QueueStatus(name, "python", Counts(name, parked=number), 1, 0) for name, number in (("mail", 0), ("orders", 2))
     )
     snapshot = Snapshot(0.0, queues, redis=RedisStatus(aof=True, maxmemory_policy="noeviction"))
-    line = "concurrency: 2 of orders wait for a free permit of their task"
-    assert line in report(snapshot)
-    assert line in screen(snapshot, Change(), Trail()).lines()
+    text = "Due jobs of orders (2) wait for a free permit of their task."
+    assert f"INFO  concurrency: {text}" in report(snapshot)
     assert [queue["parked"] for queue in as_json(snapshot)["queues"]] == [0, 2]
-    assert warnings_of(snapshot) == ["2 due jobs wait for a free permit of their task (orders)."]
+    assert [one.text for one in warnings_of(snapshot)] == [text]

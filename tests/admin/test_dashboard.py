@@ -14,7 +14,6 @@ from django.test import Client
 
 from django_delayq.admin import dashboard_snapshots
 from django_delayq.admin.charts import level
-from django_delayq.admin.dashboard_facts import warnings_of
 from django_delayq.admin.dashboard_rates import HEADER, change_since, counters_of
 from django_delayq.admin.dashboard_view import MOST_QUEUES
 from django_delayq.core.broker import Broker
@@ -23,7 +22,7 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.layouts import encode, new_layout
 from django_delayq.models import OutboxJob
 from django_delayq.outbox.rows import pack_job
-from django_delayq.status import QueueStatus, RedisStatus, Snapshot
+from django_delayq.status import QueueStatus, Snapshot
 from tests.admin.dashboards import lively, say, settle, tiles
 from tests.admin.support import Yard, cells, tags_of
 from tests.support.redis_box import RedisBox
@@ -230,32 +229,6 @@ def test_the_outbox_is_shown_when_there_is_something_in_it(delayq: Broker, onloo
     for page in (onlooker.get(PARTS, {"all": "1"}), onlooker.get(PAGE)):
         assert b'id="dq-outbox" data-part>' in page.content
         assert b"<dt>To be sent</dt>" in page.content
-
-
-def test_warnings_say_what_to_do() -> None:
-    def said(**redis: Any) -> list[str]:
-        return warnings_of(Snapshot(0.0, redis=RedisStatus(**{"aof": True, "maxmemory_policy": "noeviction", **redis})))
-
-    assert said() == []
-    assert "appendonly yes" in said(aof=False)[0]
-    assert "check if its disk is full" in said(aof_ok=False)[0]
-    assert "noeviction" in said(maxmemory_policy="allkeys-lru")[0]
-    assert said(maxmemory=1000, used_memory=950) == [
-        "95 % of Redis's memory limit is used: new jobs are refused when it is full."
-    ]
-    assert "replica" in said(role="replica")[0]
-    assert "loading" in said(loading=True)[0]
-
-
-def test_a_warning_says_why_jobs_wait_for_quarantine() -> None:
-    queues = tuple(
-        QueueStatus(name, "python", Counts(name, quarantine=number), 1, 0)
-        for name, number in (("mail", 0), ("orders", 1))
-    )
-    redis = RedisStatus(aof=True, maxmemory_policy="noeviction")
-    assert warnings_of(Snapshot(0.0, queues, redis=redis)) == [
-        "1 job waits to run alone in a process, because its last process died while running it (orders)."
-    ]
 
 
 def test_the_shards_of_an_old_epoch_are_told_apart(delayq: Broker, onlooker: Client) -> None:

@@ -36,7 +36,7 @@ def four() -> dict[str, PipelineRun]:
         "finished": run_of("a", kind="history", state="finished", rows=5, total=5, ended_at=now),
         "failed": run_of("b", state="failed", error="LookupError: no file\nat all", ended_at=now),
         "running": run_of("c", rows=250, total=1000, created=240, known=10),
-        "died": run_of("d", seen_at=now - timedelta(minutes=6), started_at=now - timedelta(minutes=16)),
+        "died": run_of("d", seen_at=now - timedelta(minutes=66), started_at=now - timedelta(minutes=76)),
     }
 
 

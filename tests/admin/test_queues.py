@@ -170,7 +170,7 @@ def test_purge_needs_the_name_of_the_queue(delayq: Broker, manager: Client) -> N
     before = counts(delayq)
     page = manager.get(f"{LIST}orders/purge/").content.decode()
     assert "Cancel all 3 waiting jobs of orders, for good?" in page
-    assert "<code>delayq_queue cancel-all</code>" in page
+    assert "<code>delayq_jobs cancel --all</code>" in page
     for typed in ("", "order", "ORDERS"):
         answer = manager.post(f"{LIST}orders/purge/", {"typed": typed, "morgue": "on"})
         assert answer.status_code == 200

@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 
 from django_delayq.core.job import NewJob
-from django_delayq.history.moments import floor_hour
+from django_delayq.history.periods import floor_hour
 from django_delayq.history.rows import FIELDS
 from django_delayq.models.history import HourlyStat, PipelineRun
 from tests.history.past import HOUR, NOON, hour_of, seed
@@ -160,8 +160,8 @@ def test_runs_are_listed_and_filtered(api: Caller, delayq: Any) -> None:
         kind="bulk",
         state="running",
         ended_at=None,
-        seen_at=now - timedelta(minutes=6),
-        started_at=now - timedelta(minutes=16),
+        seen_at=now - timedelta(minutes=66),
+        started_at=now - timedelta(minutes=76),
     )
 
     def names(query: str) -> list[str]:

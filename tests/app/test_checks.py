@@ -9,9 +9,8 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connections as databases
 
-from django_delayq import exactly_once, task
+from django_delayq import checks, exactly_once, task
 from django_delayq.core.task import registry
-from django_delayq.outbox import durability
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
 
@@ -261,7 +260,7 @@ def test_a_database_without_the_table_is_told_of_where_databases_may_be_asked(
 ) -> None:
     settings.DELAYQ = {"REDIS": URL}
     assert found(databases=["default"]) == []
-    monkeypatch.setattr(durability, "has_table", lambda alias: False)
+    monkeypatch.setattr(checks, "has_table", lambda alias: False)
     assert "delayq.W004" not in {one.id for one in run_checks()}, "without --database nothing is asked"
     ((ident, text),) = found(databases=["default"])
     assert (ident, "'default' has no table" in text) == ("delayq.W004", True)

@@ -44,8 +44,8 @@ def door(request: pytest.FixtureRequest, stage: Stage, django_user_model: Any) -
 
     def command(verb: str) -> int:
         out = StringIO()
-        name = {"cancel": "cancel-all", "run": "run-now"}[verb]
-        call_command("delayq_queue", name, QUEUE, "--yes", "--json", stdout=out, stderr=StringIO())
+        words = (verb, "--queue", QUEUE, "--all", "--yes", "--json")
+        call_command("delayq_jobs", *words, stdout=out, stderr=StringIO())
         return sum(json.loads(out.getvalue()).values())
 
     def admin(verb: str) -> int:

@@ -13,7 +13,7 @@ from django_delayq import connections
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
 from django_delayq.history.forecast import HOURS, Pace, forecast, paces, predict
-from django_delayq.history.moments import floor_hour
+from django_delayq.history.periods import floor_hour
 
 from .past import HOUR, hour_of, seed
 

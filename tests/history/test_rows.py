@@ -11,8 +11,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq.history import rows
-from django_delayq.history.moments import from_row
+from django_delayq.history.periods import from_row
 from django_delayq.history.rows import replace_days
 from django_delayq.models.history import HourlyStat
 
@@ -22,14 +21,7 @@ pytestmark = pytest.mark.django_db
 DAY = NOON.date()
 
 
-@pytest.fixture(params=["one by one", "beyond the limit of COPY"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways into a PostgreSQL; of other databases there is one."""
-    if request.param != "one by one":
-        monkeypatch.setattr(rows, "COPY_BEYOND", 0)
-
-
-def test_rows_are_as_they_were_given(way: None) -> None:
+def test_rows_are_as_they_were_given() -> None:
     given = [
         hour_of(),
         hour_of(NOON + HOUR, task='qu"ote, \\tab\t ü', late=(0, 2**31), failed=1),
@@ -47,7 +39,7 @@ def test_rows_are_as_they_were_given(way: None) -> None:
     assert found["never began", "shop.cancel"].lateness_p50_ms is None
 
 
-def test_the_same_days_again_change_nothing_not_even_the_keys(way: None) -> None:
+def test_the_same_days_again_change_nothing_not_even_the_keys() -> None:
     given = [hour_of(), hour_of(NOON + HOUR), hour_of(queue="mail")]
     replace_days(given, [DAY])
     before, keys = everything(), set(HourlyStat.objects.values_list("pk", flat=True))
@@ -56,7 +48,7 @@ def test_the_same_days_again_change_nothing_not_even_the_keys(way: None) -> None
     assert set(HourlyStat.objects.values_list("pk", flat=True)) == keys
 
 
-def test_what_a_day_has_no_longer_goes_and_other_days_stay(way: None) -> None:
+def test_what_a_day_has_no_longer_goes_and_other_days_stay() -> None:
     yesterday, tomorrow = NOON - timedelta(days=1), NOON + timedelta(days=1)
     first, last = NOON.replace(hour=0), NOON.replace(hour=23)
     replace_days(
@@ -85,7 +77,7 @@ def test_days_that_are_apart_leave_what_is_between() -> None:
     assert [row[0].astimezone(UTC) for row in everything()] == days[2:4]
 
 
-def test_a_table_of_pyarrow_is_as_good(way: None) -> None:
+def test_a_table_of_pyarrow_is_as_good() -> None:
     given = [hour_of(), hour_of(NOON + HOUR, queue="mail", late=(), runs=1, lost=1)]
     table = pa.Table.from_pylist(given)
     assert table.schema.field("hour").type.tz == "UTC"
@@ -93,7 +85,7 @@ def test_a_table_of_pyarrow_is_as_good(way: None) -> None:
     assert [(row[1], row[3], row[16]) for row in everything()] == [("orders", 3, 20), ("mail", 1, None)]
 
 
-def test_without_a_value_a_column_has_its_usual_one(way: None) -> None:
+def test_without_a_value_a_column_has_its_usual_one() -> None:
     replace_days([{"hour": NOON, "queue": "raw", "task": None, "runs": 4, "succeeded": None}], [DAY])
     one = HourlyStat.objects.get()
     assert (one.task, one.runs, one.succeeded, one.lateness_p99_ms, one.lateness_histogram) == ("", 4, 0, None, [])
@@ -104,13 +96,11 @@ def test_without_a_value_a_column_has_its_usual_one(way: None) -> None:
     [
         ({"hour": NOON.replace(tzinfo=None)}, "an aware datetime"),
         ({"hour": "2026-11-20"}, "an aware datetime"),
-        ({"hour": NOON + timedelta(days=1)}, "belongs to none of the days"),
+        ({"hour": NOON + timedelta(days=1)}, "belongs to none of the hours"),
         ({"runz": 1}, "no column 'runz'"),
     ],
 )
-def test_what_is_no_row_of_these_days_is_refused_and_nothing_is_changed(
-    wrong: dict[str, Any], said: str, way: None
-) -> None:
+def test_what_is_no_row_of_these_days_is_refused_and_nothing_is_changed(wrong: dict[str, Any], said: str) -> None:
     replace_days([hour_of()], [DAY])
     before = everything()
     with pytest.raises(ValueError, match=said):
@@ -118,7 +108,7 @@ def test_what_is_no_row_of_these_days_is_refused_and_nothing_is_changed(
     assert everything() == before
 
 
-def test_a_row_that_comes_twice_is_refused_and_nothing_is_changed(way: None) -> None:
+def test_a_row_that_comes_twice_is_refused_and_nothing_is_changed() -> None:
     replace_days([hour_of(queue="mail")], [DAY])
     before = everything()
     with pytest.raises(ValueError, match="in queue 'orders' occurs twice"):
@@ -126,7 +116,7 @@ def test_a_row_that_comes_twice_is_refused_and_nothing_is_changed(way: None) -> 
     assert everything() == before
 
 
-def test_a_day_is_one_of_utc_whatever_the_zone(way: None, settings: Any) -> None:
+def test_a_day_is_one_of_utc_whatever_the_zone(settings: Any) -> None:
     settings.TIME_ZONE = "Pacific/Kiritimati"  # 14 hours ahead
     first, last = NOON.replace(hour=0), NOON.replace(hour=23)
     replace_days([hour_of(first.astimezone(ZoneInfo("America/Chicago"))), hour_of(last)], [DAY])
@@ -152,13 +142,11 @@ def test_without_zones_in_the_database_hours_are_those_of_utc(settings: Any) -> 
     assert [from_row(row[0]) for row in everything()] == night
 
 
-def test_many_rows_go_into_postgresql_by_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "COPY_BEYOND", 50)
-    many = [hour_of(NOON, task=f"shop.task{number}") for number in range(200)]
+def test_many_rows_are_written_in_few_statements() -> None:
+    many = [hour_of(NOON, task=f"shop.task{number}") for number in range(1_500)]
     with CaptureQueriesContext(connection) as seen:
-        assert replace_days(iter(many), [DAY]) == 200
-    copied = [one for one in seen.captured_queries if "ON CONFLICT" in one["sql"] and "delayq_brought" in one["sql"]]
-    assert len(copied) == (1 if connection.vendor == "postgresql" else 0)
-    assert HourlyStat.objects.count() == 200
+        assert replace_days(iter(many), [DAY]) == 1_500
+    assert len([one for one in seen.captured_queries if "INSERT" in one["sql"]]) <= 1_500 // 20
+    assert HourlyStat.objects.count() == 1_500
     replace_days(iter(many[:100]), [DAY])
     assert HourlyStat.objects.count() == 100

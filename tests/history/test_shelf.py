@@ -16,9 +16,8 @@ from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_delayq.history import csvfile, retention
-from django_delayq.history.retention import forget_hours
-from django_delayq.history.rows import FIELDS, HOURS
+from django_delayq.history import csvfile, rows
+from django_delayq.history.rows import FIELDS, HOURS, forget_hours
 from django_delayq.models.history import HourlyStat, PipelineRun
 
 from .past import HOUR, NOON, histogram, hour_of, seed
@@ -126,7 +125,7 @@ def run_of(ago: timedelta, state: str = "finished", silent: timedelta = timedelt
 
 def test_what_is_old_is_forgotten_but_for_runs_that_go_on(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     settings.TIME_ZONE = "Pacific/Kiritimati"
-    monkeypatch.setattr(retention, "CHUNK", 2)
+    monkeypatch.setattr(rows, "DELETED_AT_ONCE", 2)
     now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     old, young = now - timedelta(days=10, hours=1), now - timedelta(days=9, hours=22)
     seed(*(hour_of(old, task=f"t{number}") for number in range(5)), hour_of(young))
@@ -137,8 +136,8 @@ def test_what_is_old_is_forgotten_but_for_runs_that_go_on(monkeypatch: pytest.Mo
     assert (gone.hours, gone.runs) == (5, 2)
     assert HourlyStat.objects.count() == 1
     assert set(PipelineRun.objects.all()) == set(kept)
-    assert forget_hours(10) == retention.Forgotten(0, 0)
-    assert forget_hours(999_999) == retention.Forgotten(0, 0)
+    assert forget_hours(10) == rows.Forgotten(0, 0)
+    assert forget_hours(999_999) == rows.Forgotten(0, 0)
 
 
 @pytest.mark.parametrize("days", [0, -1, float("nan"), float("inf")])

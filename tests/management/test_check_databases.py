@@ -10,7 +10,7 @@ from django.db import DatabaseError, connections
 
 from django_delayq import task
 from django_delayq.core.task import registry
-from django_delayq.management import databases
+from django_delayq.management import diagnosis
 from django_delayq.outbox import durability
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "postgres"])
@@ -29,7 +29,7 @@ def two_databases(settings: Any, postgres_alias: str) -> Iterator[None]:
 
 
 def found() -> list[tuple[str, str, str]]:
-    return [(one.level, one.check, one.text) for one in databases.databases(None)]
+    return [(one.level, one.check, one.text) for one in diagnosis.databases(None)]
 
 
 def test_each_database_of_the_outbox_is_checked(two_databases: None) -> None:
@@ -41,7 +41,7 @@ def test_each_database_of_the_outbox_is_checked(two_databases: None) -> None:
 
 
 def test_a_database_without_the_table_is_an_error(two_databases: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases, "has_table", lambda alias: alias == "default")
+    monkeypatch.setattr(diagnosis, "has_table", lambda alias: alias == "default")
     ((level, _, text),) = [one for one in found() if one[0] != "OK"]
     assert level == "ERROR"
     assert (

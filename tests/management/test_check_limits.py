@@ -14,6 +14,7 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.outcomes import bury
 from django_delayq.core.task import Registry, registry
 from django_delayq.management import diagnosis
+from django_delayq.status import Finding, warnings
 
 
 @pytest.fixture
@@ -31,21 +32,26 @@ def registered() -> Iterator[Callable[..., None]]:
         registry.remove(one)
 
 
+def of_morgues(broker: DjangoBroker) -> list[Finding]:
+    """Return the findings about morgues."""
+    return [one for one in diagnosis.snapshot(broker) if one.check == "morgue"]
+
+
 def test_a_large_morgue_without_a_limit_is_a_warning(delayq: DjangoBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "LARGE_MORGUE", 2)
+    monkeypatch.setattr(warnings, "LARGE_MORGUE", 2)
     for name in ("small", "large", "limited"):
         queue = delayq.queue(name)
         queue.schedule_many([NewJob(str(n), "gone") for n in range(2 if name == "small" else 3)])
         jobs = [job for number in queue.numbers for job in queue.reserve(number, 9, worker="w").jobs]
         assert all(queue.settle([bury(job, 1, 2, reason="why") for job in jobs]))
     delayq.limit("limited", morgue_max=10)
-    (finding,) = diagnosis.morgue(delayq)
-    assert (finding.level, finding.text.partition(":")[0]) == ("WARN", "queue large")
-    assert "3 jobs in a morgue without a limit: set morgue_max or morgue_ttl" in finding.text
+    (finding,) = of_morgues(delayq)
+    assert (finding.level, finding.text.partition(":")[0]) == ("WARN", "Queue large")
+    assert "3 jobs in a morgue without a limit. Set morgue_max or morgue_ttl" in finding.text
 
 
 def test_a_morgue_below_the_limit_is_fine(delayq: DjangoBroker) -> None:
-    (finding,) = diagnosis.morgue(delayq)
+    (finding,) = of_morgues(delayq)
     assert (finding.level, finding.text) == ("OK", "no morgue without a limit has more than 100,000 jobs")
 
 

@@ -8,28 +8,26 @@ from django_delayq import status
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.registry import pause_recurring
 from django_delayq.management import diagnosis
-from django_delayq.metrics import names
-from django_delayq.metrics.measuring import read
+from django_delayq.metrics.definitions import BY_NAME, read
 
 
 def found(broker: DjangoBroker) -> list[str]:
     """Return the texts of the warnings."""
-    return [one.text for one in diagnosis.pauses(broker) if one.level == "WARN"]
+    return [one.text for one in diagnosis.snapshot(broker) if (one.level, one.check) == ("WARN", "pauses")]
 
 
 def test_without_a_pause_all_is_fine(delayq: DjangoBroker) -> None:
     delayq.queue("mail")
-    (finding,) = diagnosis.pauses(delayq)
+    (finding,) = [one for one in diagnosis.snapshot(delayq) if one.check == "pauses"]
     assert (finding.level, finding.text) == ("OK", "nothing is paused for good")
-    assert diagnosis.pauses in diagnosis.CHECKS
 
 
 def test_paused_producers_are_a_warning(delayq: DjangoBroker) -> None:
     delayq.queue("mail")
     delayq.pause_producers()
     (text,) = found(delayq)
-    assert text.startswith("producers are paused for ")
-    assert text.endswith("so no queue takes new jobs: manage.py delayq_queue resume-producers")
+    assert text.startswith("Producers are paused for ")
+    assert "so no queue takes new jobs. Resume: manage.py delayq_queue resume-producers" in text
     delayq.resume_producers()
     assert found(delayq) == []
 
@@ -45,7 +43,7 @@ def test_paused_producers_are_a_warning(delayq: DjangoBroker) -> None:
 def test_a_paused_queue_is_a_warning(delayq: DjangoBroker, direction: str, effect: str) -> None:
     delayq.queue("mail")
     delayq.pause("mail", direction)
-    assert found(delayq) == [f"queue mail is paused and {effect}: manage.py delayq_queue resume mail"]
+    assert found(delayq) == [f"Queue mail is paused and {effect}. Resume: manage.py delayq_queue resume mail"]
 
 
 def test_a_pause_that_ends_by_itself_is_none(delayq: DjangoBroker) -> None:
@@ -53,18 +51,18 @@ def test_a_pause_that_ends_by_itself_is_none(delayq: DjangoBroker) -> None:
     delayq.pause("mail", "in", seconds=600)
     assert found(delayq) == []
     delayq.pause("mail", "out")
-    assert found(delayq) == ["queue mail is paused and starts no jobs: manage.py delayq_queue resume mail"]
+    assert found(delayq) == ["Queue mail is paused and starts no jobs. Resume: manage.py delayq_queue resume mail"]
 
 
 def test_a_paused_recurring_task_is_a_warning(delayq: DjangoBroker) -> None:
     pause_recurring(delayq, "shop.nightly")
     (text,) = found(delayq)
-    assert text.startswith("recurring task shop.nightly is paused for ")
-    assert text.endswith(": manage.py delayq_recurring resume shop.nightly")
+    assert text.startswith("Recurring task shop.nightly is paused for ")
+    assert text.endswith(". Resume: manage.py delayq_recurring resume shop.nightly")
 
 
 def test_paused_producers_are_a_metric(delayq: DjangoBroker) -> None:
     delayq.queue("mail")
-    assert read(status.take(delayq, outbox=False))[names.PRODUCERS_PAUSED] == {(): 0.0}
+    assert read(status.take(delayq, outbox=False))[BY_NAME["producers_paused"]] == {(): 0.0}
     delayq.pause_producers()
-    assert read(status.take(delayq, outbox=False))[names.PRODUCERS_PAUSED] == {(): 1.0}
+    assert read(status.take(delayq, outbox=False))[BY_NAME["producers_paused"]] == {(): 1.0}

@@ -34,7 +34,7 @@ def full(redis_url: str, prefix: str) -> Any:
     [
         ("delayq_status", "--watch", "0.05"),
         ("delayq_status", "--watch", "0.05", "--json"),
-        ("delayq_queue", "search", "orders", "--limit", "2000"),
+        ("delayq_jobs", "list", "--limit", "2000"),
     ],
     ids=" ".join,
 )
@@ -55,11 +55,10 @@ def test_a_command_ends_quietly_when_its_reader_has_read_a_line(
         ("delayq_status",),
         ("delayq_queue", "list"),
         ("delayq_queue", "list", "--json"),
-        ("delayq_morgue", "list"),
+        ("delayq_jobs", "list"),
         ("delayq_check",),
         ("delayq_fsck",),
         ("delayq_recurring", "list"),
-        ("delayq_queue", "search", "unknown"),
     ],
     ids=" ".join,
 )

@@ -1,4 +1,4 @@
-"""delayq_status, delayq_check, delayq_morgue and delayq_fsck on a real Redis."""
+"""delayq_status, delayq_check, delayq_jobs and delayq_fsck on a real Redis."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def test_status_is_a_table_for_people(delayq: Broker) -> None:
     schedule(note, "later", delay=60)
     delayq.announce("host:1:\x1b[2J", {"queues": ["default"], "threads": 5, "running": 2})
     lines = run("delayq_status").splitlines()
-    assert lines[0].startswith("Redis ")
-    assert lines[2].split() == ["queue", "delayed", "ready", "reserved", "gated", "failed", "morgue", "lag", "done"]
-    assert lines[3].split() == ["default", "1", "0", "0", "0", "0", "0", "0.0s", "0"]
-    assert lines[6].split() == ["host:1:\\x1b[2J", "default", "2", "5", "0.0s", "ago"]
+    assert " UTC  Redis " in lines[0]
+    assert lines[3].split() == ["queue", "delayed", "ready", "reserved", "gated", "failed", "morgue", "lag", "done"]
+    assert lines[4].split() == ["default", "1", "0", "0", "0", "0", "0", "0.0s", "0"]
+    assert any(line.split() == ["host:1:\\x1b[2J", "default", "busy", "2/5", "0.0s", "ago"] for line in lines)
 
 
 def test_numbers_for_people() -> None:
@@ -94,30 +94,31 @@ def test_numbers_for_people() -> None:
 
 
 def test_the_morgue_is_listed_newest_first(delayq: Broker) -> None:
-    assert run("delayq_morgue").strip() == "The morgue is empty."
+    morgue = ("delayq_jobs", "list", "--place", "morgue")
+    assert run(*morgue).strip() == "no job found"
     in_morgue(delayq, "a", "b", "c")
-    rows = [line.split() for line in run("delayq_morgue", "--limit", "2").splitlines()]
-    assert [row[:5] for row in rows[1:]] == [
-        ["default", "c", "deeds.note", "1", "exhausted"],
-        ["default", "b", "deeds.note", "1", "exhausted"],
+    rows = [line.split() for line in run(*morgue, "--limit", "2").splitlines()]
+    assert [row[:4] + row[5:8] for row in rows[1:3]] == [
+        ["default", "morgue", "c", "deeds.note", "1", "exhausted", "ValueError"],
+        ["default", "morgue", "b", "deeds.note", "1", "exhausted", "ValueError"],
     ]
-    listed = json.loads(run("delayq_morgue", "list", "--json", "--id", "a"))
+    listed = json.loads(run(*morgue, "--json", "--id", "a"))
     assert [(one["id"], one["reason"], one["error_class"]) for one in listed] == [("a", "exhausted", "ValueError")]
 
 
 def test_the_list_of_the_morgue_shows_classes_of_errors_without_their_module(delayq: Broker) -> None:
     in_morgue(delayq, "a", error_class="a.long.path.to.the.project.NotPayable")
-    _, row = run("delayq_morgue").splitlines()
-    assert row.split()[5] == "NotPayable"
+    _, row = run("delayq_jobs").splitlines()
+    assert row.split()[7] == "NotPayable"
 
 
 def test_a_buried_job_is_shown_whole_and_harmless_to_a_terminal(delayq: Broker) -> None:
     in_morgue(delayq, "a")
-    shown = run("delayq_morgue", "show", "--id", "a")
+    shown = run("delayq_jobs", "show", "--id", "a")
     assert "text of a" in shown
     assert "no a\\x1b[31m" in shown
     assert "Traceback" in shown
-    (told,) = json.loads(run("delayq_morgue", "show", "--id", "a", "--json"))
+    (told,) = json.loads(run("delayq_jobs", "show", "--id", "a", "--json"))
     assert (told["args"], told["kwargs"], told["error"]["class"]) == (["text of a"], {}, "ValueError")
 
 
@@ -130,21 +131,21 @@ def test_secrets_of_a_buried_job_are_masked_unless_they_are_asked_for(delayq: Br
     queue.settle([bury(job, 0, 5, reason="jwt=hunter2", outcome="exhausted", error_class="ValueError", error=record)])
     show = ("show", "--id", "a")
     for words in (["list"], ["list", "--json"], show, (*show, "--json")):
-        assert "hunter2" not in run("delayq_morgue", *words)
-    assert run("delayq_morgue", *show, "--show-secrets").count("hunter2") == 7
-    (told,) = json.loads(run("delayq_morgue", *show, "--json", "--show-secrets"))
+        assert "hunter2" not in run("delayq_jobs", *words)
+    assert run("delayq_jobs", *show, "--show-secrets").count("hunter2") == 7
+    (told,) = json.loads(run("delayq_jobs", *show, "--json", "--show-secrets"))
     assert (told["args"], told["options"]["context"]) == (["hunter2"], {"token": "hunter2"})
 
 
 def test_jobs_are_retried_or_discarded_one_by_one_or_all(delayq: Broker) -> None:
     in_morgue(delayq, "a", "b", "c", "d")
-    assert run("delayq_morgue", "retry", "--id", "a", "--delay", "60").strip() == "1 retried"
-    assert run("delayq_morgue", "discard", "--id", "b", "--queue", "default").strip() == "1 discarded"
-    assert run("delayq_morgue", "retry", "--all", "--limit", "1").strip() == "1 retried"
-    with pytest.raises(CommandError, match=r"Discard 1 job of the morgue for good\? .*with --yes"):
-        run("delayq_morgue", "discard", "--all")
+    assert run("delayq_jobs", "retry", "--id", "a", "--delay", "60").strip() == "1 retried"
+    assert run("delayq_jobs", "discard", "--id", "b", "--queue", "default").strip() == "1 discarded"
+    assert run("delayq_jobs", "retry", "--all", "--limit", "1").strip() == "1 retried"
+    with pytest.raises(CommandError, match=r"Delete 1 morgue jobs of all queues, for good\? .*with --yes"):
+        run("delayq_jobs", "discard", "--all")
     assert len(delayq.inspector.page("default", "morgue").jobs) == 1, "nobody said yes"
-    assert run("delayq_morgue", "discard", "--all", "--yes").strip() == "1 discarded"
+    assert run("delayq_jobs", "discard", "--all", "--yes").strip() == "1 discarded"
     counts = delayq.inspector.counts("default")
     assert (counts.delayed, counts.ready, counts.morgue) == (1, 1, 0)
 
@@ -153,15 +154,15 @@ def test_a_live_job_of_the_same_id_is_not_overwritten_by_accident(delayq: Broker
     in_morgue(delayq, "a")
     schedule(note, "new life", id="a", delay=60)
     with pytest.raises(CommandError, match="1 of the jobs stay in the morgue"):
-        run("delayq_morgue", "retry", "--all")
-    assert run("delayq_morgue", "retry", "--all", "--replace").strip() == "1 retried"
+        run("delayq_jobs", "retry", "--all")
+    assert run("delayq_jobs", "retry", "--all", "--replace").strip() == "1 retried"
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["retry"], "needs either --id ID"),
-        (["discard", "--all", "--id", "a"], "needs either --id ID"),
+        (["retry"], "retry which jobs"),
+        (["discard", "--all", "--id", "a"], "discard which jobs"),
         (["show"], "show needs --id"),
         (["show", "--id", "nobody"], "no such job"),
         (["retry", "--id", "nobody"], "no such job"),
@@ -172,7 +173,7 @@ def test_a_live_job_of_the_same_id_is_not_overwritten_by_accident(delayq: Broker
 def test_what_the_morgue_does_not_understand_it_says(delayq: Broker, arguments: list[str], text: str) -> None:
     in_morgue(delayq, "a")
     with pytest.raises(CommandError, match=text):
-        run("delayq_morgue", *arguments)
+        run("delayq_jobs", *arguments)
     assert delayq.inspector.counts("default").morgue == 1
 
 
@@ -182,10 +183,10 @@ def test_the_morgue_shows_the_payloads_of_a_merged_job_and_whatever_is_known_of_
     (job,) = queue.reserve(queue.shard_of("5"), 10, worker="w").jobs
     error = json.dumps({"class": "Refused", "message": "no", "hint": "ask the \x1b[31mbank"}).encode()
     queue.settle([bury(job, 0, 5, reason="exhausted", outcome="exhausted", error_class="Refused", error=error)])
-    shown = run("delayq_morgue", "show", "--id", "5")
+    shown = run("delayq_jobs", "show", "--id", "5")
     assert "{'name': 'Ann'}" in shown and "args" not in shown
     assert "hint" in shown and "ask the \\x1b[31mbank" in shown
-    (told,) = json.loads(run("delayq_morgue", "show", "--id", "5", "--json"))
+    (told,) = json.loads(run("delayq_jobs", "show", "--id", "5", "--json"))
     assert told["payloads"] == [{"name": "Ann"}] and "args" not in told
 
 
@@ -196,7 +197,7 @@ def test_the_morgue_lists_the_error_of_a_job_that_somebody_killed(delayq: Broker
     error = json.dumps({"class": "GatewayDown", "message": "no"}).encode()
     queue.settle([fail(job, 0, 5, delay_ms=60_000, error_class="GatewayDown", error=error)])
     assert bulk.change(queue, bulk.KILL_FAILED).counts == {"killed": 1}
-    assert "GatewayDown" in run("delayq_morgue")
+    assert "GatewayDown" in run("delayq_jobs")
 
 
 # --- check and fsck
@@ -267,7 +268,7 @@ def test_check_warns_when_jobs_are_held_and_nobody_would_take_them_back(delayq: 
     queue = delayq.queue("default")
     queue.schedule(NewJob("1", "task"))
     assert queue.reserve(0, 1, worker="w").jobs
-    (level, text), _ = levels()["workers"]
+    ((level, text),) = levels()["workers"]
     assert (level, "no dispatcher is running" in text) == ("WARN", True)
     delayq.announce("w", {"dispatcher": True})
     assert [level for level, _ in levels()["workers"]] == ["OK"]
@@ -284,7 +285,7 @@ def test_check_without_redis_says_so_and_fails(settings: Any) -> None:
 
 def test_commands_without_redis_fail_with_one_clear_line(settings: Any) -> None:
     settings.DELAYQ = {"REDIS": "redis://127.0.0.1:1/0"}
-    for command in ("delayq_status", "delayq_morgue", "delayq_fsck"):
+    for command in ("delayq_status", "delayq_jobs", "delayq_fsck"):
         with pytest.raises(CommandError, match="Is Redis running"):
             run(command)
 

@@ -1,4 +1,4 @@
-"""``delayq_morgue`` with conditions."""
+"""``delayq_jobs`` with conditions, on jobs of the morgue."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.app.deeds import note, send
 
 def run(*arguments: str) -> str:
     out = StringIO()
-    call_command("delayq_morgue", *arguments, stdout=out, stderr=out, no_color=True)
+    call_command("delayq_jobs", *arguments, stdout=out, stderr=out, no_color=True)
     return out.getvalue()
 
 
 def listed(*arguments: str) -> list[str]:
-    return sorted(one["id"] for one in json.loads(run("list", "--json", *arguments)))
+    return sorted(one["id"] for one in json.loads(run("list", "--place", "morgue", "--json", *arguments)))
 
 
 def put_dead(broker: Broker, ident: str) -> None:
@@ -52,17 +52,17 @@ def test_the_morgue_is_listed_by_conditions(middle: str) -> None:
     assert listed("--buried-from", middle) == ["north-3", "south-1"]
     assert listed("--id-from", "north-2", "--id-to", "north-3") == ["north-2", "north-3"]
     assert listed("--text", "TO SOUTH") == ["south-1"]
-    assert listed("--task", "deeds.note", "--limit", "2") == ["north-2", "north-3"]
+    assert listed("--task", "deeds.note") == ["north-1", "north-2", "north-3"]
     assert listed("--failures", "2") == []
-    assert run("list", "--prefix", "nobody").strip() == "No such job in the morgue."
+    assert run("list", "--prefix", "nobody").strip() == "no job found"
 
 
 def test_jobs_that_meet_conditions_are_retried_or_discarded(delayq: Broker, middle: str) -> None:
     assert run("retry", "--buried-before", middle, "--per-second", "10").strip() == "2 retried"
-    with pytest.raises(CommandError, match=r"Discard up to 2 jobs of the morgue for good\?"):
+    with pytest.raises(CommandError, match=r"Delete up to 2 morgue jobs of all queues, for good\?"):
         run("discard", "--prefix", "south")
-    assert run("discard", "--prefix", "south", "--older-than", "3600", "--yes").strip() == "nothing to do"
-    assert run("discard", "--prefix", "south", "--older-than", "0.001", "--yes").strip() == "1 discarded"
+    assert run("discard", "--prefix", "south", "--buried-before", "1h", "--yes").strip() == "nothing to do"
+    assert run("discard", "--prefix", "south", "--buried-before", "0.001s", "--yes").strip() == "1 discarded"
     assert run("retry", "--id-from", "north-3", "--queue", "default", "--limit", "5").strip() == "1 retried"
     counts = delayq.inspector.counts("default")
     assert (counts.delayed + counts.ready, counts.morgue) == (3, 0)
@@ -71,12 +71,12 @@ def test_jobs_that_meet_conditions_are_retried_or_discarded(delayq: Broker, midd
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["retry", "--all", "--prefix", "n"], "needs either --id ID"),
+        (["retry", "--all", "--prefix", "n"], "retry which jobs"),
         (["retry", "--id", "a", "--prefix", "n"], "leave the conditions out"),
         (["list", "--id", "a", "--task", "n"], "leave the conditions out"),
         (["discard", "--id-from", "b", "--id-to", "a"], "exchange id_from and id_to"),
         (["discard", "--text", ""], "The text is empty"),
-        (["retry", "--prefix", "n", "--older-than", "5"], "needs discard --all or conditions"),
+        (["discard", "--prefix", "n", "--per-second", "5"], "--per-second is for retry"),
     ],
 )
 def test_conditions_that_do_not_fit_are_refused(delayq: Broker, middle: str, arguments: list[str], text: str) -> None:

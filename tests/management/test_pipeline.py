@@ -197,9 +197,9 @@ def a_run(run_id: str, minutes_ago: float, **about: Any) -> PipelineRun:
 @pytest.mark.django_db
 def test_runs_are_listed_the_latest_first() -> None:
     assert run("runs") == "No pipeline run found.\n"
-    a_run("old", 60, rows=7)
-    a_run("sms", 20, kind="bulk", state="failed", rows=5, created=3, known=1, bad=1, error="RedisError: away\nmore")
-    a_run("dead", 10, state="running", ended_at=None)
+    a_run("old", 160, rows=7)
+    a_run("sms", 120, kind="bulk", state="failed", rows=5, created=3, known=1, bad=1, error="RedisError: away\nmore")
+    a_run("dead", 70, state="running", ended_at=None)
     a_run("now", 0.1, state="running", ended_at=None)
     told = json.loads(run("runs", "--json"))["runs"]
     assert [(one["run_id"], one["state"]) for one in told] == [
@@ -236,7 +236,7 @@ def test_runs_can_be_chosen() -> None:
     for number in range(5):
         a_run(f"h{number}", number + 1)
     a_run("b", 10, kind="bulk")
-    a_run("dead", 20, state="running", ended_at=None)
+    a_run("dead", 80, state="running", ended_at=None)
 
     def names(*arguments: str) -> list[str]:
         return [one["run_id"] for one in json.loads(run("runs", "--json", *arguments))["runs"]]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-import signal
 import sys
 import threading
-from typing import Any
 
 import pytest
 from django.core.management.base import OutputWrapper
 
-from django_delayq.management.progress import Bar, Lines, Progress, follow, progress
-from django_delayq.management.terminal import RawOutput, exit_on_sigterm
+from django_delayq.management.progress import Progress, follow
 
 
 class Terminal(io.StringIO):
@@ -38,8 +34,8 @@ def a_terminal_of_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
 
-def lines(log: io.StringIO, now: Clock, what: str = "run") -> Lines:
-    return Lines(RawOutput(OutputWrapper(log)), what, "rows", now=now)
+def lines(log: io.StringIO, now: Clock, what: str = "run") -> Progress:
+    return Progress(what, "rows", OutputWrapper(log), now=now)
 
 
 def seen(screen: io.StringIO) -> str:
@@ -73,9 +69,11 @@ def test_name_and_unit_may_change_meanwhile() -> None:
         now.now += 10
         shown.update(2, 4)
         shown.name, shown.unit = "purge, again", "days"
-    assert log.getvalue().splitlines() == [
+        now.now += 10
+        shown.update(3)
+    assert log.getvalue().splitlines()[:2] == [
         "purge: 50 %, 2 of 4 rows, 0 rows/s, 10s left",
-        "purge, again: 50 %, 2 of 4 days, 0 days/s, 10s left",
+        "purge, again: 75 %, 3 of 4 days, 0 days/s, 10s left",
     ]
 
 
@@ -90,49 +88,55 @@ def test_parts_are_added_up() -> None:
 
 def test_a_terminal_gets_a_bar_that_is_drawn_over() -> None:
     screen = Terminal()
-    with progress(OutputWrapper(screen), "run", unit="rows") as bar:
-        assert isinstance(bar, Bar)
+    with Progress("run", "rows", OutputWrapper(screen)) as bar:
         for row in range(10_000):
             bar.update(row, 10_000)
         bar.update(10_000)
-    assert re.fullmatch(r"run ━{20} 100 %, 10,000 of 10,000 rows, [\d,]+ rows/s, 0.0s left *\n", seen(screen))
+    assert re.fullmatch(r"run ━{20} 100% 10000/10000 rows 0:00:0\d *\n", seen(screen))
     assert screen.getvalue().count("\n") == 1
+    assert "\r\x1b[2K" in screen.getvalue(), "the line is cleared before it is drawn again"
     assert screen.getvalue().count("run") <= 8, "a terminal is not flooded"
     assert "\x1b[?25l" not in screen.getvalue(), "the cursor of a killed process is still there"
 
 
-@pytest.mark.parametrize(("columns", "bar"), [(100, True), (60, False), (20, False)])
-def test_a_line_is_never_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, bar: bool) -> None:
+@pytest.mark.parametrize("columns", [100, 60, 20])
+def test_a_line_is_never_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     screen = Terminal()
-    with progress(OutputWrapper(screen), "a rather long name", unit="rows") as shown:
+    with Progress("a rather long name", "rows", OutputWrapper(screen)) as shown:
         shown.update(500, 1000)
-    assert len(seen(screen).strip("\n")) <= columns
-    assert ("━" in seen(screen)) is bar
+    assert max(map(len, seen(screen).splitlines())) <= columns
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
 def test_a_terminal_without_colours_gets_none(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "1" if variable == "NO_COLOR" else "dumb")
     screen = Terminal()
-    with progress(OutputWrapper(screen), "run") as shown:
+    with Progress("run", out=OutputWrapper(screen)) as shown:
         shown.update(5, 10)
     assert not re.search(r"\x1b\[[0-9;]*m", screen.getvalue().replace("\x1b[0m", ""))
-    assert isinstance(shown, Bar if variable == "NO_COLOR" else Lines)
+    assert ("━" in screen.getvalue()) is (variable == "NO_COLOR")
 
 
 def test_an_operation_without_an_update_shows_nothing() -> None:
     screen = Terminal()
-    with progress(OutputWrapper(screen), "run"):
+    with Progress("run", out=OutputWrapper(screen)):
         pass
     assert screen.getvalue() == ""
 
 
-def test_a_terminal_without_rich_and_a_pipe_get_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_a_terminal_without_rich_and_a_pipe_get_plain_lines(
+    kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert isinstance(progress(OutputWrapper(io.StringIO()), "run"), Lines)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert isinstance(progress(OutputWrapper(Terminal()), "run"), Lines)
+    if kind is Terminal:
+        monkeypatch.setitem(sys.modules, "rich", None)
+    screen, now = kind(), Clock()
+    with lines(screen, now) as shown:
+        now.now += 10
+        shown.update(5)
+    assert screen.getvalue().splitlines()[0] == "run: 5 rows, 0 rows/s, 10s so far"
 
 
 def test_a_log_gets_a_line_every_ten_seconds_and_a_short_run_none() -> None:
@@ -158,7 +162,7 @@ def test_the_rate_is_that_of_the_last_seconds_and_not_of_the_whole_run() -> None
     for _ in range(100):
         now.now += 1
         bar.update(bar.done + 1000, 200_000)
-    for _ in range(30):
+    for _ in range(15):
         now.now += 1
         bar.update(bar.done + 10)
     assert ", 10 rows/s, " in bar.text()
@@ -175,18 +179,16 @@ def test_a_counter_that_begins_anew_gives_no_negative_rate() -> None:
 
 def test_nobody_is_bothered_who_wants_quiet() -> None:
     screen = Terminal()
-    with progress(OutputWrapper(screen), "run", quiet=True) as shown:
+    with Progress("run") as shown:
         shown.update(5)
     assert screen.getvalue() == ""
 
 
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])
 def test_a_reader_that_has_gone_ends_no_run(kind: type[io.StringIO]) -> None:
-    screen = kind()
-    with progress(OutputWrapper(screen), "run") as shown:
-        shown._started -= 100
-        if isinstance(shown, Lines):
-            shown._shown_at -= 100
+    screen, now = kind(), Clock()
+    with lines(screen, now) as shown:
+        now.now += 100
         screen.close()
         shown.update(5)
     assert shown.done == 5
@@ -216,22 +218,3 @@ def test_a_counter_that_cannot_be_read_stops_nothing() -> None:
     with follow(bar, look, every=0.001):
         bar.update(3)
     assert bar.done == 3
-
-
-def test_sigterm_becomes_an_exit_that_restores_the_terminal() -> None:
-    with pytest.raises(SystemExit) as end, exit_on_sigterm():
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert end.value.code == 143
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-def test_the_handlers_of_others_are_kept() -> None:
-    def ours(*_: Any) -> None: ...
-
-    before = signal.signal(signal.SIGTERM, ours)
-    try:
-        with exit_on_sigterm():
-            assert signal.getsignal(signal.SIGTERM) is ours
-        assert signal.getsignal(signal.SIGTERM) is ours
-    finally:
-        signal.signal(signal.SIGTERM, before)

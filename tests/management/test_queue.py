@@ -1,4 +1,4 @@
-"""delayq_queue, and what delayq_morgue and delayq_status say of many jobs and of paused and limited queues."""
+"""delayq_queue, and what delayq_jobs and delayq_status say of many jobs and of paused and limited queues."""
 
 from __future__ import annotations
 
@@ -79,45 +79,58 @@ def test_a_queue_is_paused_and_resumed(delayq: Broker) -> None:
 def test_all_delayed_jobs_are_made_due_now(delayq: Broker) -> None:
     for number in range(5):
         schedule(note, str(number), delay=60)
-    assert run("delayq_queue", "run-now", "default", "--yes").strip() == "5 moved"
+    assert run("delayq_jobs", "run", "--all", "--queue", "default", "--yes").strip() == "5 moved"
     assert places(delayq) == {"ready": 5}
-    assert run("delayq_queue", "run-now", "default", "--yes").strip() == "nothing to do"
+    assert run("delayq_jobs", "run", "--all", "--queue", "default", "--yes").strip() == "nothing to do"
 
 
 def test_failed_jobs_are_killed_or_deleted(delayq: Broker) -> None:
     failed(delayq, 3)
     schedule(note, "never failed", delay=60)
-    assert told("delayq_queue", "kill-failed", "default", "--yes") == {"killed": 3}
+    assert told("delayq_jobs", "bury", "--all", "--queue", "default", "--yes") == {"killed": 3}
     assert places(delayq) == {"delayed": 1, "morgue": 3}
     failed(delayq, 2)
-    assert run("delayq_queue", "delete-failed", "default", "--yes").strip() == "2 deleted"
+    assert (
+        run("delayq_jobs", "discard", "--place", "failed", "--all", "--queue", "default", "--yes").strip()
+        == "2 deleted"
+    )
     assert places(delayq) == {"delayed": 1, "morgue": 3}
 
 
 def test_all_waiting_jobs_are_cancelled(delayq: Broker) -> None:
     for number in range(3):
         schedule(note, str(number), delay=number * 60)
-    assert run("delayq_queue", "cancel-all", "default", "--yes").strip() == "3 cancelled"
+    assert run("delayq_jobs", "cancel", "--all", "--queue", "default", "--yes").strip() == "3 cancelled"
     assert places(delayq) == {}
 
 
-@pytest.mark.parametrize("action", ["run-now", "kill-failed", "delete-failed", "cancel-all", "delete"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("delayq_jobs", "run", "--all", "--queue", "default"),
+        ("delayq_jobs", "bury", "--all", "--queue", "default"),
+        ("delayq_jobs", "discard", "--all", "--place", "failed"),
+        ("delayq_jobs", "cancel", "--all"),
+        ("delayq_queue", "delete", "default"),
+    ],
+    ids=" ".join,
+)
 def test_nothing_is_done_to_many_jobs_unless_somebody_says_yes(
-    delayq: Broker, action: str, monkeypatch: pytest.MonkeyPatch
+    delayq: Broker, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed(delayq, 2)
     monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
     with pytest.raises(CommandError, match="repeat the command with --yes"):
-        run("delayq_queue", action, "default")
+        run(*words)
     answers = Terminal("no\n\ny\n")
     monkeypatch.setattr("sys.stdin", answers)
     for _ in range(2):
         with pytest.raises(CommandError, match="not confirmed, so nothing was changed"):
-            run("delayq_queue", action, "default")
+            run(*words)
     assert places(delayq) == {"delayed": 2, "failed": 2}
-    if action != "delete":
+    if words[1] != "delete":
         out, err = StringIO(), StringIO()
-        call_command("delayq_queue", action, "default", stdout=out, stderr=err, no_color=True)
+        call_command(*words, stdout=out, stderr=err, no_color=True)
         assert " 2 " in err.getvalue().partition("?")[0]
         assert err.getvalue().partition("?")[2] == " [y/N] "
         assert out.getvalue().startswith("2 ")
@@ -133,12 +146,13 @@ def test_progress_is_shown_on_a_terminal_only(delayq: Broker) -> None:
     for number in range(3):
         schedule(note, str(number), delay=60)
     out, watched = StringIO(), Terminal()
-    call_command("delayq_queue", "cancel-all", "default", "--yes", "--json", stdout=out, stderr=watched, no_color=True)
+    words = ("delayq_jobs", "cancel", "--all", "--queue", "default", "--yes", "--json")
+    call_command(*words, stdout=out, stderr=watched, no_color=True)
     assert json.loads(out.getvalue()) == {"cancelled": 3}
-    assert "100 %, 3 of 3 jobs" in watched.getvalue()
+    assert "100% 3/3 jobs" in watched.getvalue()
     schedule(note, "4", delay=60)
     out, piped = StringIO(), StringIO()
-    call_command("delayq_queue", "cancel-all", "default", "--yes", "--json", stdout=out, stderr=piped)
+    call_command(*words, stdout=out, stderr=piped)
     assert (json.loads(out.getvalue()), piped.getvalue()) == ({"cancelled": 1}, "")
 
 
@@ -156,13 +170,13 @@ def test_a_queue_with_jobs_is_deleted_only_by_force(delayq: Broker) -> None:
         run("delayq_queue", "delete", "default", "--yes")
 
 
-@pytest.mark.parametrize(
-    "action", ["pause", "resume", "run-now", "kill-failed", "delete-failed", "cancel-all", "delete"]
-)
+@pytest.mark.parametrize("action", ["pause", "resume", "run", "cancel", "bury", "retry", "discard", "delete"])
 def test_a_queue_that_is_not_there_is_not_made(delayq: Broker, action: str) -> None:
     schedule(note, "1")
+    of_queue = action in ("pause", "resume", "delete")
+    words = ("delayq_queue", action, "nowhere") if of_queue else ("delayq_jobs", action, "--queue", "nowhere", "--all")
     with pytest.raises(CommandError, match="there is no queue 'nowhere'"):
-        run("delayq_queue", action, "nowhere")
+        run(*words)
     assert delayq.queue_names() == ["default"]
 
 
@@ -221,8 +235,8 @@ def test_status_tells_what_is_paused_and_limited(delayq: Broker) -> None:
     (queue,) = told("delayq_status")["queues"]
     assert (queue["paused"], queue["limits"]) == ("out", {"max_length": 5, "priorities": "weighted"})
     lines = run("delayq_status").splitlines()
-    assert lines[2].endswith("rules")
-    assert lines[3].endswith("paused out, max_length 5, priorities weighted")
+    assert lines[3].endswith("rules")
+    assert lines[4].endswith("paused out, max_length 5, priorities weighted")
 
 
 @pytest.mark.django_db
@@ -230,7 +244,12 @@ def test_t46_commands_that_only_look_change_nothing(delayq: Broker) -> None:
     in_morgue(delayq, 2)
     schedule(note, "1", delay=60)
     before = sorted((key, delayq.client.dump(key)) for key in delayq.client.scan_iter("*"))
-    for command in (["delayq_queue", "list"], ["delayq_status"], ["delayq_morgue"], ["delayq_morgue", "list"]):
+    for command in (
+        ["delayq_queue", "list"],
+        ["delayq_status"],
+        ["delayq_jobs"],
+        ["delayq_jobs", "list", "--place", "morgue"],
+    ):
         run(*command)
         run(*command, "--json")
     assert sorted((key, delayq.client.dump(key)) for key in delayq.client.scan_iter("*")) == before
@@ -290,7 +309,7 @@ def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: 
 
 def test_a_whole_morgue_is_retried_at_a_pace(delayq: Broker) -> None:
     in_morgue(delayq, 100)
-    assert told("delayq_morgue", "retry", "--all", "--delay", "60", "--per-second", "10") == {"retried": 100}
+    assert told("delayq_jobs", "retry", "--all", "--delay", "60", "--per-second", "10") == {"retried": 100}
     dues = sorted(view.due_ms for view in delayq.inspector.page("default", "waiting", limit=250).jobs)
     assert [due - dues[0] for due in dues] == [100 * n for n in range(100)]
     assert dues[0] > delayq.now_ms() + 30_000
@@ -298,11 +317,11 @@ def test_a_whole_morgue_is_retried_at_a_pace(delayq: Broker) -> None:
 
 def test_only_what_lies_in_the_morgue_for_long_is_discarded(delayq: Broker) -> None:
     in_morgue(delayq, 3)
-    assert run("delayq_morgue", "discard", "--all", "--yes", "--older-than", "3600").strip() == "nothing to do"
+    assert run("delayq_jobs", "discard", "--yes", "--buried-before", "3600").strip() == "nothing to do"
     before = delayq.now_ms()
     while delayq.now_ms() <= before + 2:
         pass
-    assert run("delayq_morgue", "discard", "--all", "--yes", "--older-than", "0.001").strip() == "3 discarded"
+    assert run("delayq_jobs", "discard", "--yes", "--buried-before", "0.001s").strip() == "3 discarded"
     assert places(delayq) == {}
 
 
@@ -310,16 +329,17 @@ def test_only_what_lies_in_the_morgue_for_long_is_discarded(delayq: Broker) -> N
     "arguments",
     [
         ["discard", "--all", "--per-second", "5"],
+        ["discard", "--all", "--delay", "5"],
+        ["cancel", "--all", "--replace"],
+        ["retry", "--all", "--cursor", "default/morgue:x"],
         ["retry", "--id", "j0", "--per-second", "5"],
         ["retry", "--all", "--limit", "1", "--per-second", "5"],
-        ["retry", "--all", "--older-than", "5"],
-        ["discard", "--id", "j0", "--older-than", "5"],
     ],
 )
 def test_what_makes_no_sense_for_the_morgue_is_refused(delayq: Broker, arguments: list[str]) -> None:
     in_morgue(delayq, 1)
-    with pytest.raises(CommandError, match=r"needs (retry|discard) --all or conditions, without --limit"):
-        run("delayq_morgue", *arguments)
+    with pytest.raises(CommandError, match=r"needs --all or conditions, without --limit|is for (retry|list)"):
+        run("delayq_jobs", *arguments)
     assert places(delayq) == {"morgue": 1}
 
 
@@ -346,17 +366,17 @@ def test_common_options_stand_before_and_after_the_subcommand(delayq: Broker, wo
 
 def test_the_help_names_the_button_that_does_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        call_command("delayq_queue", "--help")
-    assert "delete every waiting job (the admin's Purge)" in " ".join(capsys.readouterr().out.split())
+        call_command("delayq_jobs", "--help")
+    assert "with --all this is the admin's Purge" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("words", [["--yes", "cancel-all", "default"], ["cancel-all", "default", "--yes"]])
+@pytest.mark.parametrize("words", [["--yes", "delete", "default"], ["delete", "default", "--yes"]])
 def test_a_yes_counts_on_both_sides(delayq: Broker, words: list[str]) -> None:
-    schedule(note, "x", delay=60)
-    call_command("delayq_queue", *words, stdout=StringIO(), stderr=StringIO())
-    assert delayq.inspector.counts("default").delayed == 0
+    delayq.queue("default")
     with pytest.raises(CommandError, match="repeat the command with --yes"):
-        call_command("delayq_queue", "cancel-all", "default", stdout=StringIO(), stderr=StringIO())
+        call_command("delayq_queue", "delete", "default", stdout=StringIO(), stderr=StringIO())
+    call_command("delayq_queue", *words, stdout=StringIO(), stderr=StringIO())
+    assert delayq.queue_names() == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``delayq_queue``: searches and bulk actions on the jobs that meet conditions."""
+"""``delayq_jobs``: lists of, and actions on, the jobs that meet conditions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.app.deeds import note, send
 
 def run(*arguments: str) -> tuple[str, str]:
     out, err = StringIO(), StringIO()
-    call_command("delayq_queue", *arguments, stdout=out, stderr=err, no_color=True)
+    call_command("delayq_jobs", *arguments, stdout=out, stderr=err, no_color=True)
     return out.getvalue(), err.getvalue()
 
 
 def found(*arguments: str) -> list[str]:
-    return [one["id"] for one in json.loads(run("search", "default", *arguments, "--json")[0])]
+    return [one["id"] for one in json.loads(run("list", *arguments, "--json")[0])]
 
 
 def waiting(broker: Broker) -> list[str]:
@@ -46,7 +46,7 @@ def _jobs(delayq: Broker) -> None:
         (("--prefix", "north"), ["north-1", "north-2"]),
         (("--task", "deeds.note", "--due-before", moment(3600)), ["north-1"]),
         (("--due-from", moment(900)), ["south-1", "north-2"]),
-        (("to north", "--due-from", moment(900)), ["north-2"]),
+        (("--text", "to north", "--due-from", moment(900)), ["north-2"]),
         (("--never-started", "--prefix", "south"), ["south-1"]),
         (("--failures", "1"), []),
         (("--failures-to", "0", "--prefix", "south"), ["south-1"]),
@@ -58,48 +58,50 @@ def test_jobs_are_listed_by_conditions(arguments: tuple[str, ...], ids: list[str
 
 
 def test_a_search_is_continued_by_the_cursor_that_it_printed() -> None:
-    out, err = run("search", "default", "--limit", "1", "--json")
+    out, err = run("list", "--queue", "default", "--limit", "1", "--json")
     ids = [json.loads(out)[0]["id"]]
     while "--cursor" in err:
-        out, err = run("search", "default", "--limit", "1", "--json", "--cursor", err.split()[-1])
+        out, err = run("list", "--queue", "default", "--limit", "1", "--json", "--cursor", err.split()[-1])
         ids += [one["id"] for one in json.loads(out)]
     assert ids == ["north-1", "south-1", "north-2"]
-    assert "--cursor waiting:" in run("search", "default", "--limit", "2")[0].splitlines()[-1]
+    assert "--cursor default/waiting:" in run("list", "--queue", "default", "--limit", "2")[0].splitlines()[-1]
 
 
 def test_the_jobs_that_match_are_cancelled(delayq: Broker) -> None:
-    assert run("cancel", "default", "--prefix", "north", "--due-before", moment(3600), "--yes")[0].strip() == (
-        "1 cancelled"
-    )
+    assert run("cancel", "--queue", "default", "--prefix", "north", "--due-before", moment(3600), "--yes")[
+        0
+    ].strip() == ("1 cancelled")
     assert waiting(delayq) == ["south-1", "north-2"]
-    assert json.loads(run("cancel", "default", "--text", "to north", "--yes", "--json")[0]) == {"cancelled": 1}
-    assert run("cancel", "default", "--match", "to north", "--yes")[0].strip() == "nothing to do"
+    assert json.loads(run("cancel", "--queue", "default", "--text", "to north", "--yes", "--json")[0]) == {
+        "cancelled": 1
+    }
+    assert run("cancel", "--queue", "default", "--match", "to north", "--yes")[0].strip() == "nothing to do"
     assert waiting(delayq) == ["south-1"]
 
 
 def test_the_jobs_that_match_run_now(delayq: Broker) -> None:
-    assert run("run-now", "default", "--task", "deeds.note", "--yes")[0].strip() == "2 moved"
+    assert run("run", "--queue", "default", "--task", "deeds.note", "--yes")[0].strip() == "2 moved"
     south = get_job("south-1")
     assert south is not None and south.state == "delayed"
     assert delayq.inspector.counts("default").ready == 2
 
 
 def test_failed_jobs_that_match_are_killed_or_deleted(delayq: Broker) -> None:
-    for action in ("kill-failed", "delete-failed"):
-        assert run(action, "default", "--failures", "1", "--prefix", "north", "--yes")[0].strip() == "nothing to do"
+    for action in (["bury"], ["discard", "--place", "failed"]):
+        assert run(*action, "--failures", "1", "--prefix", "north", "--yes")[0].strip() == "nothing to do"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cancel", "default", "--yes"), "cancel which jobs"),
-        (("cancel", "default", "--due-before", "soon", "--yes"), "'soon' is no moment"),
-        (("cancel", "default", "--due-from", "2030-01-01T00:00:00", "--yes"), "has no time zone"),
-        (("search", "default", "--failures", "0"), "not a number of failures above 0"),
-        (("search", "default", "--failures", "2", "--failures-to", "1"), "exchange failures and failures_to"),
-        (("search", "default", "--cursor", "morgue:x", "--place", "waiting"), "not a cursor of this search"),
-        (("search", "default", "--cursor", "waiting:x"), "is not a cursor"),
-        (("search", "default", "--text", "a"), "unrecognized arguments"),
+        (("cancel", "--yes"), "cancel which jobs"),
+        (("cancel", "--due-before", "soon", "--yes"), "'soon' is no moment"),
+        (("cancel", "--due-from", "2030-01-01T00:00:00", "--yes"), "has no time zone"),
+        (("list", "--failures", "0"), "not a number of failures above 0"),
+        (("list", "--failures", "2", "--failures-to", "1"), "exchange failures and failures_to"),
+        (("list", "--cursor", "morgue:x", "--place", "waiting"), "not a cursor of this list"),
+        (("list", "--cursor", "default/waiting:x"), "is not a cursor"),
+        (("run", "--place", "morgue", "--all", "--yes"), "one of these places: waiting"),
     ],
 )
 def test_a_wrong_option_is_refused(arguments: tuple[str, ...], message: str, delayq: Broker) -> None:
@@ -109,6 +111,6 @@ def test_a_wrong_option_is_refused(arguments: tuple[str, ...], message: str, del
 
 
 def test_without_a_confirmation_nothing_is_changed(delayq: Broker) -> None:
-    with pytest.raises(CommandError, match="Cancel the jobs of default that meet the conditions"):
-        run("cancel", "default", "--prefix", "north")
+    with pytest.raises(CommandError, match="Delete up to 3 waiting jobs of all queues, for good"):
+        run("cancel", "--prefix", "north")
     assert len(waiting(delayq)) == 3

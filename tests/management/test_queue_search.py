@@ -1,4 +1,4 @@
-"""``delayq_queue search``: jobs by what is in them."""
+"""``delayq_jobs list``: jobs by what is in them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from django_delayq.masking import HIDDEN
 from tests.app.deeds import note, send, sync
 
 
-def run(*arguments: str) -> str:
+def run(queue: str, text: str, *arguments: str) -> str:
     out = StringIO()
-    call_command("delayq_queue", "search", *arguments, stdout=out, stderr=StringIO(), no_color=True)
+    words = ("--queue", queue, "--text", text, *arguments)
+    call_command("delayq_jobs", "list", *words, stdout=out, stderr=StringIO(), no_color=True)
     return out.getvalue()
 
 
-def told(*arguments: str) -> Any:
-    return json.loads(run(*arguments, "--json"))
+def told(queue: str, text: str, *arguments: str) -> Any:
+    return json.loads(run(queue, text, *arguments, "--json"))
 
 
 @pytest.fixture(autouse=True)
@@ -36,15 +37,16 @@ def _jobs(delayq: Broker) -> None:
 def test_jobs_are_found_by_their_arguments() -> None:
     (found,) = told("default", "ANN@")
     assert (found["state"], found["id"], found["task"], found["failures"]) == ("delayed", "a", "deeds.note", 0)
-    assert found["content"] == '["mail to ann@example.org"]'
+    assert (found["args"], found["kwargs"]) == (["mail to ann@example.org"], {})
     head, line = run("default", "bob@").splitlines()
-    assert head.split() == ["state", "id", "task", "due", "failures", "content"]
-    assert line.split()[:3] == ["ready", "b", "deeds.note"]
+    assert head.split() == ["queue", "state", "id", "task", "time", "failures", "error", "content"]
+    assert line.split()[:4] == ["default", "ready", "b", "deeds.note"]
 
 
 def test_payloads_of_merged_jobs_are_searched_too() -> None:
     (found,) = told("deeds.sync", "carol")
-    assert (found["id"], found["content"]) == ("7", "1 payloads")
+    assert (found["id"], found["payload_count"]) == ("7", 1)
+    assert run("deeds.sync", "carol").split()[-2:] == ["1", "payloads"]
 
 
 def test_what_is_stored_does_not_reach_the_terminal_as_it_is() -> None:
@@ -77,4 +79,4 @@ def test_secrets_in_arguments_are_masked_unless_they_are_asked_for() -> None:
         assert "hunter2" not in run("default", text) + run("default", text, "--json")
         assert "hunter2" in run("default", text, "--show-secrets")
     (found,) = told("default", "named")
-    assert json.loads(found["content"]) == {"a": [HIDDEN], "k": {"api_key": HIDDEN, "n": 5}}
+    assert (found["args"], found["kwargs"]) == ([HIDDEN], {"api_key": HIDDEN, "n": 5})

@@ -200,7 +200,7 @@ def test_the_check_complains_of_jobs_that_are_not_sent(stage: Stage) -> None:
     stage.age(600, "created_at")
     assert outbox()[0][0] == "WARN"
     stage.table.update(state=State.REFUSED)
-    assert outbox() == [("WARN", "1 durable jobs were refused: see the outbox in the admin")]
+    assert outbox() == [("WARN", "1 durable jobs were refused: see the outbox in the admin.")]
 
 
 def test_what_was_sent_long_ago_and_is_moved_now_does_not_count_as_waiting_since_then(stage: Stage) -> None:

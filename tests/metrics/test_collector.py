@@ -21,9 +21,7 @@ from django_delayq import __version__, cancel, connections, metrics, schedule
 from django_delayq.core.broker import Broker
 from django_delayq.core.counts import Counts
 from django_delayq.core.figures import BUCKETS_MS, Figures, Histogram
-from django_delayq.metrics import names
-from django_delayq.metrics.measuring import bounded, measure, read, skew
-from django_delayq.metrics.metric import OTHER
+from django_delayq.metrics.definitions import BY_NAME, METRICS, clock_skew, measure, read
 from django_delayq.status import QueueStatus, RunningJob, Snapshot, WorkerStatus
 from tests.support.core_figures import store_violations
 from tests.support.worker_stage import eventually
@@ -120,7 +118,7 @@ def test_every_metric_is_in_a_scrape_of_a_deployment_that_has_everything(
 
     found = scrape()
 
-    assert {name for name, _ in found} == {sample for metric in names.METRICS for sample in metric.samples}
+    assert {name for name, _ in found} == {sample for metric in METRICS for sample in metric.samples}
     assert value(found, "delayq_redis_errors_total", **{"class": "transient"}) == 1
     assert value(found, "delayq_fsck_violations") == 2
     assert value(found, "delayq_script_seconds_count", script="reserve") >= 1
@@ -145,7 +143,7 @@ def test_the_scrape_is_also_valid_openmetrics(delayq: Broker, work_off: Callable
 
     assert families["delayq_settled"].type == "counter"
     assert families["delayq_run_seconds"].type == "histogram"
-    assert {family.documentation for family in families.values()} <= {metric.help for metric in names.METRICS}
+    assert {family.documentation for family in families.values()} <= {metric.help for metric in METRICS}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -200,7 +198,8 @@ def test_a_run_of_which_nobody_says_when_it_began_is_no_long_one() -> None:
     worker = WorkerStatus("w", 5_000.0, 0.0, jobs=jobs)
 
     found = [
-        read(Snapshot(5_000.0, queues, (one,)))[names.LONGEST_RUN] for one in (worker, replace(worker, jobs=jobs[:1]))
+        read(Snapshot(5_000.0, queues, (one,)))[BY_NAME["longest_run_seconds"]]
+        for one in (worker, replace(worker, jobs=jobs[:1]))
     ]
 
     assert found == [{("notes",): 2.0}, {("notes",): 0.0}]
@@ -251,7 +250,7 @@ def test_scrapes_at_the_same_time_do_not_disturb_each_other(delayq: Broker) -> N
     results: list[Any] = []
 
     def look() -> None:
-        results.append(measure()[names.SCHEDULED]["notes", "created"])
+        results.append(measure()[BY_NAME["scheduled_total"]]["notes", "created"])
         databases.close_all()
 
     threads = [threading.Thread(target=look) for _ in range(4)]
@@ -274,38 +273,8 @@ def test_to_register_asks_nothing_of_redis_and_names_are_taken_once() -> None:
     metrics.register(registry)
 
 
-def test_beyond_five_hundred_queues_the_rest_is_one_more() -> None:
-    values: Any = {(f"q{number:04}", state): 1.0 for number in range(503) for state in ("ready", "delayed")}
-
-    found = bounded(names.JOBS, values)
-
-    assert len(found) == 2 * 501
-    assert found[OTHER, "ready"] == 3
-    assert ("q0499", "ready") in found
-    assert ("q0500", "ready") not in found
-
-
-def test_of_what_cannot_be_added_the_largest_stands_for_the_rest() -> None:
-    values: Any = {(f"q{number}",): float(number) for number in range(4)}
-
-    assert bounded(names.LAG, values, most=2) == {("q0",): 0.0, ("q1",): 1.0, ("other",): 3.0}
-
-
-def test_histograms_beyond_the_limit_are_added_up() -> None:
-    one = Histogram((1, *[0] * len(BUCKETS_MS)), 1)
-    values: Any = {("q", "a"): one, ("q", "b"): one, ("q", "c"): one}
-
-    assert bounded(names.RUN, values, most=1) == {("q", "a"): one, ("other", "other"): one + one}
-
-
-def test_a_queue_of_the_name_other_is_added_to_the_rest() -> None:
-    values: Any = {("aaa",): 1.0, ("other",): 2.0, ("zzz",): 4.0}
-
-    assert bounded(names.FAILED, values, most=2) == {("aaa",): 1.0, ("other",): 6.0}
-
-
 @pytest.mark.parametrize(
     ("redis_clock", "expected"), [(100.5, 0.0), (97.0, 3.0), (105.0, -4.0)], ids=["between", "behind", "ahead"]
 )
 def test_the_skew_is_what_the_time_of_the_question_cannot_explain(redis_clock: float, expected: float) -> None:
-    assert skew(100.0, 101.0, redis_clock) == expected
+    assert clock_skew(100.0, 101.0, redis_clock) == expected

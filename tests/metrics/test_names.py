@@ -12,16 +12,18 @@ import pytest
 import yaml
 
 import django_delayq
-from django_delayq.metrics import names, redis_names
-from django_delayq.metrics.metric import OPEN
+from django_delayq.core.counts import Counts
+from django_delayq.metrics import definitions
+from django_delayq.metrics.definitions import BY_NAME, METRICS
+from django_delayq.status import QueueStatus, Snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "docs" / "grafana" / "django_delayq.json"
 ALERTS = ROOT / "docs" / "prometheus" / "alerts.yml"
-BEGIN, END = "<!-- the list: made from django_delayq/metrics/names.py -->\n", "<!-- the end of the list -->"
+BEGIN, END = "<!-- the list: made from django_delayq/metrics/definitions.py -->\n", "<!-- the end of the list -->"
 
 COMMANDS = {path.stem for path in (ROOT / "django_delayq" / "management" / "commands").glob("delayq_*.py")}
-SAMPLES = {sample: metric for metric in names.METRICS for sample in metric.samples}
+SAMPLES = {sample: metric for metric in METRICS for sample in metric.samples}
 #: the values of labels that are not made by users
 VALUES = {
     "state": {
@@ -40,9 +42,9 @@ VALUES = {
     },
     "priority": set("01234567"),
     "direction": {"in", "out", "enqueue", "dequeue"},
-    "result": {label for metric, label in names.COUNTERS.values() if metric is names.SCHEDULED},
-    "outcome": {label for metric, label in names.COUNTERS.values() if metric is names.SETTLED},
-    "verb": {label for metric, label in names.COUNTERS.values() if metric is names.INTERVENTIONS},
+    "result": set(definitions.RESULTS),
+    "outcome": set(definitions.OUTCOMES),
+    "verb": set(definitions.VERBS),
 }
 NAME = re.compile(r"\b(delay(?:q|ed_queue)_[a-z_]+)\s*(\{[^}]*\})?")
 MATCHER = re.compile(r'([a-z_]+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
@@ -115,8 +117,9 @@ def test_every_expression_of_the_dashboard_asks_for_what_there_is() -> None:
 def test_the_dashboard_shows_every_metric_but_those_that_only_describe() -> None:
     shown = {SAMPLES[name] for one in fields(dashboard(), {"expr"}) for name, _ in NAME.findall(one)}
 
-    hidden = {names.INFO, redis_names.REDIS_INFO, names.SHARDS, redis_names.FSCK_AT, names.RESERVED}
-    assert set(names.METRICS) - shown - hidden == set()
+    described = ("info", "redis_info", "queue_shards", "fsck_timestamp_seconds", "reserved_total")
+    hidden = {BY_NAME[name] for name in described}
+    assert set(METRICS) - shown - hidden == set()
 
 
 def test_the_dashboard_is_one_that_grafana_10_takes() -> None:
@@ -169,7 +172,7 @@ def test_an_alert_asks_for_what_there_is_and_says_what_to_do(rule: dict[str, Any
     texts = " ".join(rule["annotations"].values())
     labels = {label for name, _ in NAME.findall(rule["expr"]) for label in SAMPLES[name].labels}
     assert set(re.findall(r"\$labels\.(\w+)", texts)) <= {*labels, "job"}
-    assert {name for name, _ in NAME.findall(texts)} <= {metric.name for metric in names.METRICS} | COMMANDS
+    assert {name for name, _ in NAME.findall(texts)} <= {metric.name for metric in METRICS} | COMMANDS
 
 
 def test_the_documentation_has_the_list_as_it_is() -> None:
@@ -177,7 +180,7 @@ def test_the_documentation_has_the_list_as_it_is() -> None:
 
     listed = text.partition(BEGIN)[2].partition(END)[0].strip()
 
-    assert listed == names.table(), "write the answer of django_delayq.metrics.names.table() into docs/metrics.md"
+    assert listed == definitions.table(), "write the answer of metrics.definitions.table() into docs/metrics.md"
 
 
 def test_the_documentation_speaks_of_metrics_that_there_are() -> None:
@@ -185,18 +188,23 @@ def test_the_documentation_speaks_of_metrics_that_there_are() -> None:
 
     spoken = {name for name, _ in NAME.findall(text)} - COMMANDS
 
-    assert spoken <= {metric.name for metric in names.METRICS}
+    assert spoken <= {metric.name for metric in METRICS}
 
 
 def test_names_follow_the_rules_of_prometheus() -> None:
-    for metric in names.METRICS:
+    for metric in METRICS:
         assert (metric.kind == "counter") == metric.name.endswith("_total")
         assert re.fullmatch(r"delay(q|ed_queue)_[a-z_]+", metric.name)
         assert metric.help.endswith(".")
-        labels = metric.labels
-        assert all(label in OPEN for label in labels[: metric.open_labels]), "those that users make come first"
-    for of in ({metric.name for metric in names.METRICS}, {metric.otel or metric.name for metric in names.METRICS}):
-        assert len(of) == len(names.METRICS)
+    for of in ({metric.name for metric in METRICS}, {metric.otel for metric in METRICS}):
+        assert len(of) == len(METRICS)
+
+
+def exported(counter: str) -> list[definitions.Metric]:
+    """Return the counters that have the value of a counter of the scripts."""
+    queue = QueueStatus("notes", "python", Counts("notes", counters={counter: 1}), 1, 0)
+    found = definitions.read(Snapshot(0.0, (queue,)))
+    return [metric for metric, values in found.items() if metric.kind == "counter" and 1 in values.values()]
 
 
 def test_every_counter_of_the_scripts_is_exported() -> None:
@@ -214,4 +222,5 @@ def test_every_counter_of_the_scripts_is_exported() -> None:
     outcomes = {"failed", "timeout", "crashed"}  # a fail counts under the outcome that it is given
 
     assert len(counted) > 15
-    assert counted | outcomes == set(names.COUNTERS)
+    lost = [name for name in sorted(counted | outcomes) if not exported(name)]
+    assert lost == []

@@ -16,7 +16,7 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from django_delayq import connections, schedule
-from django_delayq.metrics import views
+from django_delayq.metrics import urls
 from tests.support.api_caller import Caller
 from tests.support.redis_box import RedisBox
 
@@ -114,7 +114,7 @@ def test_a_scraper_is_not_sent_to_the_login_of_the_project(
 
 
 def test_a_scrape_is_in_no_transaction_of_any_database(settings: Any) -> None:
-    assert views.metrics._non_atomic_requests == set(settings.DATABASES)
+    assert urls.metrics._non_atomic_requests == set(settings.DATABASES)
 
 
 @pytest.mark.broken_on_purpose

@@ -50,10 +50,8 @@ FOR_EXTRAS = (
     "django_delayq.client",
     "django_delayq.metrics.collector",
     "django_delayq.metrics.otel",
-    "django_delayq.metrics.spans",
     "django_delayq.metrics.tracing",
     "django_delayq.metrics.urls",
-    "django_delayq.metrics.views",
     "django_delayq.pipeline",
 )
 

@@ -12,11 +12,10 @@ from django_delayq.connections import DjangoBroker
 from django_delayq.core import permits
 from django_delayq.core.job import NewJob
 from django_delayq.core.permits import Holding
-from django_delayq.management import diagnosis
 from django_delayq.settings.conf import conf
-from django_delayq.status import idle, take
-from django_delayq.status.drawing import report
+from django_delayq.status import Finding, take, warnings, warnings_of
 from django_delayq.status.json_form import as_json
+from django_delayq.status.report import report
 from django_delayq.worker.wake import WakeListener
 from tests.support.worker_stage import config, eventually, put, registry_of, working
 
@@ -26,7 +25,12 @@ IDLE = {"queues": ["mail"], "threads": 5, "running": 4, "idle_ms": 20_000}
 
 
 def found(broker: DjangoBroker) -> dict[str, str]:
-    return {queue: worker.name for queue, worker in idle.idle_beside_due(take(broker, outbox=False)).items()}
+    return {queue: worker.name for queue, worker in warnings.idle_beside_due(take(broker, outbox=False)).items()}
+
+
+def idle(broker: DjangoBroker) -> list[Finding]:
+    """Return the warnings of idle processes."""
+    return [one for one in warnings_of(take(broker, outbox=False)) if one.check == "idle"]
 
 
 @pytest.fixture
@@ -40,16 +44,14 @@ def late(delayq: DjangoBroker) -> DjangoBroker:
 
 def test_a_due_job_beside_a_free_slot_is_shown_with_what_to_do(late: DjangoBroker) -> None:
     snapshot = take(late, outbox=False)
-    line = "idle: due jobs of mail beside w, which has free slots: delayq_check says what to do"
-    assert line in report(snapshot)
     assert [queue["idle_worker"] for queue in as_json(snapshot)["queues"]] == ["w"]
-    (finding,) = diagnosis.idle(late)
+    (finding,) = idle(late)
     assert finding.level == "WARN"
     assert finding.text == (
-        "queue mail has due jobs, and worker w, which serves it, has had free slots for 20 s: see its log; "
-        "if that gives no reason, restart it and report it"
+        "Queue mail has due jobs, and worker w, which serves it, has had free slots for 20s: see its log; "
+        "if that gives no reason, restart it and report it."
     )
-    assert diagnosis.idle in diagnosis.CHECKS
+    assert f"WARN  idle: {finding.text}" in report(snapshot)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +68,7 @@ def test_a_due_job_beside_a_free_slot_is_shown_with_what_to_do(late: DjangoBroke
 def test_a_process_that_cannot_run_the_job_is_not_idle(late: DjangoBroker, other: dict[str, Any]) -> None:
     late.announce("w", {**IDLE, **other})
     assert found(late) == {}
-    (finding,) = diagnosis.idle(late)
-    assert (finding.level, finding.text) == ("OK", "no due job waits beside a free slot")
+    assert idle(late) == []
     late.announce("every", {**IDLE, "queues": ["… 50 more"], "all_queues": True})
     assert found(late) == {"mail": "every"}
 
@@ -108,7 +109,7 @@ def override(settings: Any) -> Iterator[Callable[..., contextlib.AbstractContext
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_process_that_gets_no_tokens_is_found(delayq: DjangoBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WakeListener, "call", lambda self, names: None)
-    monkeypatch.setattr(idle, "IDLE_AFTER", 0.5)
+    monkeypatch.setattr(warnings, "IDLE_AFTER", 0.5)
 
     def work() -> None: ...
 

@@ -16,7 +16,7 @@ from django_delayq import connections
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
-from django_delayq.metrics import measuring, names
+from django_delayq.metrics.definitions import BY_NAME, measure
 from django_delayq.status import take
 from tests.support.api_caller import ALL, make_caller
 from tests.support.cluster_box import ClusterBox
@@ -125,7 +125,7 @@ def test_the_status_is_printed_without_the_dead_master(world: World) -> None:
 
     text, data = printed("delayq_status"), json.loads(printed("delayq_status", "--json"))
 
-    assert "INCOMPLETE: slots " in text and "of spread" in text and f":{dead.port}" in text
+    assert "ERROR connection: slots " in text and "of spread" in text and f":{dead.port}" in text
     (part,) = data["unreachable"]
     assert part["shards"] == {"spread": data["queues"][0]["unreachable_shards"]}
 
@@ -136,7 +136,7 @@ def test_a_process_that_knows_no_queue_reports_the_registry_instead_of_none(worl
 
     text = printed("delayq_status")
 
-    assert "INCOMPLETE: slots " in text and "the registry of queues and workers" in text
+    assert "ERROR connection: slots " in text and "the registry of queues and workers" in text
     assert "nothing was ever scheduled" not in text and "No worker is running" not in text
 
 
@@ -194,14 +194,17 @@ def test_pages_of_the_admin_show_the_rest_and_a_warning(world: World, admin_clie
 
 def test_metrics_leave_out_a_queue_that_is_counted_in_part(world: World) -> None:
     missing = len(world.shards_on(world.other_node))
-    before = measuring.measure()
+    before = measure()
     world.other_node.kill()
 
-    after = measuring.measure()
+    after = measure()
 
-    assert before[names.UNREACHABLE] == {("spread",): 0} and ("spread", "delayed") in before[names.JOBS]
-    assert after[names.UP] == {(): 1.0} and after[names.UNREACHABLE] == {("spread",): missing}
-    assert names.JOBS not in after
+    assert (
+        before[BY_NAME["queue_unreachable_shards"]] == {("spread",): 0}
+        and ("spread", "delayed") in before[BY_NAME["jobs"]]
+    )
+    assert after[BY_NAME["up"]] == {(): 1.0} and after[BY_NAME["queue_unreachable_shards"]] == {("spread",): missing}
+    assert BY_NAME["jobs"] not in after
 
 
 def test_a_change_of_shards_is_refused_before_it_begins(world: World) -> None:

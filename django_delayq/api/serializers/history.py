@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Final
 
 from rest_framework import serializers
 
-from ...history import histograms
-from ...history.moments import from_row
+from ...history import series
+from ...history.periods import from_row
 from ...history.rows import FIELDS, HISTOGRAMS
 from ...history.series import COUNTS, SeriesSum, Summary
 from .base import ADDED, Resource
@@ -27,7 +27,7 @@ _COUNTS: Final[dict[str, Any]] = {
     "lateness_sum_ms": 30,
     "duration_sum_ms": 100,
 }
-_LATE: Final = [0, 0, 0, 0, 1, 1, *[0] * (histograms.BUCKETS - 6)]
+_LATE: Final = [0, 0, 0, 0, 1, 1, *[0] * (series.BUCKETS - 6)]
 
 
 def _histogram(what: str, **options: Any) -> Any:
@@ -177,7 +177,7 @@ class SummarySerializer(Resource):
                 "slots": list(zip(found.period.slots, found.slots, strict=True)),
                 "tasks": tasks[:_MOST_TASKS],
                 "tasks_left_out": max(0, len(tasks) - _MOST_TASKS),
-                "bounds_ms": [high for place in range(histograms.BUCKETS) if (high := histograms.bounds_of(place)[1])],
+                "bounds_ms": [high for place in range(series.BUCKETS) if (high := series.bounds_of(place)[1])],
             }
         )
 

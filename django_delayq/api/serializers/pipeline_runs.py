@@ -25,7 +25,7 @@ class RunSerializer(Resource):
     number = serializers.IntegerField(source="pk", help_text="unique")
     run_id = serializers.CharField(help_text="a resumed run keeps it")
     kind = serializers.CharField(help_text=", ".join(KINDS))
-    state = serializers.SerializerMethodField(help_text=f"{', '.join(STATES)}; died: no sign of life for five minutes")
+    state = serializers.SerializerMethodField(help_text=f"{', '.join(STATES)}; died: no progress for an hour")
     queue = serializers.CharField()
     task = serializers.CharField()
     started = TimeField(source="started_at", allow_null=True)

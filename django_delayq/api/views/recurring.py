@@ -15,9 +15,8 @@ from ...access.problems import Problem
 from ...core.errors import InvalidJob
 from ...core.registry import pause_recurring
 from ...core.task import registry
-from ...status import RecurringStatus
+from ...status import RecurringStatus, read_recurring
 from ...status.json_form import recurring_as_json
-from ...status.recurring import read_recurring
 from ...worker.recurring import Work, resume, run_now, work_of
 from ..base import ApiView
 from ..describe import operation

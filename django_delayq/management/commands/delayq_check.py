@@ -45,7 +45,8 @@ class Command(DelayQCommand):
         for finding in findings(connections.broker, deploy=options["deploy"], max_outbox_age=options["max_outbox_age"]):
             results.append(finding)
             if not options["json"]:
-                self.stdout.write(f"{styles[finding.level](finding.level.ljust(5))} {finding.check}: {finding.text}")
+                style = styles.get(finding.level, self.style.SUCCESS)
+                self.stdout.write(f"{style(finding.level.ljust(5))} {finding.check}: {finding.text}")
         if options["json"]:
             self.print_json([{"level": item.level, "what": item.check, "text": item.text} for item in results])
         errors = sum(finding.level == "ERROR" for finding in results)

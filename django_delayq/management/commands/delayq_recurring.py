@@ -8,10 +8,10 @@ from typing import Any, Final
 from ... import connections
 from ...core.registry import pause_recurring
 from ...core.task import registry
-from ...status.drawing import recurring_table
+from ...status import read_recurring
 from ...status.formatting import printable
 from ...status.json_form import recurring_as_json
-from ...status.recurring import read_recurring
+from ...status.report import recurring_table
 from ...worker.recurring import resume, run_now, work_of
 from ..base import DelayQCommand, share_options
 

@@ -81,7 +81,7 @@ class Command(DelayQCommand):
             self.stdout.write("The workers are emptying the old shards. --status shows what is left.")
         elif any(epoch.counts.morgue for epoch in old):
             self.stdout.write(
-                "The old shards are kept while their morgue has jobs: retry or discard these with delayq_morgue."
+                "The old shards are kept while their morgue has jobs: retry or discard these with delayq_jobs."
             )
         elif old:
             self.stdout.write("The old shards are empty. A dispatcher removes them within three minutes.")

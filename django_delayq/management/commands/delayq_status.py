@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
+import shutil
+import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from ... import connections
 from ...core.broker import Broker
 from ...core.errors import QueueUnavailable
-from ...status import Change, Snapshot, compare, take
-from ...status.drawing import report
-from ...status.json_form import as_json
-from ...status.screen import HORIZON, Screen, Trail, screen
+from ...status import Snapshot, compare, take
+from ...status.json_form import as_json as json_form
+from ...status.report import HORIZON, report
 from ..base import DelayQCommand, positive
-from ..screen import draw, live
-from ..terminal import console_of, exit_on_sigterm
+
+#: ANSI sequences that clear a terminal and move to its top
+CLEAR = "\x1b[H\x1b[2J"
 
 
 class Command(DelayQCommand):
@@ -35,63 +34,40 @@ class Command(DelayQCommand):
             const=2.0,
             type=positive(float, "a number of seconds"),
             metavar="SECONDS",
-            help="refresh every SECONDS (default: 2) until Ctrl-C, with rates and the job of each thread",
+            help="print it again every SECONDS (default: 2) until Ctrl-C, with rates",
         )
 
     def run(self, **options: Any) -> None:
-        """Print the status once, or repeatedly."""
-        broker = connections.broker()
-        if options["watch"] is not None:
-            self.watch(broker, options["watch"], json=options["json"])
-        elif options["json"]:
-            self.print_json(take(broker, recurring=True).as_json())
-        else:
-            self.print_lines(report(take(broker, recurring=True)))
-
-    def watch(self, broker: Broker, seconds: float, *, json: bool) -> None:
-        """Show the status every ``seconds`` until interrupted.
-
-        An unavailable Redis is an error at the start only; later the command waits for it.
-        """
-        pause = threading.Event()
-        before: Snapshot | None = None
+        """Print the status once, or again and again."""
+        broker, as_json, seconds = connections.broker(), options["json"], options["watch"]
+        before = self.print_status(broker, None, as_json=as_json)
         try:
-            with self.display(json=json) as (show, warn):
-                while True:
-                    try:
-                        now = take(broker, horizon=() if json else HORIZON, recurring=json)
-                    except QueueUnavailable as error:
-                        if before is None:
-                            raise
-                        warn(str(error))
-                    else:
-                        show(now, compare(before, now) if before is not None else None)
-                        before = now
-                    pause.wait(seconds)
+            while seconds is not None:
+                time.sleep(seconds)
+                try:
+                    before = self.print_status(broker, before, as_json=as_json)
+                except QueueUnavailable as error:  # at the start it ends the command; later the command waits for Redis
+                    self.stderr.write(str(error))
         except KeyboardInterrupt:
             return
 
-    @contextlib.contextmanager
-    def display(self, *, json: bool) -> Iterator[tuple[Callable[[Snapshot, Change | None], None], Callable[..., Any]]]:
-        """Open the display: JSON, a screen on a terminal, or lines. Yield the functions to show and to warn."""
-        trail = Trail()
-        if json:
-            yield self.show_json, self.stderr.write
-            return
-
-        def contents(now: Snapshot, change: Change | None) -> Screen:
-            if change is not None:
-                trail.add(change)
-            return screen(now, change or Change(), trail)
-
-        console = console_of(self.stdout, no_color=self.no_color)
-        if console is None:
-            yield lambda now, change: self.print_lines([*contents(now, change).lines(), ""]), self.stderr.write
-            return
-        with exit_on_sigterm(), live(console) as show:
-            yield lambda now, change: show(draw(contents(now, change), console)), show
-
-    def show_json(self, now: Snapshot, change: Change | None) -> None:
-        """Print a snapshot and the change since the last one as JSON."""
-        self.print_json(as_json(now, change))
+    def print_status(self, broker: Broker, before: Snapshot | None, *, as_json: bool) -> Snapshot:
+        """Print the status, with the change since an earlier one. Return the new snapshot."""
+        now = take(broker, horizon=HORIZON, recurring=True)
+        change = None if before is None else compare(before, now)
+        if as_json:
+            self.print_json(json_form(now, change))
+        elif change is None or not self.stdout.isatty():
+            self.print_lines([*report(now, change), ""])
+        else:
+            self.print_lines([CLEAR + "\n".join(_fitting(report(now, change)))])
         self.stdout.flush()
+        return now
+
+
+def _fitting(lines: list[str]) -> list[str]:
+    """Return the lines cut to the size of the terminal, with the number of those that do not fit."""
+    columns, rows = shutil.get_terminal_size()
+    if len(lines) >= rows:
+        lines = [*lines[: rows - 2], f"… {len(lines) - rows + 2} more lines: make the terminal higher"]
+    return [line[:columns] for line in lines]

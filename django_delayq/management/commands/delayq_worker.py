@@ -21,6 +21,8 @@ from ...worker.config import WorkerConfig
 from ..base import LoggingCommand, positive, queue_list
 
 NAME = "delayq_worker"
+#: options that are those of a worker's configuration
+CONFIG_OPTIONS = ("queues", "threads", "processes", "quarantine", "max_jobs", "max_rss", "grace", "dispatcher")
 #: seconds for which a burst waits for Redis
 BURST_PATIENCE_SECONDS = 60.0
 
@@ -93,19 +95,10 @@ class Command(LoggingCommand):
         if child is not None:
             wiring.run_worker(child.config, child)
         settings = conf()
-        config = wiring.make_config(
-            settings,
-            queues=options["queues"],
-            threads=options["threads"],
-            processes=options["processes"],
-            quarantine=options["quarantine"],
-            max_jobs=options["max_jobs"],
-            max_rss=options["max_rss"],
-            grace=options["grace"],
-            dispatcher=options["dispatcher"],
-            burst=options["burst"] or None,
-            redis_patience=(BURST_PATIENCE_SECONDS if patience is None else patience) if options["burst"] else None,
-        )
+        given = {name: options[name] for name in CONFIG_OPTIONS}
+        if options["burst"]:
+            given |= {"burst": True, "redis_patience": BURST_PATIENCE_SECONDS if patience is None else patience}
+        config = wiring.make_config(settings, **given)
         redis_error = wiring.ensure_server()
         if not redis_error:
             wiring.check_queues(config.queues, settings)

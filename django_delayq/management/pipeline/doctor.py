@@ -29,8 +29,8 @@ from ...pipeline import java
 from ...pipeline.errors import SparkMissing
 from ...pipeline.session import check
 from ...settings.conf import SETTING, Conf, conf
+from ...status import Finding
 from ...status.formatting import duration
-from ..findings import Finding
 from . import common
 from .address import check_reach, redis_address
 

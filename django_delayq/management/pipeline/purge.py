@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from ...history.retention import forget_hours
+from ...history.rows import forget_hours
 from ...settings.conf import conf
 from . import common, history_runs
 

@@ -1,0 +1,170 @@
+"""Report of ``delayq_status``: a snapshot, and the rates since an earlier one, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+from zoneinfo import ZoneInfo
+
+from ..core.task import registry
+from ..core.times import datetime_of
+from ..settings.conf import conf
+from .formatting import duration, printable, table
+from .json_form import human_bytes
+from .snapshot import PLACES, Change, QueueStatus, Rates, RecurringStatus, RunningJob, Snapshot, WorkerStatus
+from .warnings import warnings_of
+
+if TYPE_CHECKING:
+    from ..core.figures import Histogram
+    from ..outbox.durability import Stock
+
+NO_QUEUE: Final = "No queue yet: nothing was ever scheduled."
+NO_WORKER: Final = "No worker is running. Start one: manage.py delayq_worker"
+#: due times that the report counts: within the next hour, and later
+HORIZON: Final = (3_600_000,)
+
+
+def report(snapshot: Snapshot, change: Change | None = None) -> list[str]:
+    """Return the report in paragraphs, separated by empty lines.
+
+    Args:
+        snapshot: taken with :data:`HORIZON`, or without one.
+        change: since an earlier snapshot: adds rates and lateness.
+    """
+    nothing = snapshot.has_registry  # without the registry queues and workers are only unknown
+    paragraphs = [
+        [_server_line(snapshot), _totals_line(snapshot, change)],
+        _queues(snapshot, change) if snapshot.queues else [NO_QUEUE] * nothing,
+        [_backlog_line(snapshot.backlog)] if len(snapshot.backlog) > 2 else [],
+        [_outbox_line(snapshot.outbox)] if snapshot.outbox is not None and any(snapshot.outbox.values()) else [],
+        [f"{one.level.ljust(5)} {one.check}: {one.text}" for one in warnings_of(snapshot)],
+        list(_workers(snapshot)) or [NO_WORKER] * nothing,
+        recurring_table(snapshot.recurring) if snapshot.recurring else [],
+    ]
+    return [line for lines in paragraphs if lines for line in (*lines, "")][:-1]
+
+
+def _server_line(snapshot: Snapshot) -> str:
+    redis = snapshot.redis
+    used = "?" if redis.used_memory is None else human_bytes(redis.used_memory)
+    nodes = f" on {redis.nodes} nodes" if redis.nodes > 1 else ""
+    return (
+        f"{datetime_of(snapshot.now_ms):%H:%M:%S} UTC  Redis {redis.version}{nodes}, {used} used, "
+        f"{'AOF' if redis.aof else 'no AOF'}"
+    )
+
+
+def _totals_line(snapshot: Snapshot, change: Change | None) -> str:
+    sums = snapshot.totals
+    pieces = [f"lag {duration(sums.lag_seconds)}", f"busy {sums.busy}/{sums.threads}"]
+    pieces += [f"{place} {getattr(sums, place)}" for place in PLACES]
+    if change is not None:
+        head = ("done", "failing", "late p50", "late p99")
+        pieces += [f"{name} {cell}" for name, cell in zip(head, _rates(change.total), strict=True)]
+    return "  ".join(pieces)
+
+
+def _rates(rates: Rates) -> tuple[str, ...]:
+    return (f"{rates.done:.1f}/s", f"{rates.failing:.1f}/s", _late(rates.lateness, 0.5), _late(rates.lateness, 0.99))
+
+
+def _late(histogram: Histogram, q: float) -> str:
+    """Return a quantile of a histogram in readable form."""
+    ms = histogram.quantile(q)
+    if ms is None:
+        return "-"
+    return f"{ms:.0f}ms" if ms < 1000 else duration(ms / 1000)
+
+
+def _queues(snapshot: Snapshot, change: Change | None) -> list[str]:
+    rules = [_rules_of(queue, snapshot.now_ms) for queue in snapshot.queues]
+    rated = ("done",) if change is None else ("done", "failing", "late p50", "late p99")
+    rows = [
+        (
+            printable(queue.name),
+            *(getattr(queue.counts, place) for place in PLACES),
+            duration(queue.lag_seconds),
+            *((queue.done,) if change is None else _rates(change.queues.get(queue.name, Rates()))),
+            *((rule,) if any(rules) else ()),
+        )
+        for queue, rule in zip(snapshot.queues, rules, strict=True)
+    ]
+    return table(("queue", *PLACES, "lag", *rated, *(("rules",) if any(rules) else ())), rows)
+
+
+def _rules_of(queue: QueueStatus, now_ms: float) -> str:
+    """Return the pauses and limits of a queue as a short text."""
+    words = {"both": "paused", "in": "paused in", "out": "paused out"}.get(queue.paused, "")
+    left = [f"{word} {duration((end - now_ms) / 1000)}" for word, end in queue.paused_until.items()]
+    words += f" (ends: {', '.join(left)})" if left else ""
+    limits = [f"{name} {value}" for name, value in queue.limits.items()]
+    return ", ".join(filter(None, (words, *limits, *_concurrency_of(queue.name))))
+
+
+def _concurrency_of(queue: str) -> Iterator[str]:
+    """Yield the limits of concurrency of a queue and of its tasks, as this project's code has them."""
+    limits = [("", conf().queue(queue).concurrency)]
+    limits += [(f" of {task.name}", task.options.concurrency) for task in registry if task.options.queue == queue]  # type: ignore[misc]
+    for whose, limit in limits:
+        if limit is not None:
+            numbers = [] if limit.total is None else [str(limit.total)]
+            numbers += [] if limit.local is None else [f"{limit.local} a process"]
+            yield f"concurrency{whose} {' and '.join(numbers)}"
+
+
+def _backlog_line(backlog: Sequence[int]) -> str:
+    """Return a line with the due times of waiting jobs."""
+    ready, *soon, later = backlog
+    return f"next hour: {sum(soon)} due, {later} later, {ready} ready now"
+
+
+def _outbox_line(stock: Stock) -> str:
+    """Return the numbers of durable jobs in the database in one line."""
+    age = stock["oldest_waiting_seconds"]
+    since = "" if age is None else f" (for {duration(age)})"
+    return (
+        f"outbox: {stock['waiting']} waiting{since}, {stock['sent']} sent, {stock['buried']} buried, "
+        f"{stock['refused']} refused"
+    )
+
+
+def _workers(snapshot: Snapshot) -> Iterator[str]:
+    """Yield a line for each worker process, followed by the running jobs of its threads."""
+    for worker in snapshot.workers:
+        yield "  ".join(filter(None, _worker(worker)))
+        for job in () if worker.lost else worker.jobs:
+            yield f"  {_job(job, snapshot.now_ms)}"
+
+
+def _worker(worker: WorkerStatus) -> Iterator[str]:
+    yield printable(worker.name)
+    yield printable(", ".join((*worker.queues, *(f"not {name}" for name in worker.ignored))))
+    yield f"busy {worker.running}/{worker.threads}"
+    yield "" if worker.rss_mib is None else f"{worker.rss_mib} MiB"
+    for mark in ("dispatcher", "quarantine", "stopping"):
+        yield mark if getattr(worker, mark) else ""
+    yield "lost" if worker.lost else f"{duration(worker.seconds_ago)} ago"
+
+
+def _job(job: RunningJob, now_ms: float) -> str:
+    more = f" and {job.ids - 1} more" if job.ids > 1 else ""
+    length = duration(max(0.0, now_ms - job.started_ms) / 1000) if job.started_ms else "?"
+    return f"#{job.slot} {length}  {printable(job.task)} {printable(job.id)}{more}  {printable(job.queue)}"
+
+
+def recurring_table(tasks: Sequence[RecurringStatus]) -> list[str]:
+    """Return recurring tasks with their ticks as lines of a table."""
+    head = ("recurring task", "schedule", "time zone", "last tick", "next tick")
+    rows = []
+    for one in tasks:
+        zone = one.timezone or "UTC"
+        following = "paused" if one.paused_ms is not None else _local(one.next_tick_ms, zone)
+        last = _local(one.last_tick_ms, zone)
+        rows.append((printable(one.task), printable(one.schedule) or "not in this project", zone, last, following))
+    return table(head, rows, left=len(head))
+
+
+def _local(tick: float | None, zone: str) -> str:
+    """Return a tick in local time of the given time zone."""
+    return "-" if tick is None else f"{datetime.fromtimestamp(tick / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M:%S}"
