@@ -98,7 +98,7 @@ class OutboxJob(JobName):
 
     class Meta:
         verbose_name = _("outbox job")
-        verbose_name_plural = _("outbox")
+        verbose_name_plural = _("outbox jobs")
         default_permissions = ("view",)
         indexes: ClassVar = [
             models.Index(fields=["state", "id"], name="delayq_outbox_waiting"),
@@ -129,7 +129,7 @@ class InboxEntry(JobName):
 
     class Meta:
         verbose_name = _("inbox entry")
-        verbose_name_plural = _("inbox")
+        verbose_name_plural = _("inbox entries")
         default_permissions = ("view",)
 
 
@@ -171,7 +171,6 @@ class FailedJob(MirroredJob):
         default_permissions = ("view",)
         permissions: ClassVar = [
             ("retry_failedjob", _("Can retry failed jobs")),
-            ("edit_failedjob", _("Can retry failed jobs with other content")),
             ("discard_failedjob", _("Can discard failed jobs")),
             ("bury_failedjob", _("Can bury failed jobs")),
         ]
@@ -198,7 +197,7 @@ class MorgueJob(MirroredJob):
 
     class Meta:
         verbose_name = _("job in the morgue")
-        verbose_name_plural = _("morgue")
+        verbose_name_plural = _("jobs in the morgue")
         default_permissions = ("view",)
         permissions: ClassVar = [
             ("retry_morguejob", _("Can retry jobs in the morgue")),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from django_delayq import connections
-from django_delayq.admin import dashboard_snapshots
-from django_delayq.admin.redis_pages import RedisPages
+from django_delayq.admin import dashboard
+from django_delayq.admin.base import RedisPages
 from django_delayq.core.broker import Broker
 from django_delayq.core.layouts import queue_policy
 from tests.admin.browser_scripts import CUT, STYLED
@@ -54,7 +54,7 @@ HIDE = """const hidden = arguments[0];
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy with other tests does not slow the page down."""
-    monkeypatch.setattr(dashboard_snapshots, "PAUSE", 0)
+    monkeypatch.setattr(dashboard, "PAUSE", 0)
 
 
 def number(text: str) -> int:
@@ -434,7 +434,7 @@ def test_curves_of_a_busy_dashboard_are_in_sight_on_any_screen(operator: Browser
 
 
 def test_two_tabs_share_their_looks(operator: Browser, delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboard_snapshots, "SHARED", 3_600.0)
+    monkeypatch.setattr(dashboard, "SHARED", 3_600.0)
     yard = Yard(delayq)
     yard.put("a")
     operator.open(PAGE)
@@ -442,5 +442,5 @@ def test_two_tabs_share_their_looks(operator: Browser, delayq: Broker, monkeypat
     yard.put("b")
     answers(operator, 2)
     assert total(operator, "ready") == "1"
-    monkeypatch.setattr(dashboard_snapshots, "SHARED", 0.9)
+    monkeypatch.setattr(dashboard, "SHARED", 0.9)
     operator.until(lambda: total(operator, "ready") == "2", what="a new look")

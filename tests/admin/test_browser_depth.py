@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from django_delayq.admin import dashboard_snapshots
+from django_delayq.admin import dashboard
 from django_delayq.core import figures
 from django_delayq.core.broker import Broker
 from django_delayq.core.figures import DepthPoint
@@ -37,7 +37,7 @@ AGE = """const [seconds] = arguments;
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy with other tests does not slow the page down."""
-    monkeypatch.setattr(dashboard_snapshots, "PAUSE", 0)
+    monkeypatch.setattr(dashboard, "PAUSE", 0)
 
 
 def seed(broker: Broker, *queues: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from django_delayq import connections
-from django_delayq.admin.redis_pages import RedisPages
+from django_delayq.admin.base import RedisPages
 from django_delayq.core.broker import Broker
 from django_delayq.models.history import PipelineRun
 from tests.admin.browser_scripts import CUT, STYLED

@@ -9,7 +9,6 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.test import Client
 
-from django_delayq.admin.dashboard_facts import warnings_of
 from django_delayq.core.broker import Broker
 from django_delayq.core.counts import Counts
 from django_delayq.core.job import NewJob
@@ -18,6 +17,7 @@ from django_delayq.status import Change, QueueStatus, RedisStatus, Snapshot
 from django_delayq.status.drawing import report
 from django_delayq.status.json_form import as_json
 from django_delayq.status.screen import Trail, screen
+from django_delayq.status.warnings import warnings_of
 from tests.admin.support import cells
 
 LIST = "/admin/django_delayq/livejob/"

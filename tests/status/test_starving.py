@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.admin.dashboard_facts import warnings_of
 from django_delayq.core.broker import Broker
 from django_delayq.core.counts import Counts, starving_of
 from django_delayq.core.job import NewJob
@@ -15,6 +14,7 @@ from django_delayq.status.change import Change
 from django_delayq.status.drawing import report
 from django_delayq.status.json_form import as_json
 from django_delayq.status.screen import Trail, screen
+from django_delayq.status.warnings import warnings_of
 from django_delayq.testing.redis import MemoryBroker
 
 from .conftest import T0
@@ -82,9 +82,7 @@ def test_t52_a_priority_that_starves_is_shown_wherever_operators_look(loaded: Br
     assert line in screen(snapshot, Change(), Trail()).lines()
     (queue,) = as_json(snapshot)["queues"]
     assert (queue["lag_by_priority"], queue["starving"]) == ({"0": 1.0, "4": 0.0, "7": 700.0}, 7)
-    text = (
-        "Jobs of priority 7 of orders have waited 11 min 40 s for more urgent ones: add workers, or set “starve_after”."
-    )
+    text = "Jobs of priority 7 of orders have waited 11m40s for more urgent ones: add workers, or set “starve_after”."
     assert text in warnings_of(snapshot)
     lags = read(snapshot)[names.PRIORITY_LAG]
     assert lags == {("orders", "0"): 1.0, ("orders", "4"): 0.0, ("orders", "7"): 700.0}
