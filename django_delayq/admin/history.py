@@ -119,8 +119,7 @@ class HourlyStatAdmin(TableAdmin):
     ordering = ("-hour", "queue", "task")
     list_per_page = 50
     list_display = (
-        *("hour_text", "queue", "task", "attempts", "done", "failures", "again", "late"),
-        *("lateness_p50", "lateness_p99", "duration_p50", "duration_p99"),
+        *("hour_text", "queue", "task", "attempts", "done", "failures", "again", "late", "lateness", "duration"),
     )
     list_display_links = None
     list_filter = (
@@ -134,10 +133,15 @@ class HourlyStatAdmin(TableAdmin):
     done = column("succeeded", grouped, gettext_lazy("succeeded"), ordering="succeeded")
     again = column("retries", grouped, gettext_lazy("retries"), ordering="retries")
     late = column("sla_missed", grouped, gettext_lazy("too late"), ordering="sla_missed")
-    lateness_p50 = column("lateness_p50_ms", millis, gettext_lazy("lateness p50"), ordering="lateness_p50_ms")
-    lateness_p99 = column("lateness_p99_ms", millis, gettext_lazy("p99"), ordering="lateness_p99_ms")
-    duration_p50 = column("duration_p50_ms", millis, gettext_lazy("duration p50"), ordering="duration_p50_ms")
-    duration_p99 = column("duration_p99_ms", millis, gettext_lazy("p99"), ordering="duration_p99_ms")
+    @admin.display(description=gettext_lazy("lateness p50, p99"), ordering="lateness_p99_ms")
+    def lateness(self, row: HourlyStat) -> str:
+        """Return percentiles of the lateness."""
+        return f"{millis(row.lateness_p50_ms)}, {millis(row.lateness_p99_ms)}"
+
+    @admin.display(description=gettext_lazy("duration p50, p99"), ordering="duration_p99_ms")
+    def duration(self, row: HourlyStat) -> str:
+        """Return percentiles of the duration."""
+        return f"{millis(row.duration_p50_ms)}, {millis(row.duration_p99_ms)}"
 
     @admin.display(description=gettext_lazy("failed"))
     def failures(self, row: HourlyStat) -> str:

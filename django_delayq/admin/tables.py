@@ -292,6 +292,10 @@ class PipelineRunAdmin(TableAdmin):
     sortable_by = ("started",)
     search_fields = ("run_id",)
     search_help_text = _("The exact id of a pipeline run")
+
+    class Media:
+        css: ClassVar = {"all": ("django_delayq/history.css",)}
+
     fieldsets: ClassVar[Any] = (
         (_("Pipeline run"), {"fields": ("run", "status", "progress", "queue", "task")}),
         (_("Times"), {"fields": ("started", "last_heartbeat", "ended", "run_time")}),
