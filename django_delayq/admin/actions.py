@@ -57,7 +57,7 @@ class Outcome:
         level: level of the message.
         back: URL that follows; "" = the page of the target.
         hint: second message, a warning.
-        about: name in the log, if it is not that of the target.
+        about: name in the log, and of the page that follows, if it is not that of the target.
     """
 
     text: str
@@ -124,7 +124,8 @@ class ActionPages(RedisPages):
         if posted is not None and (form is None or form.is_valid()):
             done = self.carry_out(request, action, target, form)
             if done is not None:
-                return HttpResponseRedirect(done.back or target.back)
+                made = self.url("change", done.about) if done.about else target.back
+                return HttpResponseRedirect(done.back or made)
         if action.asks:
             return self.ask(request, action, target, form)
         for error in chain.from_iterable(form.errors.values() if form is not None else ()):

@@ -27,6 +27,7 @@ from ..settings.conf import conf
 from ..status import RunningJob, Snapshot, take
 from ..status.snapshot import PLACES
 from ..status.warnings import warnings_of
+from .actions import Action
 from .base import RedisPages
 from .charts import Chart, Row, depth_cells, depth_chart, depth_rows, number, timed_row
 from .formatting import NOTHING, clock, duration, grouped, millis, rate, size
@@ -423,7 +424,7 @@ class DashboardText:
             "busy": _("%(running)s of %(threads)s busy") % {"running": worker.running, "threads": worker.threads},
             "seen": _("last heartbeat %(ago)s ago, at %(time)s") % seen,
             "jobs": [self._job(job, now_ms) for job in jobs],
-            "commands": [(one.title, self.queue_url(f"workers/{worker.name}", one.name)) for one in self.commands],
+            "commands": [(_label(one), self.queue_url(f"workers/{worker.name}", one.name)) for one in self.commands],
             "note": _more(0 if worker.lost else len(worker.jobs) - len(jobs)),
         }
 
@@ -462,6 +463,10 @@ class DashboardText:
             (_("In the morgue"), grouped(stock["buried"])),
             (_("Refused"), grouped(stock["refused"])),
         ]
+
+
+def _label(verb: Action) -> str:
+    return f"{verb.title}…" if verb.asks else str(verb.title)
 
 
 def _more(count: int) -> str:

@@ -133,6 +133,7 @@ class HourlyStatAdmin(TableAdmin):
     done = column("succeeded", grouped, gettext_lazy("succeeded"), ordering="succeeded")
     again = column("retries", grouped, gettext_lazy("retries"), ordering="retries")
     late = column("sla_missed", grouped, gettext_lazy("too late"), ordering="sla_missed")
+
     @admin.display(description=gettext_lazy("lateness p50, p99"), ordering="lateness_p99_ms")
     def lateness(self, row: HourlyStat) -> str:
         """Return percentiles of the lateness."""

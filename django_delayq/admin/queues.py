@@ -444,7 +444,7 @@ def create(target: Target, data: Mapping[str, Any]) -> Outcome:
     if is_new:
         return Outcome(_("The queue was created."), f"create: {kind}, shards {shards}, {limits}", about=name)
     text = _("The queue was created by another request a moment ago; it keeps those properties.")
-    return Outcome(text, level=messages.WARNING)
+    return Outcome(text, level=messages.WARNING, about=name)
 
 
 # -- verbs on producers, workers and recurring tasks -------------------------------------------------------------------
