@@ -23,7 +23,7 @@ PLACES = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 #: requests for numbers that this page made
 ASKED = "return performance.getEntriesByType('resource').filter(one => one.name.includes('/dashboard/parts/')).length"
 LOADED = "return performance.getEntriesByType('resource').map(one => one.name)"
-TOPS = "return Array.from(document.querySelectorAll('#dq-dash h2, .dq-plot, .dq-tiles li'), one => one.offsetTop)"
+TOPS = "return Array.from(document.querySelectorAll('.dq-dash h2, .dq-plot, .dq-tiles li'), one => one.offsetTop)"
 
 #: since when nothing was asked, ms
 QUIET = """return performance.now()
@@ -105,7 +105,7 @@ def test_the_charts_move(operator: Browser, delayq: Broker) -> None:
     yard = every_place(delayq)
     operator.open(PAGE)
     operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
-    operator.run("document.querySelectorAll('#dq-dash details').forEach(one => { one.open = true })")
+    operator.run("document.querySelectorAll('.dq-dash details').forEach(one => { one.open = true })")
 
     def points(chart: str) -> list[list[str]]:
         return operator.rows(f"#{chart}-table")
@@ -154,6 +154,8 @@ def test_it_is_told_how_old_the_backlog_is(operator: Browser, delayq: Broker) ->
 @pytest.mark.parametrize("width", [1280, 360])
 def test_what_stands_at_an_axis_is_all_in_sight(operator: Browser, delayq: Broker, width: int) -> None:
     every_place(delayq)
+    for minutes in (2, 1):
+        figures.record_depths(delayq, {"": DepthPoint(p50_ms=40.0, p99_ms=50.0)}, delayq.now_ms() - minutes * 60_000)
     operator.size(width, 900)
     operator.open(PAGE)
     operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")

@@ -21,7 +21,8 @@
     constructor(box) {
       this.box = box;
       this.holder = box.querySelector("[data-plot]");
-      this.heads = [...box.querySelectorAll("thead th")];
+      this.table = box.querySelector("details table");
+      this.heads = [...this.table.tHead.rows[0].cells];
       this.columns = this.heads.flatMap((head, place) => (head.dataset.colour ? [place] : []));
       this.isLog = box.dataset.log !== undefined;
       this.unit = box.dataset.log === "jobs" ? short : shortMillis;
@@ -32,7 +33,7 @@
     }
     /* Read the table. Over time its newest row is the first; where samples are missing the line has a gap. */
     read() {
-      this.rows = [...this.box.querySelector("tbody").rows];
+      this.rows = [...this.table.tBodies[0].rows];
       this.isTimed = this.rows[0]?.dataset.x !== undefined;
       if (this.isTimed) this.rows.reverse();
       const number = (row, column) => {

@@ -26,8 +26,8 @@
   /* A person selects text, fills a form or ticks boxes: nothing changes under their hands. */
   function isInUse() {
     const selected = document.getSelection();
-    const focused = live.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
-    const ticked = live.querySelector("input[type=checkbox]:checked");
+    const focused = live.querySelector(":is(input, select, textarea):focus:not(#dq-auto)");
+    const ticked = live.querySelector("input[type=checkbox]:checked:not(#dq-auto)");
     return focused || ticked || (selected && !selected.isCollapsed && live.contains(selected.anchorNode));
   }
   function swap(page) {
