@@ -389,9 +389,9 @@ class DashboardText:
             for queue in chosen
         ]
 
-    def queue_url(self, name: str, page: str) -> str:
+    def queue_url(self, name: str, page: str, folder: str = "") -> str:
         """Return the URL of a page of a queue or worker; "" without permission. Made here, since reversing is slow."""
-        return f"{self.queues_url}{url_quote(quote(name))}/{page}/" if self.queues_url else ""
+        return f"{self.queues_url}{folder}{url_quote(quote(name))}/{page}/" if self.queues_url else ""
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -424,7 +424,7 @@ class DashboardText:
             "busy": _("%(running)s of %(threads)s busy") % {"running": worker.running, "threads": worker.threads},
             "seen": _("last heartbeat %(ago)s ago, at %(time)s") % seen,
             "jobs": [self._job(job, now_ms) for job in jobs],
-            "commands": [(_label(one), self.queue_url(f"workers/{worker.name}", one.name)) for one in self.commands],
+            "commands": [(_label(one), self.queue_url(worker.name, one.name, "workers/")) for one in self.commands],
             "note": _more(0 if worker.lost else len(worker.jobs) - len(jobs)),
         }
 

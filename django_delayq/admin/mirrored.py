@@ -35,7 +35,7 @@ from ..core.errors import DelayQError, InvalidJob
 from ..core.job import Job, Payload, Undecodable
 from ..core.job_view import JobView
 from ..core.task import registry
-from ..mirror.age import LATE_SECONDS, age
+from ..mirror.duty import LATE_SECONDS, age
 from ..settings.conf import conf, mask
 from ..status.job_content import argument_names, split_call
 from . import content, formatting

@@ -116,21 +116,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='MirrorCursor',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('queue', models.CharField(max_length=255)),
-                ('shard', models.PositiveIntegerField()),
-                ('place', models.CharField(choices=[('failed', 'failed'), ('morgue', 'morgue')], max_length=6)),
-                ('score', models.CharField(blank=True, max_length=32)),
-                ('member', models.BinaryField(default=b'')),
-            ],
-            options={
-                'default_permissions': (),
-                'constraints': [models.UniqueConstraint(fields=('queue', 'shard', 'place'), name='delayq_cursor')],
-            },
-        ),
-        migrations.CreateModel(
             name='MorgueJob',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

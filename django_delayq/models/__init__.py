@@ -27,7 +27,6 @@ __all__ = [
     "HttpApi",
     "InboxEntry",
     "LiveJob",
-    "MirrorCursor",
     "MorgueJob",
     "OutboxJob",
     "PipelineRun",
@@ -215,24 +214,6 @@ class MorgueJob(MirroredJob):
             models.Index(fields=["job_id"], name="delayq_morgue_id", opclasses=["varchar_pattern_ops"]),
             models.Index(fields=["queue", "shard", "updated_us"], name="delayq_morgue_place"),
         ]
-
-
-class MirrorCursor(models.Model):
-    """Cursor that stores how far an index of a shard has been copied."""
-
-    queue = models.CharField(max_length=NAME_LENGTH)
-    shard = models.PositiveIntegerField()
-    place = models.CharField(max_length=6, choices=[("failed", "failed"), ("morgue", "morgue")])
-    #: last entry that was copied: its score as Redis writes it, and its member
-    score = models.CharField(max_length=32, blank=True)
-    member = models.BinaryField(default=b"")
-
-    class Meta:
-        default_permissions = ()
-        constraints: ClassVar = [models.UniqueConstraint(fields=["queue", "shard", "place"], name="delayq_cursor")]
-
-    def __str__(self) -> str:
-        return f"{self.place} of {self.queue}, shard {self.shard}"
 
 
 class BulkAction(models.Model):

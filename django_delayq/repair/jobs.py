@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from dataclasses import replace as replace_rows
 from datetime import timedelta
 from typing import Any, Final
 
 from django.db import transaction
 
+from .. import connections
 from ..core import actions, bulk
 from ..core.builder import JobBuilder, JobRules
 from ..core.errors import IdTaken, InvalidJob, QueueFull, QueuePaused
 from ..core.job import Job, NewJob, is_durable, new_key
 from ..core.options import TaskOptions
 from ..core.queue import Queue
+from ..core.records.frames import CHUNK
 from ..core.task import Task, registry
 from ..core.times import delay_ms_of
-from ..mirror.index_mirror import IndexMirror
-from ..mirror.refresh import Group, grouped, refresh
-from ..mirror.rows import MORGUE, Row, is_readable, member_of
+from ..mirror.index import Index
+from ..mirror.index_mirror import DELETE_CHUNK, IndexMirror, database_of, table
+from ..mirror.rows import MORGUE, Entry, Place, Row, is_readable, member_of, place_of, store
 from ..outbox import rows as outbox
 from ..settings.conf import conf
 
@@ -122,6 +125,60 @@ def _each(rows: Iterable[Row], act: Callable[[Queue, Group], Counter[str]]) -> C
 def _apply(queue: Queue, group: Group, action: actions.Action) -> Counter[str]:
     selected = [(row.job_id, row.key.bytes) for row in group.rows]
     return Counter(bulk.act_in_shard(queue, group.number, selected, action))
+
+
+# -- rows by shard -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one place of one shard; ``queue`` is None if the deployment no longer has it."""
+
+    place: Place
+    queue: Queue | None
+    number: int
+    rows: Sequence[Row]
+
+    @property
+    def index(self) -> Index | None:
+        """Index in Redis that the rows mirror; None if the queue no longer exists."""
+        return None if self.queue is None else Index(self.queue, self.number, self.place)
+
+
+def grouped(rows: Iterable[Row]) -> list[Group]:
+    """Return rows grouped by place, queue and shard."""
+    groups: defaultdict[tuple[type[Row], str, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[type(row), row.queue, row.shard].append(row)
+    broker = connections.broker()
+    queues = {name: broker.known_queue(name) for name in sorted({name for _, name, _ in groups})}
+    return [
+        Group(place_of(model), queues[name], number, group_rows) for (model, name, number), group_rows in groups.items()
+    ]
+
+
+def refresh(group: Group) -> None:
+    """Update these rows from Redis. Rows of jobs that no longer exist are deleted."""
+    for start in range(0, len(group.rows), CHUNK):
+        _refresh(group.place, group.index, group.rows[start : start + CHUNK])
+
+
+def _refresh(place: Place, index: Index | None, rows: Sequence[Row]) -> None:
+    if index is None:
+        remove(place, rows)
+        return
+    scores = index.scores([member_of(row) for row in rows])
+    entries = [Entry(member_of(row), score) for row, score in zip(rows, scores, strict=True) if score is not None]
+    fresh = index.rows(entries)
+    store(place, fresh, database_of(place))
+    kept = {place.named(row) for row in fresh}
+    remove(place, [row for row in rows if place.named(row) not in kept])
+
+
+def remove(place: Place, rows: Sequence[Row]) -> None:
+    """Delete rows of jobs that no longer exist."""
+    for start in range(0, len(rows), DELETE_CHUNK):
+        table(place).filter(pk__in=[row.pk for row in rows[start : start + DELETE_CHUNK]]).delete()
 
 
 # -- retry with other arguments ----------------------------------------------------------------------------------------
