@@ -100,7 +100,7 @@ def test_the_page_of_a_job_explains_it(delayq: Broker, browser: Browser, person:
     a_bad_night(delayq)
     browser.open(f"{FAILED}?queue=payments")
     browser.click("payment-78")
-    text = browser.text(".delayq-job")
+    text = browser.text("#content")
     assert "waiting for retry" in text and "••••••" in text and "4111" not in text
     both_themes(browser, "failed-job")
     browser.size(420, 900)

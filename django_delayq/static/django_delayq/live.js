@@ -26,7 +26,7 @@
   /* A person selects text, fills a form or ticks boxes: nothing changes under their hands. */
   function isInUse() {
     const selected = document.getSelection();
-    const focused = live.querySelector(":is(input, select, textarea):focus:not(#dq-auto)");
+    const focused = live.querySelector(":is(input:not([type=checkbox]), select, textarea):focus");
     const ticked = live.querySelector("input[type=checkbox]:checked:not(#dq-auto)");
     return focused || ticked || (selected && !selected.isCollapsed && live.contains(selected.anchorNode));
   }
