@@ -85,8 +85,7 @@ def bury(rows: Iterable[Row]) -> Counter[str]:
         if group.place is MORGUE:
             raise InvalidJob("these jobs are in the morgue already; bury is for failed jobs")
         counts = _apply(queue, group, actions.kill_failed())
-        if conf().is_mirrored:  # one page only; the dispatcher copies the rest
-            next(IndexMirror(conf().mirror, queue, group.number, MORGUE).copy(), None)
+        _copy_page(queue, group.number, MORGUE)
         return counts
 
     return _each(rows, act)
@@ -168,11 +167,21 @@ def _refresh(place: Place, index: Index | None, rows: Sequence[Row]) -> None:
         remove(place, rows)
         return
     scores = index.scores([member_of(row) for row in rows])
-    entries = [Entry(member_of(row), score) for row, score in zip(rows, scores, strict=True) if score is not None]
-    fresh = index.rows(entries)
+    changed = [row for row, score in zip(rows, scores, strict=True) if score not in (None, row.updated_us)]
+    same = [row for row, score in zip(rows, scores, strict=True) if score == row.updated_us]
+    fresh = index.rows([Entry(member_of(row), row.updated_us) for row in same])
     store(place, fresh, database_of(place))
-    kept = {place.named(row) for row in fresh}
+    if changed:
+        # Not stored one by one: the mirror follows the newest row, so none may stand before others that are missing.
+        _copy_page(index.queue, index.number, place)
+    kept = {place.named(row) for row in (*fresh, *changed)}
     remove(place, [row for row in rows if place.named(row) not in kept])
+
+
+def _copy_page(queue: Queue, number: int, place: Place) -> None:
+    """Copy what is new in an index of a shard: one page only; the dispatcher copies the rest."""
+    if conf().is_mirrored:
+        next(IndexMirror(conf().mirror, queue, number, place).copy(), None)
 
 
 def remove(place: Place, rows: Sequence[Row]) -> None:
