@@ -179,7 +179,7 @@ def test_a_queue_is_paused_and_resumed_in_the_table(operator: Browser, delayq: B
     assert "paused for workers" in operator.text("h1")
     assert paused(delayq) == "out"
     operator.open(PAGE)
-    assert "paused for workers" in row(operator, "orders")[0]
+    operator.until(lambda: "paused for workers" in row(operator, "orders")[0], what="the pause in the table")
     operator.click("Resume orders")
     assert paused(delayq) == ""
 
