@@ -1,4 +1,9 @@
-"""Admin pages for failed, waiting and running jobs, and actions to repair them. One module per kind of page.
+"""Admin pages for queues and jobs, and actions on them. One module per kind of page.
+
+    base, filters, formatting, forms, charts    what pages are made of
+    actions     the registry of verbs, and the page that asks and runs
+    content     texts of a job
+    dashboard, history, jobs (with browse), queues, mirrored (failed jobs, morgue), tables (outbox, inbox, …)
 
 The pages are registered with the default site, unless ``DELAYQ["ADMIN"]["register"]`` is False. A project with a site
 of its own calls::
@@ -28,16 +33,12 @@ from ..models import (
     QueueEntry,
 )
 from ..settings.conf import conf_or_defaults
-from .bulk import BulkActionAdmin
 from .dashboard import DashboardAdmin
-from .failed import FailedJobAdmin
 from .history import HourlyStatAdmin
-from .history_runs import PipelineRunAdmin
-from .inbox import InboxEntryAdmin
-from .live import LiveJobAdmin
-from .morgue import MorgueJobAdmin
-from .outbox import OutboxJobAdmin
+from .jobs import LiveJobAdmin
+from .mirrored import FailedJobAdmin, MorgueJobAdmin
 from .queues import QueueEntryAdmin
+from .tables import BulkActionAdmin, InboxEntryAdmin, OutboxJobAdmin, PipelineRunAdmin
 
 if TYPE_CHECKING:
     from django.contrib.admin.sites import AdminSite

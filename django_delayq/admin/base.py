@@ -1,31 +1,46 @@
-"""Base of all admin pages, and of those over tables: read-only lists, paged by key."""
+"""Bases of all admin pages: permissions, addresses, rendering, the log; read-only tables; pages over Redis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property, update_wrapper
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import django
 from django.contrib import admin, messages
 from django.contrib.admin import helpers
-from django.contrib.admin.models import LogEntry
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.options import ShowFacets
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import ValidationError
-from django.http import Http404, HttpRequest, HttpResponse
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.paginator import Paginator
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, reverse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
+from redis.exceptions import RedisError
 
-from .paging import KeysetChangeList
+from ..core.errors import Misconfigured, QueueUnavailable
+from ..status.reading import unreachable_parts
+from .formatting import grouped
 
 if TYPE_CHECKING:
     from django.db.models import Model, QuerySet
 
+    from ..core.broker import Broker
+    from ..core.counts import Counts
+
     Base = admin.ModelAdmin[Any]
 else:
     Base = admin.ModelAdmin
+
+View = Callable[..., HttpResponse]
+
+#: lists count, and page through, at most so many rows; filters lead to others
+COUNT_CAP: Final = 10_000
 
 
 def column(field: str, show: Callable[[Any], object], description: Any, *, ordering: str | None = None) -> Any:
@@ -128,25 +143,41 @@ class AdminPages(Base):
         return TemplateResponse(request, f"django_delayq/admin/{template}.html", full, status=status)
 
 
-class ReadOnlyAdmin(AdminPages):
-    """Read-only admin; rows are changed only by actions."""
+# -- tables ------------------------------------------------------------------------------------------------------------
 
-    #: indexed column by which lists are ordered and paged
-    keyset: ClassVar[str] = "pk"
-    #: name of one row and of many rows after a number; None = the model's names
-    one: Any = None
-    many: Any = None
+
+class CappedCount(int):
+    """Number of rows; ``capped`` if there are more than were counted."""
+
+    capped = False
+
+    def __str__(self) -> str:
+        return f"{grouped(self)}+" if self.capped else grouped(self)
+
+
+class CappedPaginator(Paginator):  # type: ignore[type-arg]
+    """Paginator of the first :data:`COUNT_CAP` rows, so that no page counts or skips a whole large table."""
+
+    @cached_property
+    def count(self) -> int:
+        """Number of rows, at most the cap."""
+        rows: Any = self.object_list
+        counted = rows.order_by().values("pk")[: COUNT_CAP + 1].count()
+        count = CappedCount(min(counted, COUNT_CAP))
+        count.capped = counted > COUNT_CAP
+        return count
+
+
+class TableAdmin(AdminPages):
+    """Read-only admin of a table; rows are changed only by actions."""
+
     #: explanation below the title of the list
     list_subtitle: Any = None
     list_per_page = 100
     list_max_show_all = 0
+    paginator = CappedPaginator
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
-
-    def __init__(self, model: Any, admin_site: Any) -> None:
-        super().__init__(model, admin_site)
-        self.one = self.one or self.opts.verbose_name
-        self.many = self.many or self.opts.verbose_name_plural
 
     class Media:
         css: ClassVar = {"all": ("django_delayq/admin.css",)}
@@ -157,11 +188,7 @@ class ReadOnlyAdmin(AdminPages):
         Any other condition on a column would let users guess its masked content, and would be missing from a bulk
         action on all matching rows.
         """
-        return lookup in {getattr(one, "parameter_name", None) for one in self.list_filter}
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
-        """Return the change list with keyset pagination."""
-        return KeysetChangeList
+        return lookup in {getattr(one, "parameter_name", f"{one}__exact") for one in self.list_filter}
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Return the change list, also stored on the request for actions."""
@@ -170,9 +197,9 @@ class ReadOnlyAdmin(AdminPages):
         return change_list
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Render the list with our plural name and explanation."""
-        context = {"module_name": str(self.many), "subtitle": self.list_subtitle}
-        return super().changelist_view(request, {**(extra_context or {}), **context})
+        """Render the list with its plain name and explanation."""
+        context = {"title": capfirst(self.opts.verbose_name_plural), "subtitle": self.list_subtitle}
+        return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -183,10 +210,6 @@ class ReadOnlyAdmin(AdminPages):
 
     def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Return the rows that a search finds, by look-ups in an index; all rows where there is no search box."""
-        return rows
-
-    def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the rows with only the columns that a list reads."""
         return rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
@@ -224,3 +247,79 @@ class ReadOnlyAdmin(AdminPages):
         if rows:
             manager: Any = LogEntry.objects
             manager.log_actions(user_id=user.pk, queryset=rows, action_flag=flag, change_message=message)
+
+
+# -- pages over Redis --------------------------------------------------------------------------------------------------
+
+
+class RedisPages(AdminPages):
+    """Pages of an unmanaged model, which provides the menu entry, the URLs and the permissions.
+
+    Subclasses define their pages in :meth:`pages`. Stored text reaches them only through the templates' escaping.
+    """
+
+    def pages(self) -> list[URLPattern]:
+        """Return the URL patterns, created by :meth:`page`."""
+        raise NotImplementedError
+
+    def get_urls(self) -> list[Any]:
+        """Return only our own URLs, none of a table's. As in all of the admin, ``<object>/`` leads to its page."""
+        pages = self.pages()
+        if self.url_name("change") not in {one.name for one in pages}:
+            return pages
+        return [*pages, self.page("<path:object_id>/", self.object_view, "object")]
+
+    def object_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Redirect to the page of an object."""
+        return HttpResponseRedirect(self.url("change", unquote(object_id)))
+
+    def page(self, route: str, view: View, name: str, *, verb: str = "", methods: str = "GET HEAD") -> URLPattern:
+        """Return a URL pattern of this model with a guarded view.
+
+        Args:
+            route: the route.
+            view: the view.
+            name: name of the URL, without app and model.
+            verb: the permission needed besides that to view.
+            methods: allowed HTTP methods.
+        """
+
+        def guarded(request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:
+            request.current_app = self.admin_site.name
+            if not (self.may(request, verb) if verb else self.has_view_permission(request)):
+                raise PermissionDenied
+            if request.method not in methods.split():
+                return HttpResponseNotAllowed(methods.split())
+            try:
+                return view(request, *args, **named)
+            except (QueueUnavailable, Misconfigured, RedisError) as error:
+                return self.unavailable(request, error)
+
+        # Outside the request's transaction: a verb is sent at once, so that its outcome can be shown.
+        site_view = self.admin_site.admin_view(update_wrapper(guarded, view))
+        return path(route, transaction.non_atomic_requests(site_view), name=self.url_name(name))
+
+    def unavailable(self, request: HttpRequest, error: Exception) -> HttpResponse:
+        """Render an error page with status 503 while Redis is unavailable."""
+        context = {"error": error, "changing": request.method == "POST", "again": request.get_full_path()}
+        response = self.render(request, "page", _("Redis does not answer"), context, status=503)
+        response["Retry-After"] = "5"
+        return response
+
+    def warn_of_missing(self, request: HttpRequest, broker: Broker, counts: Sequence[Counts]) -> None:
+        """Tell the user which parts of a cluster do not answer and are missing on the page."""
+        for part in unreachable_parts(broker, counts):
+            messages.warning(request, str(part))
+
+    def note(self, request: HttpRequest, name: str, what: str) -> None:
+        """Record in the admin's history what the user did to which job or queue."""
+        if not request.user.is_authenticated:
+            raise PermissionDenied
+        LogEntry.objects.create(
+            user=request.user,
+            content_type=ContentType.objects.get_for_model(self.model, for_concrete_model=False),
+            object_id=name,
+            object_repr=name[:200],
+            action_flag=CHANGE,
+            change_message=what,
+        )

@@ -7,69 +7,114 @@ continued by a cursor: ``<queue>:<cursor of the inspector>``.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
 
 from ..core.counts import Counts
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id
-from ..core.job_filter import JobFilter
-from ..core.reading import INDEXES, SEARCHED, Accepts
+from ..core.job_filter import EVERY_JOB, JobFilter
+from ..core.reading import SEARCHED, Accepts
+from ..core.times import ms_of
 from ..status.job_content import TextSearch
-from .live_filters import filter_of, given_filters
+from .content import MOST_BYTES
 
 if TYPE_CHECKING:
-    from django.http import QueryDict
+    from collections.abc import Mapping
 
     from ..core.broker import Broker
     from ..core.job_view import JobView
 
-#: places that can be listed → their orders, default first
-PLACES: Final[dict[str, tuple[str, ...]]] = {
-    "waiting": tuple(INDEXES["waiting"]),
-    "reserved": tuple(INDEXES["reserved"]),
-    "gated": tuple(INDEXES["reserved"]),  # gated content waits behind a running job, so it is found there
-    "failed": tuple(INDEXES["failed"]),
-    "morgue": tuple(INDEXES["morgue"]),
-}
-#: places listed in descending order by default: users look for the latest jobs
-LATEST_FIRST: Final = ("failed", "morgue")
-#: jobs per page: the choices, and the default
+#: places that can be listed; failed jobs and the morgue have pages of their own
+PLACES: Final = {"waiting": _("Waiting"), "reserved": _("Reserved"), "gated": _("Gated")}
+#: jobs per page: the choices; the second is the default
 LIMITS: Final = (20, 50, 100, 250)
-USUAL_LIMIT: Final = 50
 #: seconds that a search, or a list of gated content, may take
 SEARCH_SECONDS: Final = 2.0
 #: maximum number of search results
 MOST_FOUND: Final = 100
-#: bytes of arguments that a list reads of a job; of longer ones only the length is shown
-MOST_BYTES: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+def _text(label: Any, **more: Any) -> forms.CharField:
+    return forms.CharField(label=label, required=False, max_length=255, **more)
+
+
+def _number(label: Any) -> forms.IntegerField:
+    return forms.IntegerField(label=label, required=False, min_value=0, max_value=999_999)
+
+
+def _moment(label: Any) -> forms.DateTimeField:
+    widget = forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+    return forms.DateTimeField(label=label, required=False, widget=widget)
+
+
+class BrowseForm(forms.Form):
+    """Parameters of the job browser's address."""
+
+    q = _text(_("Id or text"), widget=forms.TextInput(attrs={"size": 36}))
+    queue = _text("")
+    place = forms.ChoiceField(choices=PLACES.items(), required=False)
+    cursor = forms.CharField(required=False, max_length=2000)
+    limit = forms.IntegerField(required=False, min_value=1)
+    text = _text(_("Text"))
+    task = _text(_("Task"))
+    prefix = _text(_("Id begins with"))  # type: ignore[assignment]
+    id_from = _text(_("Ids from"))
+    id_to = _text(_("Ids to"))
+    due_from = _moment(_("Due from"))
+    due_before = _moment(_("Due before"))
+    failures = _number(_("Failures, at least"))
+    failures_to = _number(_("Failures, at most"))
+    never_started = forms.BooleanField(label=_("never started"), required=False)
+
+
+#: parameters that are conditions of the list
+FILTERS: Final = (
+    *("text", "task", "prefix", "id_from", "id_to", "due_from", "due_before"),
+    *("failures", "failures_to", "never_started"),
+)
+
+
 class BrowseQuery:
-    """Query of the job browser; ``queue`` "" = all."""
+    """Query of the job browser, read from an address; what cannot be read is left out."""
 
-    queue: str = ""
-    place: str = "waiting"
-    by: str = ""
-    reverse: bool = False
-    cursor: str = ""
-    limit: int = USUAL_LIMIT
-    #: text to search in all places
-    text: str = ""
-    #: conditions of the list, as texts
-    filters: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, address: Mapping[str, Any]) -> None:
+        form = BrowseForm(address, auto_id="dq-%s", label_suffix="")
+        form.full_clean()
+        self._address, self._read = address, form.cleaned_data
+        self.queue: str = self._read.get("queue", "")
+        self.place: str = self._read.get("place") or "waiting"
+        self.reverse: bool = address.get("reverse") == "1"
+        self.cursor: str = self._read.get("cursor", "")
+        self.limit: int = min(self._read.get("limit") or LIMITS[1], LIMITS[-1])
+        self.text: str = self._read.get("q", "")
+        #: fields of the search, and of the filter
+        self.search, self.inputs = form["q"], [form[name] for name in FILTERS]
 
-    @property
+    @cached_property
     def where(self) -> JobFilter:
-        """Return the conditions."""
-        return filter_of(self.filters)
+        """Conditions; none if no job can meet them."""
+        read: dict[str, Any] = {name: value for name in FILTERS if (value := self._read.get(name)) not in (None, "")}
+        for name in ("due_from", "due_before"):
+            if name in read:
+                read[f"{name}_ms"] = ms_of(read.pop(name))
+        try:
+            return JobFilter(**read)
+        except InvalidJob:
+            return EVERY_JOB
 
     @property
-    def order(self) -> str:
-        """Return the order of the list."""
-        return self.by or self.where.best_order(self.place, PLACES[self.place])
+    def filters(self) -> dict[str, str]:
+        """Names and texts of the conditions, as they stand in the address."""
+        if self.where.is_empty:
+            return {}
+        return {name: self._address[name] for name in FILTERS if self._read.get(name) not in (None, "", False)}
 
     def accepts(self) -> Accepts | None:
         """Return the condition that the filter leaves open; None if there is none."""
@@ -78,28 +123,11 @@ class BrowseQuery:
             return text
         return lambda view: view.gated_due_ms is not None and (text is None or text(view))
 
-    @classmethod
-    def of(cls, parameters: QueryDict) -> BrowseQuery:
-        """Return the query of a URL; invalid parameters are ignored."""
-        place = parameters.get("place", "")
-        place = place if place in PLACES else "waiting"
-        by = parameters.get("by", "")
-        reverse = parameters.get("reverse", "")
-        return cls(
-            queue=parameters.get("queue", "")[:255],
-            place=place,
-            by=by if by in PLACES[place] else "",
-            reverse=reverse == "1" if reverse in ("0", "1") else place in LATEST_FIRST,
-            cursor=parameters.get("cursor", "")[:2000],
-            limit=min(whole_number(parameters.get("limit", ""), USUAL_LIMIT), LIMITS[-1]),
-            text=parameters.get("q", "").strip()[:255],
-            filters=given_filters(parameters),
-        )
-
-
-def whole_number(text: str, default: int) -> int:
-    """Return a positive integer from a URL, else the default."""
-    return int(text) if text.isdecimal() and len(text) < 7 and int(text) else default
+    def link(self, **other: Any) -> str:
+        """Return the address with changed parameters; it starts at the first page unless a cursor is given."""
+        given = {"queue": self.queue, "place": self.place, "q": self.text, "reverse": int(self.reverse) or ""}
+        given |= {"limit": self.limit if self.limit != LIMITS[1] else "", **self.filters, **other}
+        return f"?{urlencode({name: value for name, value in given.items() if value not in ('', None)})}"
 
 
 @dataclass(slots=True)
@@ -116,10 +144,8 @@ class Listing:
 
 
 def count_at(counts: Counts, place: str) -> int:
-    """Return the number of jobs of a queue at a place of :data:`PLACES`."""
-    if place == "waiting":
-        return counts.delayed + counts.ready
-    number: int = getattr(counts, place)
+    """Return the number of jobs of a queue at a place."""
+    number: int = counts.delayed + counts.ready if place == "waiting" else getattr(counts, place)
     return number
 
 
@@ -132,9 +158,9 @@ def browse(broker: Broker, query: BrowseQuery, counts: Sequence[Counts]) -> List
         counts: of all queues, so that empty ones are skipped.
 
     Raises:
-        InvalidJob: the cursor or the order is invalid.
+        InvalidJob: the cursor is invalid.
     """
-    begin, _, cursor = query.cursor.partition(":")
+    begin, _sep, cursor = query.cursor.partition(":")
     names = [query.queue] if query.queue else sorted(one.queue for one in counts if count_at(one, query.place))
     listing = Listing()
     deadline = time.monotonic() + SEARCH_SECONDS
@@ -143,8 +169,8 @@ def browse(broker: Broker, query: BrowseQuery, counts: Sequence[Counts]) -> List
             continue
         page = broker.inspector.page(
             name,
-            _index_of(query.place),
-            query.order,
+            # gated content waits behind a running job, so it is found there
+            "reserved" if query.place == "gated" else query.place,
             cursor=cursor if name == begin else "",
             limit=query.limit - len(listing.jobs),
             reverse=query.reverse,
@@ -166,15 +192,8 @@ def browse(broker: Broker, query: BrowseQuery, counts: Sequence[Counts]) -> List
     return listing
 
 
-def _index_of(place: str) -> str:
-    return "reserved" if place == "gated" else place
-
-
-# -- search ----------------------------------------------------------------------------------------------------------
-
-
 def search(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, seconds: float = SEARCH_SECONDS) -> Listing:
-    """Return jobs with this id, then those containing the text, until the time or the list is used up.
+    """Return jobs of every place with this id, then those containing the text, until the time or list is used up.
 
     Args:
         broker: the broker to query.
@@ -182,7 +201,8 @@ def search(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, seco
         counts: of all queues, so that empty queues and places are skipped.
         seconds: time limit of the search.
     """
-    searched = [(one.queue, _places_of(one)) for one in counts if query.queue in ("", one.queue)]
+    chosen = [one for one in counts if query.queue in ("", one.queue)]
+    searched = [(one.queue, [place for place in SEARCHED if count_at(one, place)]) for one in chosen]
     deadline = time.monotonic() + seconds
     listing = Listing()
     found: dict[tuple[str, str, bytes], JobView] = {}
@@ -213,10 +233,6 @@ def search(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, seco
     listing.cut_off = listing.cut_off or len(found) > MOST_FOUND
     listing.jobs = list(found.values())[:MOST_FOUND]
     return listing
-
-
-def _places_of(counts: Counts) -> list[str]:
-    return [place for place in SEARCHED if count_at(counts, place)]
 
 
 def _by_id(broker: Broker, names: Sequence[str], text: str) -> Iterator[JobView]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-#: colours of a heat map, besides that of zero
-LEVELS: Final = 8
+from django.utils.translation import gettext as _
+
+from ..core.figures import DepthPoint
+from .formatting import clock, grouped, wall_seconds
+
+#: span of a chart over time → (minutes, minutes between two rows)
+SPAN_MINUTES: Final = {"hour": (60, 1), "day": (1440, 10)}
+#: states whose numbers are drawn, in the order of their colours
+PLACES_DRAWN: Final = ("delayed", "ready", "reserved", "failed", "morgue")
+#: steps without a sample after which a line has a gap
+_MISSING: Final = 2.5
+#: texts, each with the number that is drawn; see :func:`number`
+Cells = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,30 +27,17 @@ class Row:
 
     Attributes:
         label: time or place of the row.
-        cells: (text, number that is drawn, see :func:`number`).
+        cells: (text, number that is drawn).
         brief: label on the axis; "" = ``label``.
         x: place on the axis, s; "" = rows are placed one after the other.
         until: place up to which a line leads on to the next row.
     """
 
     label: str
-    cells: Sequence[tuple[str, str]]
+    cells: Cells
     brief: str = ""
     x: str = ""
     until: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HeatMap:
-    """Table whose cells are coloured by their numbers.
-
-    Attributes:
-        rows: (name, cells), where a cell is (text, level, full text).
-        marks: (label, number of columns that it spans) below the columns.
-    """
-
-    rows: Sequence[tuple[str, Sequence[tuple[str, int, str]]]]
-    marks: Sequence[tuple[str, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +50,8 @@ class Chart:
         note: unit or scale, beside the title.
         head: (name of a column, number of its colour), where 0 = the column is not drawn.
         summary: its content in a sentence.
-        kind: lines, bars, or "" if a heat map takes the place of the drawing.
+        kind: lines or bars.
         log: unit of a logarithmic scale: "ms" or "jobs"; "" = a linear scale.
-        keep_s: seconds for which rows stay when newer ones arrive; 0 = rows are replaced.
     """
 
     name: str
@@ -66,8 +62,6 @@ class Chart:
     summary: str = ""
     kind: str = "bars"
     log: str = ""
-    keep_s: int = 0
-    heat: HeatMap | None = field(default=None)
 
 
 def number(value: float | None) -> str:
@@ -75,9 +69,28 @@ def number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def level(value: int, most: int) -> int:
-    """Return the colour of a number, 0 (zero) to ``LEVELS`` (the maximum).
+def depth_chart(rows: Sequence[Row]) -> Chart:
+    """Return the chart of the numbers of jobs by state."""
+    titles = (_("Time"), _("delayed"), _("ready"), _("reserved"), _("failed"), _("in the morgue"))
+    summary = "" if rows else _("No samples yet: a running dispatcher takes one a minute.")
+    head = [(title, place) for place, title in enumerate(titles)]
+    return Chart("dq-depth", _("Depth"), _("jobs, log scale"), head, rows, summary, kind="lines", log="jobs")
 
-    Scaled by the square root, so that 5 is visible beside 500,000.
-    """
-    return math.ceil(LEVELS * math.sqrt(value / max(value, most))) if value > 0 else 0
+
+def depth_cells(counts: Any) -> Cells:
+    """Return the cells of a row of :func:`depth_chart` from anything that has the counts as attributes."""
+    return [(grouped(getattr(counts, place)), number(getattr(counts, place))) for place in PLACES_DRAWN]
+
+
+def depth_rows(
+    points: Sequence[DepthPoint], cells: Callable[[DepthPoint], Cells] = depth_cells, step: int = 1
+) -> list[Row]:
+    """Return a row for each ``step``-th minute, the newest first."""
+    chosen = [point for point in reversed(points) if point.at_ms // 60_000 % step == 0]
+    return [timed_row(point.at_ms, cells(point), _MISSING * step * 60) for point in chosen]
+
+
+def timed_row(at_ms: float, cells: Cells, seconds: float) -> Row:
+    """Return a row of a chart over time, whose line leads on for so many seconds."""
+    x = wall_seconds(at_ms)
+    return Row(clock(at_ms), cells, x=f"{x:.3f}", until=f"{x + seconds:.3f}")

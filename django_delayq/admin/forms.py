@@ -1,209 +1,320 @@
-"""Forms for due times, and for retries with edited content."""
+"""Forms of the verbs: due times, confirmations, properties of queues, and edited arguments."""
 
 from __future__ import annotations
 
 import json
-from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.utils import timezone
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
-from ..masking import HIDDEN, Mask, MaskError
+from .. import connections
+from ..core.errors import InvalidJob
+from ..core.inputs import check_queue_name
+from ..core.layouts import LIMITS, limits_in_force
+from ..core.records.keys import MAX_SHARDS
+from ..core.workers import CHOICES
+from ..masking import HIDDEN, MaskError
+from ..settings.conf import conf, mask
+from .formatting import duration
+
+if TYPE_CHECKING:
+    from .actions import Target
 
 _UNITS: Final = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}
-_UNIT_NAMES: Final = (("seconds", _("seconds")), ("minutes", _("minutes")), ("hours", _("hours")), ("days", _("days")))
+_UNIT_NAMES: Final = (
+    ("seconds", gettext_lazy("seconds")),
+    ("minutes", gettext_lazy("minutes")),
+    ("hours", gettext_lazy("hours")),
+    ("days", gettext_lazy("days")),
+)
 _LONGEST: Final = 10 * 365 * 86_400
-_WIDE: Final = {"cols": 90, "spellcheck": "false", "class": "vLargeTextField delayq-json"}
+_MOST: Final = 1 << 40
+#: lengths of a pause that the page offers, s
+PAUSES: Final = {"10m": 600, "1h": 3_600, "1d": 86_400}
 
 
-class RescheduleForm(forms.Form):
+class TargetForm(forms.Form):
+    """Form of a verb about a target."""
+
+    def __init__(self, *args: Any, target: Target | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._target = target
+
+
+# -- due times ---------------------------------------------------------------------------------------------------------
+
+
+class RescheduleForm(TargetForm):
     """New due time of a waiting job."""
 
-    delay = forms.FloatField(label=_("In"), min_value=0, required=False)
-    unit = forms.ChoiceField(
-        label=_("unit"),
-        choices=_UNIT_NAMES,
-        initial="minutes",
-        required=False,
-    )
+    delay = forms.FloatField(label=gettext_lazy("In"), min_value=0, required=False)
+    unit = forms.ChoiceField(label=gettext_lazy("unit"), choices=_UNIT_NAMES, initial="minutes", required=False)
     at = forms.DateTimeField(
-        label=_("Or at"),
+        label=gettext_lazy("Or at"),
         required=False,
         widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
     )
 
     def clean(self) -> dict[str, Any]:
-        """Check that exactly one of the two is given."""
+        """Return the arguments for ``reschedule``; exactly one of the two must be given."""
         data = super().clean() or {}
-        if not self.errors and (data.get("delay") is None) == (data.get("at") is None):
+        delay, at = data.get("delay"), data.get("at")
+        if not self.errors and (delay is None) == (at is None):
             raise forms.ValidationError(_("Give either a delay or a moment."))
-        return data
-
-    @property
-    def when(self) -> dict[str, Any]:
-        """Arguments for ``reschedule``."""
-        data = self.cleaned_data
-        if data["delay"] is not None:
-            return {"delay": data["delay"] * _UNITS[data["unit"] or "seconds"]}
-        at = data["at"]
-        return {"at": at if timezone.is_aware(at) else at.timestamp()}
+        if delay is not None:
+            return {"delay": delay * _UNITS[data.get("unit") or "seconds"]}
+        return {"at": at if at is None or timezone.is_aware(at) else at.timestamp()}
 
 
-class DelayForm(forms.Form):
-    """Delay from now."""
+class DelayForm(TargetForm):
+    """Delay from now, of at most ten years."""
 
-    delay = forms.IntegerField(label=_("Retry in"), min_value=0, initial=10)
-    unit = forms.ChoiceField(
-        label=_("Unit"),
-        initial="minutes",
-        choices=_UNIT_NAMES,
-    )
+    delay = forms.IntegerField(label=gettext_lazy("Retry in"), min_value=0, initial=10)
+    unit = forms.ChoiceField(label=gettext_lazy("unit"), initial="minutes", choices=_UNIT_NAMES)
 
     def clean(self) -> dict[str, Any]:
-        """Combine number and unit into a span of at most ten years."""
+        """Combine number and unit into ``seconds``."""
         data = super().clean() or {}
         if "delay" in data and "unit" in data:
-            seconds = data["delay"] * _UNITS[data["unit"]]
-            if seconds > _LONGEST:
+            data["seconds"] = data["delay"] * _UNITS[data["unit"]]
+            if data["seconds"] > _LONGEST:
                 raise forms.ValidationError(_("This delay is longer than ten years. Choose a shorter one."))
-            data["seconds"] = seconds
         return data
 
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+class PauseForm(TargetForm):
+    """Direction and length of a pause, as the buttons of a queue send them."""
+
+    LABELS: Final = {
+        "out": gettext_lazy("Pause workers"),
+        "in": gettext_lazy("Pause new jobs"),
+        "both": gettext_lazy("Pause both"),
+    }
+
+    direction = forms.CharField(required=False)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        lengths = [("", _("until resumed")), *((name, duration(seconds)) for name, seconds in PAUSES.items())]
+        self.fields["for"] = forms.CharField(
+            required=False, widget=forms.Select(choices=lengths, attrs={"aria-label": _("Length of the pause")})
+        )
+
+    def clean(self) -> dict[str, Any]:
+        """Return the direction and the length in seconds; None = no end."""
+        data = super().clean() or {}
+        if data.get("direction") not in self.LABELS:
+            raise forms.ValidationError(_("Nothing was paused. Choose new jobs, workers or both."))
+        return {"direction": data["direction"], "for": PAUSES.get(data["for"])}
+
+
+class WorkerChoiceForm(TargetForm):
+    """Worker that a button lets watch or ignore a queue."""
+
+    worker = forms.CharField(required=False)
+    word = forms.CharField(required=False)
+
+    def clean(self) -> dict[str, Any]:
+        """Check the word; that there is such a worker is seen when it is told."""
+        data = super().clean() or {}
+        if data.get("word") not in CHOICES:
+            raise forms.ValidationError(_("There is no such worker any more. Nothing was changed."))
+        return data
+
+
+class TypedNameForm(TargetForm):
+    """Confirmation by typing the queue's name."""
+
+    typed = forms.CharField(
+        label=gettext_lazy("Name of the queue"), widget=forms.TextInput(attrs={"autocomplete": "off"})
+    )
+
+    def clean_typed(self) -> str:
+        """Check that the typed name is exactly the queue's."""
+        typed: str = self.cleaned_data["typed"]
+        if self._target is None or typed != self._target.name:
+            raise forms.ValidationError(_("This is not the name of the queue. Nothing was done."))
+        return typed
+
+
+class PurgeForm(TypedNameForm):
+    """Confirmation of a purge."""
+
+    morgue = forms.BooleanField(label=gettext_lazy("also discard all jobs in its morgue"), required=False)
+
+
+class DeleteForm(TypedNameForm):
+    """Confirmation of a deletion."""
+
+    force = forms.BooleanField(
+        label=gettext_lazy("also if it holds jobs: they are lost, with its morgue and its unsent durable jobs"),
+        required=False,
+    )
+
+
+class LimitsForm(TargetForm):
+    """Limits of a queue; an empty field is no limit."""
+
+    max_length = forms.IntegerField(
+        label=gettext_lazy("Maximum of live jobs"),
+        help_text=gettext_lazy("further ones are refused"),
+        min_value=1,
+        max_value=_MOST,
+        required=False,
+    )
+    morgue_max = forms.IntegerField(
+        label=gettext_lazy("Maximum of jobs in the morgue"),
+        help_text=gettext_lazy("the oldest are deleted first"),
+        min_value=1,
+        max_value=_MOST,
+        required=False,
+    )
+    morgue_ttl = forms.FloatField(
+        label=gettext_lazy("Kept in the morgue for (seconds)"),
+        help_text=gettext_lazy("604800 is a week"),
+        min_value=1,
+        max_value=1e9,
+        required=False,
+    )
+    priorities = forms.ChoiceField(
+        label=gettext_lazy("Priorities"),
+        choices=[
+            ("strict", gettext_lazy("strict: more urgent jobs always go first")),
+            ("weighted", gettext_lazy("weighted: more urgent jobs go first more often")),
+        ],
+    )
+    starve_after = forms.FloatField(
+        label=gettext_lazy("Due jobs starve after (seconds)"),
+        help_text=gettext_lazy("then a quarter of the jobs that workers take are such jobs, whatever their priority"),
+        min_value=1,
+        max_value=1e9,
+        required=False,
+    )
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self._target is not None and self._target.subject is not None:
+            self.initial = limits_in_force(self._target.subject.layout)
+
     @property
-    def span(self) -> timedelta:
-        """Delay of a valid form."""
-        return timedelta(seconds=self.cleaned_data["seconds"])
+    def is_configured(self) -> bool:
+        """True if the settings name the queue, so that its limits follow them."""
+        return self._target is not None and connections.is_configured(self._target.name)
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse limits of a queue that the settings name."""
+        if self.is_configured:
+            raise forms.ValidationError(_("The limits of this queue follow the settings."))
+        return super().clean() or {}
+
+
+class ReshardForm(TargetForm):
+    """Number of shards of a queue."""
+
+    shards = forms.IntegerField(label=gettext_lazy("Shards"), min_value=1, max_value=MAX_SHARDS)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.initial = {"shards": self._target.subject.shards if self._target is not None else 1}
+
+
+class CreateForm(LimitsForm):
+    """Properties of a new queue."""
+
+    name = forms.CharField(label=gettext_lazy("Name"), widget=forms.TextInput(attrs={"autocomplete": "off"}))
+    kind = forms.ChoiceField(
+        label=gettext_lazy("Kind"),
+        choices=[
+            ("python", gettext_lazy("python: run by workers")),
+            ("pull", gettext_lazy("pull: fetched by your own programs")),
+        ],
+    )
+    shards = forms.IntegerField(label=gettext_lazy("Shards"), min_value=1, max_value=MAX_SHARDS, initial=1)
+    field_order = ("name", "kind", "shards", *LIMITS)
+
+    def clean_name(self) -> str:
+        """Check the name, and that no queue has it."""
+        try:
+            name = check_queue_name(self.cleaned_data["name"])
+        except InvalidJob as error:
+            raise forms.ValidationError(str(error)) from None
+        if connections.broker().known_queue(name) is not None:
+            raise forms.ValidationError(_("There is a queue of this name. Change that one, or take another name."))
+        return name
+
+    def clean(self) -> dict[str, Any]:
+        """Check that the settings, if they name the queue, have the same values."""
+        cleaned = super().clean() or {}
+        name = cleaned.get("name", "")
+        if not connections.is_configured(name):
+            return cleaned
+        entry, shards = conf().queue(name), connections.configured_shards(name)
+        declared = {word: getattr(entry, word) for word in ("kind", *LIMITS)}
+        for word, value in (declared if shards is None else {**declared, "shards": shards}).items():
+            if word in cleaned and cleaned[word] != value:
+                text = _("The settings name this queue, with %(word)s=%(value)r. Enter that, or change it there.")
+                self.add_error(word, text % {"word": word, "value": value})
+        return cleaned
+
+
+# -- other content -----------------------------------------------------------------------------------------------------
 
 
 class JSONText(forms.CharField):
     """Field for JSON of one type, edited by a user; tags like ``{"$dt": …}`` stay as they are.
 
     Args:
-        kind: dict or list.
-        stored: the value in Redis; masked parts of the text stand for its parts.
-        mask: the mask for secrets.
-        names: names of the items, for the mask.
+        stored: the value in Redis, a list or a dict; masked parts of the text stand for its parts.
+        names: names of the items of a list, for the mask.
     """
 
-    widget = forms.Textarea(attrs=_WIDE)
+    widget = forms.Textarea(attrs={"cols": 90, "spellcheck": "false", "class": "vLargeTextField delayq-json"})
 
-    def __init__(self, *, kind: type, stored: Any, mask: Mask, names: list[str] | None = None, **options: Any) -> None:
-        self._kind = kind
-        self._stored = stored
-        self._mask = mask
-        self._names = names or []
-        text = self._text()
+    def __init__(self, *, stored: Any, names: list[str], **options: Any) -> None:
+        self._stored, self._names = stored, names
+        masked = mask().arguments(stored, {}, names)[0] if isinstance(stored, list) else mask().value(stored)
+        text = json.dumps(masked, ensure_ascii=False, indent=2)
         super().__init__(required=False, strip=True, initial=text, **options)
         self.widget.attrs["rows"] = min(24, max(3, text.count("\n") + 2))
 
-    def _masked(self) -> Any:
-        if self._kind is list:
-            return self._mask.arguments(self._stored, {}, self._names)[0]
-        return self._mask.value(self._stored)
-
-    def _text(self) -> str:
-        return json.dumps(self._masked(), ensure_ascii=False, indent=2)
-
     def clean(self, value: Any) -> Any:
         """Return the value, with masked parts restored."""
-        text = super().clean(value) or json.dumps(self._kind())
+        kind = type(self._stored)
         try:
-            edited = json.loads(text)
+            edited = json.loads(super().clean(value) or json.dumps(kind()))
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(_("This is not JSON: %(error)s") % {"error": error}) from None
-        if not isinstance(edited, self._kind):
-            expected = _("a list […]") if self._kind is list else _("an object {…}")
+        if not isinstance(edited, kind):
+            expected = _("a list […]") if kind is list else _("an object {…}")
             raise forms.ValidationError(_("This must be %(expected)s.") % {"expected": expected})
         try:
             if isinstance(edited, list):
-                return self._mask.restored_arguments(edited, self._stored, self._names)
-            return self._mask.restored(edited, self._stored)
+                return mask().restored_arguments(edited, self._stored, self._names)
+            return mask().restored(edited, self._stored)
         except MaskError:
-            raise forms.ValidationError(
-                _(
-                    "“%(hidden)s” is the placeholder of a hidden value. Leave it where it was, or "
-                    "replace it with a new value."
-                )
-                % {"hidden": HIDDEN}
-            ) from None
+            text = _(
+                "“%(hidden)s” is the placeholder of a hidden value. Leave it where it was, or replace it with a new "
+                "value."
+            )
+            raise forms.ValidationError(text % {"hidden": HIDDEN}) from None
         except RecursionError:
             raise forms.ValidationError(_("This is nested too deeply. Use a flatter value.")) from None
 
 
 class EditForm(DelayForm):
-    """Edited content of one job. ``version`` detects concurrent changes to the job."""
+    """Edited arguments of one job."""
 
-    version = forms.CharField(widget=forms.HiddenInput, required=False)
-    field_order = ("args", "kwargs", "payloads", "delay", "unit", "version")
-
-    def __init__(self, *args: Any, version: str, **options: Any) -> None:
+    def __init__(self, *args: Any, call: tuple[list[Any], dict[str, Any]], names: list[str], **options: Any) -> None:
         super().__init__(*args, **options)
-        self._version = version
-        self.fields["version"].initial = version
+        text = _("A JSON list: %(names)s") % {"names": ", ".join(names) or "…"}
+        self.fields["args"] = JSONText(stored=call[0], names=names, label=_("Arguments"), help_text=text)
+        text = _("A JSON object.")
+        self.fields["kwargs"] = JSONText(stored=call[1], names=[], label=_("Named arguments"), help_text=text)
         self.fields["delay"].initial = 0
-
-    def clean_version(self) -> str:
-        """Check that the job still has the content that was shown."""
-        if self.cleaned_data["version"] != self._version:
-            raise forms.ValidationError(
-                _("The job has changed since this page was opened. Open the page again to edit its current content.")
-            )
-        return self._version
-
-
-class CallForm(EditForm):
-    """Edited arguments."""
-
-    def __init__(
-        self, *args: Any, call: tuple[list[Any], dict[str, Any]], names: list[str], mask: Mask, **options: Any
-    ) -> None:
-        super().__init__(*args, **options)
-        positional, named = call
-        self.fields["args"] = JSONText(
-            kind=list,
-            stored=positional,
-            mask=mask,
-            names=names,
-            label=_("Arguments"),
-            help_text=_("A JSON list: %(names)s") % {"names": ", ".join(names) or "…"},
-        )
-        self.fields["kwargs"] = JSONText(
-            kind=dict, stored=named, mask=mask, label=_("Named arguments"), help_text=_("A JSON object.")
-        )
-        self.order_fields(self.field_order)
-
-
-class PayloadsForm(EditForm):
-    """Edited payloads."""
-
-    def __init__(self, *args: Any, payloads: list[dict[str, Any]], mask: Mask, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.fields["payloads"] = JSONText(
-            kind=list,
-            stored=payloads,
-            mask=mask,
-            label=_("Payloads"),
-            help_text=_('A JSON list of objects {"score": …, "payload": …}; the lowest score is handled first.'),
-        )
-        self.order_fields(self.field_order)
-
-    def clean_payloads(self) -> list[dict[str, Any]]:
-        """Check that each entry has a payload and a numeric score."""
-        entries: list[dict[str, Any]] = self.cleaned_data["payloads"]
-        if not entries:
-            raise forms.ValidationError(_("A merged job needs at least one payload. To drop the job, discard it."))
-        for place, entry in enumerate(entries, 1):
-            if not isinstance(entry, dict) or entry.keys() != {"score", "payload"} or not _is_number(entry["score"]):
-                raise forms.ValidationError(
-                    _('Entry %(place)d must be {"score": a number, "payload": …}.') % {"place": place}
-                )
-        return entries
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return not isinstance(value, bool) and abs(float(value)) < float("inf")
-    except (TypeError, ValueError, OverflowError):
-        return False
+        self.order_fields(("args", "kwargs", "delay", "unit"))

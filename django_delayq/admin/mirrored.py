@@ -1,79 +1,178 @@
-"""Base of the pages of failed jobs and of the morgue."""
+"""Admin pages of failed jobs and of the morgue: lists over the masked copies, and actions on what Redis has."""
 
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlencode
 
-from django.contrib import admin
+from django.conf import settings
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import CHANGE, DELETION
 from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.db.models import BinaryField, Case, F, Q, QuerySet, When
 from django.db.models.functions import Length, Substr
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import path
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..connections import hurried_broker
-from ..core.errors import DelayQError
+from .. import repair
+from ..connections import broker, hurried_broker
+from ..core import codec
+from ..core.errors import DelayQError, InvalidJob
+from ..core.job import Job, Payload, Undecodable
+from ..core.job_view import JobView
 from ..core.task import registry
-from ..mirror.age import LATE_SECONDS, age
+from ..mirror.duty import LATE_SECONDS, age
 from ..settings.conf import conf, mask
+from ..status.job_content import argument_names, split_call
 from . import content, formatting
-from .base import column
-from .edit import EditMixin
-from .job_actions import LONG_COLUMNS, JobAction, JobActionsMixin
-from .redis_state import RedisState, read_state
+from .actions import Action, result_message
+from .base import CappedCount, TableAdmin, column
+from .filters import AgeFilter, AttemptFilter, ValueFilter, lookups_of
+from .forms import DelayForm, EditForm
 
 if TYPE_CHECKING:
-    from django.http import HttpRequest, HttpResponse
     from django.utils.safestring import SafeString
 
-    from ..models import MirroredJob
+    from ..models import FailedJob, MirroredJob, MorgueJob
 
-#: characters of an error's message that a list reads
+#: long columns, which a list does not read
+LONG_COLUMNS: Final = ("args", "options", "error_message", "error_traceback")
+#: characters of an error's message that a list reads; longer options (they include the context) are not read for it
 _MESSAGE_START: Final = 300
-#: longer options (they include the context) are not read for a list
 _SMALL_OPTIONS: Final = 4096
+#: rows in which a confirmation page counts queues and tasks, and kinds of jobs that it lists
+_COUNTED_ROWS: Final = 10_000
+_MOST_KINDS: Final = 8
+#: payloads of one job that are shown
+MOST_PAYLOADS: Final = 100
+#: maximum size of arguments that can be edited in a form
+_MOST_BYTES: Final = 200_000
+
+RETRY_NOW: Final = Action(name="retry_now", permission="retry", title=_("Retry now"), run=repair.VERBS["retry"])
+RETRY_IN: Final = Action(
+    name="retry_in", permission="retry", title=_("Retry in…"), run=repair.VERBS["retry"], form=DelayForm
+)
+BURY: Final = Action(name="bury", permission="bury", title=_("Bury"), run=repair.VERBS["bury"])
+DISCARD: Final = Action(
+    name="discard", permission="discard", title=_("Discard"), run=repair.VERBS["discard"], harmful=True
+)
 
 
-class MirroredAdmin(EditMixin, JobActionsMixin):
-    """Mirrored jobs with search, details and repair actions."""
+def _listed(verb: Action) -> Any:
+    """Return the function that Django's admin calls for an action."""
 
-    #: actions of the list, and buttons on the page of one job
-    job_actions: ClassVar[tuple[JobAction, ...]] = ()
-    change_form_template = "django_delayq/admin/mirrored.html"
-    change_list_template = "django_delayq/admin/mirrored_list.html"
+    @admin.action(permissions=[verb.permission], description=verb.title)
+    def function(page: MirrorAdmin, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+        return page.perform(request, rows, verb)
+
+    function.__name__ = verb.name
+    return function
+
+
+@dataclass(slots=True)
+class Chosen:
+    """Jobs of an action: selected rows, or all rows that a list shows, as the lookups say."""
+
+    rows: QuerySet[Any]
+    total: int
+    lookups: dict[str, Any] | None
+    until: datetime
+
+    @property
+    def background(self) -> bool:
+        """True if a worker has to carry out the action."""
+        return self.lookups is not None and self.total > conf().admin.bulk_threshold
+
+
+@dataclass(slots=True)
+class RedisState:
+    """State of a job in Redis: in a sentence, the kind of its badge, and the job, if it has the key of the row."""
+
+    label: str
+    kind: str = "plain"
+    view: JobView | None = None
+    payloads: Sequence[Payload] = ()
+
+
+def read_state(row: MirroredJob) -> RedisState:
+    """Return the state of a row's job in Redis, or that Redis is unavailable."""
+    try:
+        inspector = broker().inspector
+        live = inspector.get(row.queue, row.job_id)
+        records = inspector.graves(row.queue, row.job_id)
+    except DelayQError as error:
+        return RedisState(gettext("Redis does not answer: %(error)s") % {"error": error}, "bad")
+    is_live = live is not None and live.state != "morgue"
+    if live is not None and is_live and live.job.key == row.key.bytes:
+        label = {
+            "delayed": gettext("waiting for retry"),
+            "ready": gettext("due, waiting for a worker"),
+            "reserved": gettext("reserved by a worker"),
+        }.get(live.state, live.state)
+        payloads = islice(inspector.payloads(row.queue, row.job_id) if live.job.merged else (), MOST_PAYLOADS)
+        return RedisState(label, "good" if live.state == "reserved" else "plain", live, list(payloads))
+    buried = next((record for record in records if record.job.key == row.key.bytes), None)
+    if buried is not None:
+        label, kind = gettext("in the morgue"), "plain"
+        if is_live:
+            label, kind = gettext("in the morgue, while another job of this id is live"), "late"
+        return RedisState(label, kind, buried, buried.payloads[:MOST_PAYLOADS])
+    if is_live:
+        return RedisState(gettext("gone; another job has this id now"), "bad")
+    return RedisState(gettext("gone: it was run, cancelled or removed"), "bad")
+
+
+class MirrorAdmin(TableAdmin):
+    """Mirrored jobs with search, the job as Redis has it, and repair actions."""
+
+    job_actions: ClassVar[tuple[Action, ...]] = ()
+    #: field with the time of the failure or burial
+    moment: ClassVar[str]
     search_fields = ("job_id",)
     search_help_text = _("The id of a job, or its beginning")
+    list_display = ("job", "queue", "task_and_error", "attempts", "when")
     list_display_links = ("job",)
-    #: tab of the list of live jobs that has the same jobs
-    live_place: ClassVar[str]
-
-    def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the rows without columns that may be long."""
-        small = Case(When(Q(options_size__lte=_SMALL_OPTIONS), then=F("options")), output_field=BinaryField())
-        listed: QuerySet[Any] = rows.defer(*LONG_COLUMNS).annotate(
-            options_size=Length("options"),
-            small_options=small,
-            message_start=Substr("error_message", 1, _MESSAGE_START),
-        )
-        return listed
+    sortable_by = ("when",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the rows; none while the mirrors are switched off, because rows of an earlier time would be wrong."""
-        rows: QuerySet[Any] = super().get_queryset(request)
+        """Return the rows without columns that may be long; none while the mirrors are switched off.
+
+        Rows of an earlier time would be wrong then.
+        """
+        rows: QuerySet[Any] = super().get_queryset(request).defer(*LONG_COLUMNS)
+        small = Case(When(Q(options_size__lte=_SMALL_OPTIONS), then=F("options")), output_field=BinaryField())
+        rows = rows.annotate(options_size=Length("options"), small_options=small)
+        rows = rows.annotate(message_start=Substr("error_message", 1, _MESSAGE_START))
         return rows if conf().is_mirrored else rows.none()
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Render the list, with the age of the copies."""
-        return super().changelist_view(request, {**(extra_context or {}), "mirror_age": _age_text()})
+        subtitle = format_html("{} <span class='delayq-note'>{}</span>", self.list_subtitle, _age_text())
+        return super().changelist_view(request, {**(extra_context or {}), "subtitle": subtitle})
 
-    # -- search ------------------------------------------------------------------------------------------------------
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the list; its search leads to that in arguments and errors, which needs what Redis has."""
+        listed = super().get_changelist_instance(request)
+        url = self.url_of("livejob", "changelist")
+        if url and request.user.has_perm("django_delayq.view_livejob"):
+            text = _("search in arguments and errors")
+            link = format_html('<a href="{}?{}">{}</a>', url, urlencode({"q": listed.query}), text)
+            listed.search_help_text = format_html("{}; {}", self.search_help_text, link)
+        return listed
 
     def search_lookups(self, query: str) -> dict[str, Any]:
         """Return lookups for the jobs whose id begins with a text. Each form of them can use the index on ids."""
@@ -89,69 +188,59 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         """Apply :meth:`search_lookups`."""
         return rows.filter(**self.search_lookups(term))
 
-    def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Return the list; its search leads to that in arguments and errors, which needs what Redis has."""
-        listed = super().get_changelist_instance(request)
-        url = self.url_of("livejob", "changelist")
-        if url and request.user.has_perm("django_delayq.view_livejob"):
-            query = urlencode({"place": self.live_place, "text": listed.query})
-            link = format_html('<a href="{}?{}">{}</a>', url, query, _("search in arguments and errors"))
-            listed.search_help_text = format_html("{}; {}", self.search_help_text, link)
-        return listed
-
     # -- columns -----------------------------------------------------------------------------------------------------
 
     job = column("job_id", formatting.named, _("id"))
 
     @admin.display(description=_("task and error"))
-    def task_and_error(self, row: MirroredJob) -> SafeString:
+    def task_and_error(self, row: Any) -> SafeString:
         """Return the task, and below it class and first line of the error."""
-        error = content.error_line(row.error_class, getattr(row, "message_start", None) or "")
+        error = content.error_line(row.error_class, row.message_start or "")
         return format_html('<div class="delayq-task">{}</div> {}', formatting.named(row.task), error)
 
     @admin.display(description=_("attempts"))
-    def attempts(self, row: MirroredJob) -> str:
-        """Return the number of failed attempts and their maximum."""
-        options = getattr(row, "small_options", None) if "options" in row.get_deferred_fields() else row.options
-        return attempts_of(row, options)
+    def attempts(self, row: Any) -> str:
+        """Return "3 of 26 (2 crashed)"; only the number of failures if the maximum is unknown here."""
+        text, most = str(row.failures), None
+        try:
+            options = json.loads(bytes(row.small_options or b"{}")) if row.small_options is not None else None
+        except (ValueError, RecursionError):
+            options = None
+        if isinstance(options, dict):
+            task = registry.get(row.task)
+            most = options.get("max_attempts", None if task is None else task.options.max_attempts)
+        if isinstance(most, int):
+            text = gettext("%(n)d of %(most)d") % {"n": row.failures, "most": most}
+        return text + gettext(" (%(n)d crashed)") % {"n": row.crashes} if row.crashes else text
 
     # -- the page of one job -----------------------------------------------------------------------------------------
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Render the job, its state in Redis, and the buttons that the user may use."""
+        """Render the job as Redis has it, else its masked copy, and the buttons that the user may use."""
         row = self.get_object(request, unquote(object_id))
-        extra = {**(extra_context or {}), **self.page_context([(getattr(row, "job_id", ""), "")])}
-        if row is not None and self.has_view_permission(request, row):
-            state = read_state(row)
-            row.delayq_state = state
-            request.delayq_row = row  # type: ignore[attr-defined]
-            extra |= {
-                "state": state,
-                "state_facts": state.facts.items(),
-                "row": row,
-                "buttons": self._buttons(request),
-                "edit_url": self.url("edit", row.pk) if state.view is not None and self.may(request, "edit") else "",
-                "list_url": self.url("changelist"),
-                "history_url": self.url("history", row.pk),
-                "seen": formatting.ago(row.seen_at),
-                "checkbox": ACTION_CHECKBOX_NAME,
-                "title": row.job_id,
-                "subtitle": f"{row.queue} · {row.task}",
-            }
-        return super().change_view(request, object_id, form_url, extra)
-
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Return the row, read once per request."""
-        row = getattr(request, "delayq_row", None)
-        if row is not None and str(row.pk) == object_id:
-            return row
-        return super().get_object(request, object_id, from_field)
-
-    def _buttons(self, request: HttpRequest) -> list[JobAction]:
+        if row is None or request.method != "GET" or not self.has_view_permission(request, row):
+            return super().change_view(request, object_id, form_url, extra_context)
+        state, now_ms = read_state(row), timezone.now().timestamp() * 1000
         allowed = self.get_actions(request)
-        return [action for action in self.job_actions if action.name in allowed]
+        context = {
+            "item": content.JobText(state.view or _copy_of(row), now_ms, conf().lease * 1000),
+            "payloads": content.payload_rows(state.payloads),
+            "state": state,
+            "row": row,
+            "buttons": [one for one in self.job_actions if one.name in allowed],
+            "edit_url": self.url("edit", row.pk) if self._may_edit(request) and state.view is not None else "",
+            "checkbox": ACTION_CHECKBOX_NAME,
+            "list_url": self.url("changelist"),
+            "history_url": self.url("history", row.pk),
+            "seen": formatting.ago(row.seen_at),
+            "is_copy": state.view is None,
+        }
+        return self.render(request, "job", row.job_id, context, trail=[(row.job_id, "")])
+
+    def _may_edit(self, request: HttpRequest) -> bool:
+        return False
 
     # -- actions -----------------------------------------------------------------------------------------------------
 
@@ -163,70 +252,261 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         """Return True with the permission ``discard_<model>``."""
         return self.may(request, "discard")
 
-    # -- the fields of one job ---------------------------------------------------------------------------------------
+    def perform(self, request: HttpRequest, rows: QuerySet[Any], verb: Action) -> HttpResponse:
+        """Ask for confirmation, then run the action now or, for many jobs, leave it to a worker as a bulk action."""
+        chosen = self._chosen(request, rows)
+        confirmed = "confirmed" in request.POST
+        form = verb.form(request.POST if confirmed else None) if verb.form is not None else None
+        if not confirmed or (form is not None and not form.is_valid()):
+            return self._confirm(request, chosen, verb, form)
+        delay = form.cleaned_data["seconds"] if form is not None else None
+        try:
+            if chosen.background:
+                return HttpResponseRedirect(self._order(request, chosen, verb, delay))
+            level, text = result_message(self._carry_out(request, chosen, verb, delay))
+        except DelayQError as error:
+            level, text = messages.ERROR, gettext("The action failed: %(error)s") % {"error": error}
+        self.message_user(request, text, level)
+        return HttpResponseRedirect(request.get_full_path())
 
-    @admin.display(description=_("queue"))
-    def place(self, row: MirroredJob) -> SafeString:
-        """Return queue and shard."""
-        return format_html(
-            "{} <span class='delayq-note'>{}</span>", row.queue, gettext("shard %(n)d") % {"n": row.shard}
+    def _chosen(self, request: HttpRequest, rows: QuerySet[Any]) -> Chosen:
+        """Return the jobs. "All matching" excludes rows newer than the confirmation page."""
+        until = _moment(request.POST.get("until")) or timezone.now()
+        if request.POST.get("select_across") != "1":
+            return Chosen(rows, rows.count(), None, until)
+        changelist = request.delayq_changelist  # type: ignore[attr-defined]
+        lookups = {**lookups_of(changelist), **self.search_lookups(changelist.query)}
+        rows = rows.filter(**{f"{self.moment}__lte": until})
+        # The one count that is not capped: the user must see how many jobs are affected.
+        return Chosen(rows, rows.order_by().count(), {**lookups, f"{self.moment}__lte": until.isoformat()}, until)
+
+    def _confirm(self, request: HttpRequest, chosen: Chosen, verb: Action, form: Any) -> HttpResponse:
+        kinds = Counter(chosen.rows.order_by().values_list("queue", "task")[:_COUNTED_ROWS])
+        named = kinds.most_common(_MOST_KINDS)
+        selected = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        across = chosen.lookups is not None
+        hidden = [("action", verb.name), ("select_across", int(across)), ("until", chosen.until.isoformat())]
+        hidden += [
+            ("confirmed", "yes"),
+            *((ACTION_CHECKBOX_NAME, one) for one in (selected[:1] if across else selected)),
+        ]
+        context = {
+            "action": verb,
+            "form": form,
+            "chosen": chosen,
+            "count": CappedCount(chosen.total),
+            "kinds": [(CappedCount(number), queue, task) for (queue, task), number in named],
+            "others": sum(kinds.values()) - sum(number for _kind, number in named),
+            "counted": CappedCount(_COUNTED_ROWS) if chosen.total > _COUNTED_ROWS else "",
+            "hidden": hidden,
+            "back": request.get_full_path(),
+            "threshold": CappedCount(conf().admin.bulk_threshold),
+        }
+        return self.render(request, "confirm", verb.title, context, trail=[(str(verb.title), "")])
+
+    def _carry_out(self, request: HttpRequest, chosen: Chosen, verb: Action, delay: float | None) -> Counter[str]:
+        rows, flag = list(chosen.rows), DELETION if verb is DISCARD else CHANGE
+        try:
+            outcomes: Counter[str] = verb.run(rows, delay or None)
+        except DelayQError:
+            text = gettext("Redis did not answer; the action may be incomplete.")
+            self.note(request, rows, flag, f"{verb.title}: {text}")
+            raise
+        done = ", ".join(f"{outcome} {number}" for outcome, number in sorted(outcomes.items()) if number) or "nothing"
+        self.note(request, rows, flag, f"{verb.title}: {done}")
+        return outcomes
+
+    def _order(self, request: HttpRequest, chosen: Chosen, verb: Action, delay: float | None) -> str:
+        """Order the action as a bulk action and return the URL of its progress page."""
+        lookups, total = chosen.lookups or {}, chosen.total
+        order = repair.order(verb.permission, self.model, lookups, user=request.user, delay=delay, total=total)
+        self.note(request, [order], CHANGE, f"{verb.title}: {total}")
+        progress = self.url_of("bulkaction", "change", order.pk)
+        text = gettext("A worker carries out this action.")
+        if progress:
+            text = gettext("A worker carries out this action. This page shows its progress.")
+        self.message_user(request, text, messages.INFO)
+        return progress or request.get_full_path()
+
+
+class FailedJobAdmin(MirrorAdmin):
+    """Mirror of the failed jobs, which wait for their next attempt."""
+
+    list_subtitle = _("Waiting for retry")
+    moment = "failed_at"
+    ordering = ("-failed_at",)
+    list_filter = (
+        ValueFilter.of("queue", _("queue")),
+        ValueFilter.of("task", _("task")),
+        ValueFilter.of("error_class", _("error class")),
+        AttemptFilter,
+        AgeFilter.of("failed_at"),
+    )
+    job_actions = (RETRY_NOW, RETRY_IN, BURY, DISCARD)
+    actions = tuple(map(_listed, job_actions))
+
+    @admin.display(description=_("failed, next attempt"), ordering="failed_at")
+    def when(self, row: FailedJob) -> SafeString:
+        """Return the time since the failure, and below it the next due time; of one that runs now, that it does."""
+        following = formatting.until(row.due_at, late_after=conf().admin.late_after)
+        if getattr(row, "delayq_running", False):
+            following = formatting.badge(_("running"), "good")
+        return format_html("<div>{}</div> {}", formatting.ago(row.failed_at), following)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the list. Of the jobs that are due, those that a worker holds now are marked."""
+        listed = super().get_changelist_instance(request)
+        due = [row for row in listed.result_list if row.due_at <= timezone.now()]
+        try:
+            hurried = hurried_broker() if due else None
+            queues = {} if hurried is None else {name: hurried.existing(name) for name in {row.queue for row in due}}
+            known = [(row, queue) for row in due if (queue := queues[row.queue]) is not None]
+            names = [(queue, row.job_id) for row, queue in known]
+            leases = hurried.inspector.leases(names) if hurried is not None else []
+        except DelayQError:
+            known, leases = [], []
+        for (row, _queue), lease in zip(known, leases, strict=True):
+            row.delayq_running = lease is not None
+        return listed
+
+    def has_bury_permission(self, request: HttpRequest) -> bool:
+        """Return True with the permission ``bury_failedjob``."""
+        return self.may(request, "bury")
+
+
+class MorgueJobAdmin(MirrorAdmin):
+    """Mirror of the morgue: jobs that are not retried automatically."""
+
+    list_subtitle = _("Dead jobs, kept for a decision")
+    moment = "buried_at"
+    ordering = ("-buried_at",)
+    list_filter = (
+        ValueFilter.of("queue", _("queue")),
+        ValueFilter.of("task", _("task")),
+        ValueFilter.of("reason", _("reason")),
+        ValueFilter.of("error_class", _("error class")),
+        AttemptFilter,
+        AgeFilter.of("buried_at"),
+    )
+    job_actions = (RETRY_NOW, RETRY_IN, DISCARD)
+    actions = tuple(map(_listed, job_actions))
+
+    @admin.display(description=_("buried"), ordering="buried_at")
+    def when(self, row: MorgueJob) -> SafeString:
+        """Return the reason for the burial, and the time since."""
+        reason = mask().text(row.reason) or row.outcome or formatting.NOTHING
+        badge = formatting.badge(reason, "bad" if row.reason == "poison" else "")
+        return format_html("<div>{}</div> {}", badge, formatting.ago(row.buried_at))
+
+    # -- retry with other content ------------------------------------------------------------------------------------
+
+    def get_urls(self) -> list[Any]:
+        """Return the URLs, with the edit page before the catch-all pattern."""
+        view = self.admin_site.admin_view(self.edit_view)
+        return [path("<path:object_id>/edit/", view, name=self.url_name("edit")), *super().get_urls()]
+
+    def _may_edit(self, request: HttpRequest) -> bool:
+        return self.may(request, "edit")
+
+    def edit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Render the form, or retry the job with the posted content.
+
+        Raises:
+            PermissionDenied: the user may not edit jobs.
+        """
+        if not self._may_edit(request):
+            raise PermissionDenied
+        row = self.object_or_404(request, object_id)
+        state, title, back = read_state(row), gettext("Retry with other content"), self.url("change", row.pk)
+        refusal = _refusal(state)
+        if refusal or state.view is None:
+            self.message_user(request, refusal, messages.ERROR)
+            return HttpResponseRedirect(back)
+        posted = request.POST if request.method == "POST" else None
+        form = EditForm(posted, call=split_call(state.view.job.args), names=argument_names(row.task))
+        if posted is not None and form.is_valid():
+            data = form.cleaned_data
+            try:
+                args, kwargs = _value(data["args"]), _value(data["kwargs"])
+                outcome = repair.retry_edited(row, args, kwargs, delay=data["seconds"] or None)
+            except (InvalidJob, Undecodable, TypeError, ValueError) as error:
+                form.add_error(None, mask().text(str(error)))
+            except DelayQError as error:
+                form.add_error(None, gettext("The action failed: %(error)s") % {"error": error})
+            else:
+                self.note(request, [row], CHANGE, f"{title}: {outcome}")
+                level, text = result_message({outcome: 1})
+                self.message_user(request, text, level)
+                return HttpResponseRedirect(self.url("changelist"))
+        verb = Action(name="edit", permission="edit", title=_("Retry with this content"), run=repair.retry_edited)
+        context = {"action": verb, "form": form, "row": row, "back": back}
+        return self.render(request, "confirm", title, context, trail=[(row.job_id, back), (title, "")])
+
+
+def _refusal(state: RedisState) -> str:
+    """Return why there is nothing to edit; empty if there is."""
+    view = state.view
+    if view is None or view.state != "morgue":
+        return gettext("There is nothing to edit (%(state)s).") % {"state": state.label}
+    if view.job.merged:
+        return gettext("The arguments of a merged job are its payloads. Retry it unchanged, or schedule a new job.")
+    if len(view.job.args) > _MOST_BYTES:
+        size = {"size": formatting.size(len(view.job.args))}
+        text = gettext(
+            "The content has %(size)s, too much for this form. Retry the job unchanged, or schedule a new one."
         )
+        return text % size
+    try:
+        split_call(view.job.args)
+    except ValueError:
+        return gettext(
+            "The stored content is not JSON, so it cannot be edited. Retry the job unchanged, or schedule a new one."
+        )
+    return ""
 
-    @admin.display(description=_("kind"))
-    def kind(self, row: MirroredJob) -> str:
-        """Return plain or merged."""
-        return gettext("merged: one attempt handles all its payloads") if row.merged else gettext("plain")
 
-    generation = column("key", str, _("key"))
-    message = column("error_message", content.message_pre, _("message"))
-    traceback = column("error_traceback", content.traceback_html, _("traceback"))
+def _value(edited: Any) -> Any:
+    """Return the value that the handler will receive, tags decoded.
 
-    @admin.display(description=_("arguments"))
-    def arguments(self, row: MirroredJob) -> SafeString | str:
-        """Return the arguments of the call."""
-        if row.merged:
-            return gettext("a merged job: its payloads are its arguments")
-        state: RedisState | None = getattr(row, "delayq_state", None)
-        if state is not None and state.view is not None:
-            return content.call_table(row.task, state.view.job.args)
-        if row.args is None:
-            return gettext("not copied, and no longer in Redis")
-        return content.call_table(row.task, bytes(row.args))
+    Raises:
+        Undecodable: a tag is invalid.
+        ValueError: it is nested too deep.
+    """
+    try:
+        return codec.decode(json.dumps(edited).encode())
+    except RecursionError:
+        raise ValueError(gettext("This is nested too deeply. Use a flatter value.")) from None
 
-    @admin.display(description=_("payloads"))
-    def payloads(self, row: MirroredJob) -> SafeString | str:
-        """Return the payloads of a merged job, from Redis."""
-        state: RedisState | None = getattr(row, "delayq_state", None)
-        if not row.merged:
-            return formatting.NOTHING
-        if state is None or state.view is None:
-            return gettext("%(n)d, no longer in Redis") % {"n": row.payload_count}
-        return content.payload_table(state.payloads, state.total)
 
-    @admin.display(description=_("context"))
-    def context(self, row: MirroredJob) -> SafeString | str:
-        """Return the context of the job."""
-        options = _options_of(row.options)
-        if isinstance(options, str):
-            return formatting.NOTHING
-        context = options.get("context")
-        if not isinstance(context, dict) or not context:
-            return formatting.NOTHING
-        return content.mapping_table(mask().value(context))
+def _copy_of(row: Any) -> JobView:
+    """Return the masked copy of a job, as a job."""
+    error = {"class": row.error_class, "message": row.error_message, "traceback": row.error_traceback}
+    job = Job(
+        *(row.queue, row.shard, row.job_id, row.task, row.key.bytes, bytes(row.args or b""), bytes(row.options)),
+        *(row.priority, int(row.due_at.timestamp() * 1000)),
+        failures=row.failures,
+        crashes=row.crashes,
+        error=json.dumps(error).encode(),
+        merged=row.merged,
+    )
+    view = JobView(job, "delayed", job.due_ms, payload_count=row.payload_count)
+    if hasattr(row, "buried_at"):
+        view.state, view.buried_ms = "morgue", int(row.buried_at.timestamp() * 1000)
+        view.reason, view.outcome = row.reason, row.outcome
+    else:
+        job.failed_at_ms = int(row.failed_at.timestamp() * 1000)
+    return view
 
-    @admin.display(description=_("options of this job"))
-    def own_options(self, row: MirroredJob) -> SafeString | str:
-        """Return the options of the schedule call that differ from those of the task."""
-        options = _options_of(row.options)
-        if isinstance(options, str):
-            return content.pre(options)
-        rest = {name: value for name, value in options.items() if name != "context"}
-        expires = rest.get("expires_ms")
-        moment = formatting.from_ms(expires) if isinstance(expires, (int, float)) else None
-        if moment is not None:
-            del rest["expires_ms"]
-            rest["expires"] = formatting.exact(moment)
-        return content.mapping_table(mask().value(rest)) if rest else formatting.NOTHING
+
+def _moment(text: str | None) -> datetime | None:
+    """Return a moment posted by our form; None if it is invalid. It can only narrow what is chosen."""
+    try:
+        moment = parse_datetime(text or "")
+    except ValueError:
+        return None
+    if moment is None or timezone.is_aware(moment) is not settings.USE_TZ:
+        return None
+    return min(moment, timezone.now())
 
 
 def _age_text() -> str | SafeString:
@@ -243,32 +523,5 @@ def _age_text() -> str | SafeString:
     if seconds is None:
         return gettext("Nothing was copied from Redis yet. A dispatcher does that: is one running?")
     ago = formatting.ago(timezone.now() - timedelta(seconds=seconds))
-    if seconds < LATE_SECONDS:
-        return format_html("{} {}", gettext("Copied from Redis:"), ago)
-    late = gettext("No dispatcher has copied since, or it is behind.")
-    return format_html("{} {}. {}", gettext("Copied from Redis:"), ago, late)
-
-
-def attempts_of(row: MirroredJob, options: Any) -> str:
-    """Return "3 of 26", or "3" if the maximum is unknown here."""
-    most = None
-    if options is not None:
-        own = _options_of(options)
-        most = own.get("max_attempts") if isinstance(own, dict) else None
-        if not isinstance(most, int):
-            task = registry.get(row.task)
-            most = None if task is None else task.options.max_attempts
-    crashes = gettext(" (%(n)d crashed)") % {"n": row.crashes} if row.crashes else ""
-    if most is None:
-        return f"{row.failures}{crashes}"
-    return gettext("%(n)d of %(most)d") % {"n": row.failures, "most": most} + str(crashes)
-
-
-def _options_of(stored: Any) -> dict[str, Any] | str:
-    """Return the job's own options, or their text if they are not a JSON object."""
-    data = bytes(stored or b"")
-    try:
-        options = json.loads(data) if data else {}
-    except (ValueError, RecursionError):
-        return content.raw(data)
-    return options if isinstance(options, dict) else content.raw(data)
+    late = "" if seconds < LATE_SECONDS else gettext("No dispatcher has copied since, or it is behind.")
+    return format_html("{} {} {}", gettext("Copied from Redis:"), ago, late)

@@ -50,7 +50,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'inbox entry',
-                'verbose_name_plural': 'inbox',
+                'verbose_name_plural': 'inbox entries',
                 'default_permissions': ('view',),
             },
         ),
@@ -109,25 +109,10 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'failed job',
                 'verbose_name_plural': 'failed jobs',
-                'permissions': [('retry_failedjob', 'Can retry failed jobs'), ('edit_failedjob', 'Can retry failed jobs with other content'), ('discard_failedjob', 'Can discard failed jobs'), ('bury_failedjob', 'Can bury failed jobs')],
+                'permissions': [('retry_failedjob', 'Can retry failed jobs'), ('discard_failedjob', 'Can discard failed jobs'), ('bury_failedjob', 'Can bury failed jobs')],
                 'default_permissions': ('view',),
                 'indexes': [models.Index(fields=['failed_at', 'id'], name='delayq_failed_at'), models.Index(fields=['queue', 'failed_at'], name='delayq_failed_queue'), models.Index(fields=['task', 'failed_at'], name='delayq_failed_task'), models.Index(fields=['error_class', 'failed_at'], name='delayq_failed_error'), models.Index(fields=['failures', 'failed_at'], name='delayq_failed_attempt'), models.Index(fields=['job_id'], name='delayq_failed_id', opclasses=['varchar_pattern_ops']), models.Index(fields=['queue', 'shard', 'updated_us'], name='delayq_failed_place')],
                 'constraints': [models.UniqueConstraint(fields=('queue', 'job_id'), name='delayq_failed_job')],
-            },
-        ),
-        migrations.CreateModel(
-            name='MirrorCursor',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('queue', models.CharField(max_length=255)),
-                ('shard', models.PositiveIntegerField()),
-                ('place', models.CharField(choices=[('failed', 'failed'), ('morgue', 'morgue')], max_length=6)),
-                ('score', models.CharField(blank=True, max_length=32)),
-                ('member', models.BinaryField(default=b'')),
-            ],
-            options={
-                'default_permissions': (),
-                'constraints': [models.UniqueConstraint(fields=('queue', 'shard', 'place'), name='delayq_cursor')],
             },
         ),
         migrations.CreateModel(
@@ -158,7 +143,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'job in the morgue',
-                'verbose_name_plural': 'morgue',
+                'verbose_name_plural': 'jobs in the morgue',
                 'permissions': [('retry_morguejob', 'Can retry jobs in the morgue'), ('edit_morguejob', 'Can retry jobs in the morgue with other content'), ('discard_morguejob', 'Can discard jobs in the morgue')],
                 'default_permissions': ('view',),
                 'indexes': [models.Index(fields=['buried_at', 'id'], name='delayq_morgue_at'), models.Index(fields=['queue', 'buried_at'], name='delayq_morgue_queue'), models.Index(fields=['task', 'buried_at'], name='delayq_morgue_task'), models.Index(fields=['error_class', 'buried_at'], name='delayq_morgue_error'), models.Index(fields=['reason', 'buried_at'], name='delayq_morgue_reason'), models.Index(fields=['failures', 'buried_at'], name='delayq_morgue_attempt'), models.Index(fields=['job_id'], name='delayq_morgue_id', opclasses=['varchar_pattern_ops']), models.Index(fields=['queue', 'shard', 'updated_us'], name='delayq_morgue_place')],
@@ -186,7 +171,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'outbox job',
-                'verbose_name_plural': 'outbox',
+                'verbose_name_plural': 'outbox jobs',
                 'default_permissions': ('view',),
                 'indexes': [models.Index(fields=['state', 'id'], name='delayq_outbox_waiting'), models.Index(fields=['state', 'checked_at'], name='delayq_outbox_checked'), models.Index(fields=['queue', 'job_id'], name='delayq_outbox_job')],
             },

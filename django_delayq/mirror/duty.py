@@ -1,22 +1,24 @@
-"""Dispatcher duty that keeps the index mirrors up to date."""
+"""Dispatcher duty that keeps the index mirrors up to date, their age, and their rebuild from scratch."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from django.db import InterfaceError, InternalError, OperationalError, ProgrammingError
 from django.db.models import Count
 
+from .. import connections
+from ..core.bulk import Progress
 from ..core.counts import count_shards
-from ..settings.conf import Conf
+from ..core.redis.scripts import clear_errors
+from ..settings.conf import Conf, conf
 from ..worker.loop import Parts
-from .age import set_age
-from .index_mirror import DELETE_CHUNK, IndexMirror, cursors_of, table
-from .review import SURE_LEVELS, review
+from .index_mirror import DELETE_CHUNK, SURE_LEVELS, IndexMirror, review, table
 from .rows import FAILED, MORGUE, PLACES
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ _BUSY_SECONDS: Final = 0.25
 _AGE_SECONDS: Final = 10.0
 #: seconds of work in one turn
 _TURN_SECONDS: Final = 0.5
+
+#: age in seconds above which the tables are behind: a dispatcher renews it twice a minute, also if nothing fails
+LATE_SECONDS: Final = 90.0
 
 _END: Final = object()
 
@@ -151,10 +156,7 @@ class Mirror:
                 self._mark_changed(name, SURE_LEVELS)
 
     def _delete_orphan_rows(self, counted: dict[Name, int]) -> None:
-        cursors = {
-            name for place in (FAILED, MORGUE) for name in cursors_of(place).values_list("queue", "shard", "place")
-        }
-        orphans = {*counted, *cursors} - self._mirrors.keys()
+        orphans = counted.keys() - self._mirrors.keys()
         for queue in sorted({name[0] for name in orphans}):
             live = self._broker.known_queue(queue)
             numbers = live.numbers if live is not None else ()
@@ -196,9 +198,74 @@ class Mirror:
 
 
 def delete_rows(name: Name) -> None:
-    """Delete the rows of a shard's place, and finally its cursor."""
+    """Delete the rows of a shard's place."""
     queue, number, place = name
     rows = table(PLACES[place]).filter(queue=queue, shard=number)
     while keys := list(rows.values_list("pk", flat=True)[:DELETE_CHUNK]):
         rows.filter(pk__in=keys).delete()
-    cursors_of(PLACES[place]).filter(queue=queue, shard=number).delete()
+
+
+# -- age ---------------------------------------------------------------------------------------------------------------
+
+
+def set_age(broker: Broker, seconds: float) -> None:
+    """Record that the tables have everything that was noticed until so many seconds ago."""
+    with clear_errors():
+        broker.client.set(broker.key("mirror"), int(broker.now_ms() - seconds * 1000))
+
+
+def age(broker: Broker) -> float | None:
+    """Return the age of the mirror in seconds; None if nothing was copied yet.
+
+    Raises:
+        QueueUnavailable: Redis cannot be reached.
+    """
+    with clear_errors():
+        copied_ms = broker.client.get(broker.key("mirror"))
+    return None if copied_ms is None else max(0.0, (broker.now_ms() - float(copied_ms)) / 1000)
+
+
+# -- rebuild -----------------------------------------------------------------------------------------------------------
+
+
+def rebuild(queues: Iterable[str] | None = None, progress: Progress | None = None) -> dict[str, int]:
+    """Delete the rows, and copy everything that Redis has, unless mirrors are switched off (``MIRROR``).
+
+    Dispatchers may keep running.
+
+    Args:
+        queues: names of queues; None = all, including removed ones.
+        progress: called after each shard with the number of rows copied and the number that Redis had at the start.
+
+    Returns:
+        Number of rows after the rebuild, by place (``failed``, ``morgue``).
+
+    Raises:
+        QueueUnavailable: Redis cannot be reached. Rows copied before that are kept.
+    """
+    broker = connections.broker()
+    live = {queue.name: queue for queue in broker.queues()}
+    selected = None if queues is None else set(queues)
+    counts: Counter[str] = Counter({FAILED.name: 0, MORGUE.name: 0})
+    stored = [one for one in broker.inspector.all_counts() if selected is None or one.queue in selected]
+    total = sum(one.failed + one.morgue for one in stored)
+    for place in (FAILED, MORGUE):
+        names = set(table(place).order_by().values_list("queue", "shard"))
+        for name, number in sorted(names):
+            if selected is None or name in selected:
+                delete_rows((name, number, place.name))
+        for name in _copied(live, selected):
+            for number in live[name].numbers:
+                mirror = IndexMirror(conf().mirror, live[name], number, place)
+                for _ in (*mirror.copy(), *review(mirror)):
+                    pass
+                counts[place.name] += mirror.rows.count()
+                if progress:
+                    progress(counts.total(), max(total, counts.total()))
+    return dict(counts)
+
+
+def _copied(live: Iterable[str], selected: set[str] | None) -> Iterable[str]:
+    if not conf().is_mirrored:
+        return ()
+    return live if selected is None else selected & set(live)

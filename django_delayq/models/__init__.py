@@ -26,7 +26,6 @@ __all__ = [
     "HttpApi",
     "InboxEntry",
     "LiveJob",
-    "MirrorCursor",
     "MorgueJob",
     "OutboxJob",
     "PipelineRun",
@@ -97,7 +96,7 @@ class OutboxJob(JobName):
 
     class Meta:
         verbose_name = _("outbox job")
-        verbose_name_plural = _("outbox")
+        verbose_name_plural = _("outbox jobs")
         default_permissions = ("view",)
         indexes: ClassVar = [
             models.Index(fields=["state", "id"], name="delayq_outbox_waiting"),
@@ -136,7 +135,7 @@ class InboxEntry(JobName):
 
     class Meta:
         verbose_name = _("inbox entry")
-        verbose_name_plural = _("inbox")
+        verbose_name_plural = _("inbox entries")
         default_permissions = ("view",)
 
 
@@ -178,7 +177,6 @@ class FailedJob(MirroredJob):
         default_permissions = ("view",)
         permissions: ClassVar = [
             ("retry_failedjob", _("Can retry failed jobs")),
-            ("edit_failedjob", _("Can retry failed jobs with other content")),
             ("discard_failedjob", _("Can discard failed jobs")),
             ("bury_failedjob", _("Can bury failed jobs")),
         ]
@@ -205,7 +203,7 @@ class MorgueJob(MirroredJob):
 
     class Meta:
         verbose_name = _("job in the morgue")
-        verbose_name_plural = _("morgue")
+        verbose_name_plural = _("jobs in the morgue")
         default_permissions = ("view",)
         permissions: ClassVar = [
             ("retry_morguejob", _("Can retry jobs in the morgue")),
@@ -223,24 +221,6 @@ class MorgueJob(MirroredJob):
             models.Index(fields=["job_id"], name="delayq_morgue_id", opclasses=["varchar_pattern_ops"]),
             models.Index(fields=["queue", "shard", "updated_us"], name="delayq_morgue_place"),
         ]
-
-
-class MirrorCursor(models.Model):
-    """Cursor that stores how far an index of a shard has been copied."""
-
-    queue = models.CharField(max_length=NAME_LENGTH)
-    shard = models.PositiveIntegerField()
-    place = models.CharField(max_length=6, choices=[("failed", "failed"), ("morgue", "morgue")])
-    #: last entry that was copied: its score as Redis writes it, and its member
-    score = models.CharField(max_length=32, blank=True)
-    member = models.BinaryField(default=b"")
-
-    class Meta:
-        default_permissions = ()
-        constraints: ClassVar = [models.UniqueConstraint(fields=["queue", "shard", "place"], name="delayq_cursor")]
-
-    def __str__(self) -> str:
-        return f"{self.place} of {self.queue}, shard {self.shard}"
 
 
 class BulkAction(models.Model):

@@ -1,11 +1,9 @@
-"""Repair of failed jobs and of jobs in the morgue; used by the admin's actions and the HTTP API.
+"""Repair of failed jobs and of jobs in the morgue; used by the admin, the commands and the HTTP API.
 
-    actions      retry, discard and bury for rows of the mirrors
-    edit         retry with other arguments
-    selection    selection of rows, in a form that can be stored as JSON
-    orders       the same actions for any number of rows, run by a worker
-
-    row_comparison  comparison of a table with its jobs; row_jobs: the jobs that its rows need
+    jobs        retry, discard and bury for rows of the mirrors, and retry with other arguments
+    orders      the same actions for any number of selected rows, run by a worker
+    comparison  comparison of a table with the jobs that its rows need
+    sweeping    time limit for operations on a whole queue
 
 Redis is authoritative: every action checks the job again when it acts, and reports one outcome for each job:
 
@@ -21,9 +19,7 @@ gone        the job no longer existed, and its row is deleted
 
 from __future__ import annotations
 
-from .actions import VERBS, bury, discard, retry
-from .edit import retry_edited
-from .orders import order, stop
-from .selection import FILTERS, matching
+from .jobs import VERBS, bury, discard, retry, retry_edited
+from .orders import FILTERS, WAITING, matching, order, stop
 
-__all__ = ["FILTERS", "VERBS", "bury", "discard", "matching", "order", "retry", "retry_edited", "stop"]
+__all__ = ["FILTERS", "VERBS", "WAITING", "bury", "discard", "matching", "order", "retry", "retry_edited", "stop"]

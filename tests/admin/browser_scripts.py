@@ -5,9 +5,9 @@ CUT = """return Array.from(document.querySelectorAll('[data-chart]')).flatMap(({
       const [below, beside] = plot.axes;
       plot.ctx.font = beside.font[0];
       const width = text => plot.ctx.measureText(text).width;
-      const room = plot.bbox.width / below._splits.length;
-      return [...below._values.filter(text => width(text) > room),
-              ...beside._values.filter(text => width(text) > plot.bbox.left)];
+      const room = plot.bbox.width / (below._splits ?? []).length;
+      return [...(below._values ?? []).filter(text => width(text) > room),
+              ...(beside._values ?? []).filter(text => width(text) > plot.bbox.left)];
     })"""
 #: of a page as the server sends it, the elements with a style of their own
 STYLED = """const request = new XMLHttpRequest();

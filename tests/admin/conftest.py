@@ -83,9 +83,9 @@ def operator(browser: Browser, staff: Callable[..., Any]) -> Browser:
 @pytest.fixture
 def unshared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request takes a snapshot of its own."""
-    from django_delayq.admin import dashboard_snapshots
+    from django_delayq.admin import dashboard
 
-    monkeypatch.setattr(dashboard_snapshots, "SHARED", 0.0)
+    monkeypatch.setattr(dashboard, "SHARED", 0.0)
 
 
 @pytest.fixture

@@ -146,16 +146,10 @@ def press(client: Client, address: str, action: str, *rows: Any, across: bool = 
 
 def confirm(client: Client, asked: Any, address: str = "", **more: Any) -> Any:
     """Say yes to the page that asks, with everything that its form has."""
-    context = asked.context
-    data = {
-        ACTION_CHECKBOX_NAME: context["selected"],
-        "select_across": "1" if context["target"].all_matching else "0",
-        "action": context["action"].name,
-        "until": context["until"],
-        "confirmed": "yes",
-        **more,
-    }
-    return client.post(address or context["back"], data, follow=True)
+    data: dict[str, Any] = {}
+    for name, value in asked.context["hidden"]:
+        data.setdefault(name, []).append(value)
+    return client.post(address or asked.context["back"], {**data, **more}, follow=True)
 
 
 def messages_of(answer: Any) -> list[tuple[str, str]]:

@@ -90,7 +90,7 @@ def test_discard_and_bury_end_failed_jobs(delayq: Broker, boss: Client) -> None:
     assert ids(boss.get(FAILED)) == ["job-2"]
     page = boss.get(MORGUE)
     assert ids(page) == ["job-1"]
-    assert "<h2>Dead jobs, kept for a decision</h2>" in page.content.decode()
+    assert "<h2>Dead jobs, kept for a decision <" in page.content.decode()
 
 
 def test_the_morgue_gives_jobs_back_or_loses_them(delayq: Broker, boss: Client) -> None:
@@ -130,7 +130,7 @@ def test_a_live_job_in_the_way_is_told_too(delayq: Broker, boss: Client) -> None
 def test_all_that_match_are_meant_not_only_the_page(delayq: Broker, boss: Client, monkeypatch: Any) -> None:
     failed_jobs(delayq, 7, mark="a")
     failed_jobs(delayq, 2, mark="b", queue="crm")
-    from django_delayq.admin.failed import FailedJobAdmin
+    from django_delayq.admin.mirrored import FailedJobAdmin
 
     monkeypatch.setattr(FailedJobAdmin, "list_per_page", 3)
     shown = boss.get(f"{FAILED}?queue=orders")
@@ -211,7 +211,7 @@ def test_the_question_names_queues_and_tasks_by_their_number(delayq: Broker, bos
         for n in range(place + 1):
             failed_row(f"{place}-{n}", queue=f"q{place:02}").save()
     asked = press(boss, FAILED, "discard", FailedJob.objects.first(), across=True)
-    kinds = [(str(kind["number"]), kind["queue"]) for kind in asked.context["kinds"]]
+    kinds = [(str(number), queue) for number, queue, _task in asked.context["kinds"]]
     assert kinds == [(str(place + 1), f"q{place:02}") for place in range(11, 3, -1)]
     assert asked.context["others"] == 1 + 2 + 3 + 4
 

@@ -116,7 +116,7 @@ def _pages() -> dict[str, str]:
     return {
         "index": "/admin/",
         **{name: f"{BASE}{name}/" for name in lists.split()},
-        **{f"livejob-{place}": f"{job}?place={place}" for place in ("reserved", "gated", "failed", "morgue")},
+        **{f"livejob-{place}": f"{job}?place={place}" for place in ("reserved", "gated")},
         "livejob-search": f"{job}?q=order-1",
         "livejob-filter": f"{job}?task=shop.pay",
         "livejob-page": f"{job}{named}/change/",
@@ -128,7 +128,7 @@ def _pages() -> dict[str, str]:
         "livejob-gone": f"{job}payments_2Fnone/change/",
         **{f"queueentry-{page}": f"{queue}{page}/" for page in QUEUE_PAGES},
         **{name: f"{BASE}{name.partition('-')[0]}/{quote(str(key))}/change/" for name, key in changes.items()},
-        "failedjob-edit": f"{BASE}failedjob/{changes['failedjob-page']}/edit/",
+        "morguejob-edit": f"{BASE}morguejob/{changes['morguejob-page']}/edit/",
         "failedjob-history": f"{BASE}failedjob/{changes['failedjob-page']}/history/",
         "hourlystat-week": f"{BASE}hourlystat/?period=7d",
     }

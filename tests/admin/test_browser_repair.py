@@ -100,7 +100,7 @@ def test_the_page_of_a_job_explains_it(delayq: Broker, browser: Browser, person:
     a_bad_night(delayq)
     browser.open(f"{FAILED}?queue=payments")
     browser.click("payment-78")
-    text = browser.text(".delayq-job")
+    text = browser.text("#content")
     assert "waiting for retry" in text and "••••••" in text and "4111" not in text
     both_themes(browser, "failed-job")
     browser.size(420, 900)
@@ -125,18 +125,18 @@ def test_everything_that_matches_is_discarded_in_the_background(
     browser.click("input[type=submit].default")
     order = browser.until(BulkAction.objects.first, what="the order")
     browser.until(lambda: browser.path == f"{BASE}bulkaction/{order.pk}/change/", what="its page")
-    assert "0 of 130" in browser.text("#delayq-progress")
+    assert "0 of 130" in browser.text("#dq-live")
     browser.screenshot("bulk-waiting")
 
     monkeypatch.setattr(orders, "CHUNK", 70)
     assert not orders._run_chunk(order)
-    browser.until(lambda: "70 of 130" in browser.text("#delayq-progress"), what="the first piece")
+    browser.until(lambda: "70 of 130" in browser.text("#dq-live"), what="the first piece")
     both_themes(browser, "bulk-running")
     monkeypatch.undo()
     orders.carry_out(str(order.pk))
-    browser.until(lambda: "130 of 130" in browser.text("#delayq-progress"), what="the end")
+    browser.until(lambda: "130 of 130" in browser.text("#dq-live"), what="the end")
     browser.screenshot("bulk-done")
-    assert not browser.all("#delayq-progress form")
+    assert not browser.all("#dq-live form")
     browser.open(f"{BASE}bulkaction/")
     browser.screenshot("bulk-list")
     assert MorgueJob.objects.count() == 3
@@ -147,14 +147,14 @@ def test_an_order_is_stopped_by_its_button(delayq: Broker, browser: Browser, per
     browser.open(f"{BASE}bulkaction/{made.pk}/change/")
     browser.click("Stop")
     assert "It will stop after the current chunk" in browser.text(".messagelist")
-    assert "stopped" in browser.text("#delayq-progress")
+    assert "stopped" in browser.text("#dq-live")
 
 
 def test_without_scripts_the_page_of_an_order_is_there_too(delayq: Broker, browser: Browser, person: Any) -> None:
     made = BulkAction.objects.create(action="retry", target="MorgueJob", total=900, done=450, state="running")
     browser.scripts(run=False)
     browser.open(f"{BASE}bulkaction/{made.pk}/change/")
-    assert "450 of 900" in browser.text("#delayq-progress")
+    assert "450 of 900" in browser.text("#dq-live")
 
 
 def test_a_job_is_run_with_other_content(delayq: Broker, browser: Browser, person: Any) -> None:

@@ -63,11 +63,11 @@ def test_one_button_pauses_all_producers(
 ) -> None:
     Yard(delayq).put("one")
     assert b"Pause all producers" in manager.get(LIST).content
-    answer = manager.post(f"{LIST}producers/", {"paused": "1"}, follow=True)
+    answer = manager.post(f"{LIST}pause_producers/", follow=True)
     assert b"No queue takes new jobs any more" in answer.content
     assert delayq.producers_paused_since() is not None
     assert b"Producers are paused" in manager.get(LIST).content
-    manager.post(f"{LIST}producers/", {"paused": "0"})
+    manager.post(f"{LIST}resume_producers/")
     assert delayq.producers_paused_since() is None
     assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == [
         "pause all producers",
@@ -75,4 +75,4 @@ def test_one_button_pauses_all_producers(
     ]
     manager.force_login(staff("view_queueentry"))
     assert b"Pause all producers" not in manager.get(LIST).content
-    assert manager.post(f"{LIST}producers/", {"paused": "1"}).status_code == 403
+    assert manager.post(f"{LIST}pause_producers/").status_code == 403

@@ -12,8 +12,8 @@ import pytest
 from django.test import Client
 
 from django_delayq import connections
-from django_delayq.admin import dashboard_snapshots
-from django_delayq.admin.dashboard_snapshots import SNAPSHOTS, DashboardSnapshot
+from django_delayq.admin import dashboard
+from django_delayq.admin.dashboard import SNAPSHOTS, DashboardSnapshot
 from django_delayq.core.broker import Broker
 from django_delayq.core.layouts import queue_policy
 from django_delayq.status import Snapshot
@@ -36,18 +36,18 @@ EVIL = "<script>evil()</script>'\"{{ evil }}"
 def test_a_look_is_shared_by_those_who_ask_at_the_same_moment(
     delayq: Broker, onlooker: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dashboard_snapshots, "SHARED", 60.0)
+    monkeypatch.setattr(dashboard, "SHARED", 60.0)
     yard = Yard(delayq)
     first = onlooker.get(PAGE).content
     yard.put("a")
     assert tiles(onlooker.get(PARTS).content)["ready"] == "0"
     assert tiles(onlooker.get(PAGE).content)["ready"] == tiles(first)["ready"] == "0"
-    monkeypatch.setattr(dashboard_snapshots, "SHARED", 0.0)
+    monkeypatch.setattr(dashboard, "SHARED", 0.0)
     assert tiles(onlooker.get(PARTS).content)["ready"] == "1"
 
 
 def test_many_threads_are_answered_by_one_look(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboard_snapshots, "SHARED", 60.0)
+    monkeypatch.setattr(dashboard, "SHARED", 60.0)
     broker, found = connections.broker(), []
     gate = threading.Barrier(8)
 
@@ -67,10 +67,10 @@ def test_many_threads_are_answered_by_one_look(delayq: Broker, monkeypatch: pyte
 def test_the_next_look_waits_a_hundred_times_as_long_as_this_one_took(
     delayq: Broker, onlooker: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert DashboardSnapshot(Snapshot(0.0), "", {}, cost_ms=3.0).next_ms == 1_000
-    assert DashboardSnapshot(Snapshot(0.0), "", {}, cost_ms=250.0).next_ms == 25_000
+    assert DashboardSnapshot(Snapshot(0.0), cost_ms=3.0).next_ms == 1_000
+    assert DashboardSnapshot(Snapshot(0.0), cost_ms=250.0).next_ms == 25_000
     for cost_ms, state in ((3.0, "live"), (250.0, "live, every 25 s, because a snapshot takes 250 ms")):
-        look = DashboardSnapshot(Snapshot(0.0), "", {}, cost_ms)
+        look = DashboardSnapshot(Snapshot(0.0), cost_ms=cost_ms)
         monkeypatch.setattr(SNAPSHOTS, "latest", lambda *_, look=look: look)
         page = onlooker.get(PARTS).content.decode()
         assert f'data-next="{look.next_ms}"' in page

@@ -50,7 +50,7 @@ def test_the_list_says_what_failed_why_and_when_it_is_tried_again(viewer: Client
 
 
 def test_the_list_explains_what_its_jobs_wait_for(viewer: Client) -> None:
-    assert "<h2>Waiting for retry</h2>" in viewer.get(FAILED).content.decode()
+    assert "<h2>Waiting for retry <" in viewer.get(FAILED).content.decode()
 
 
 def test_attempts_are_those_of_the_job_else_of_its_task_else_unknown(viewer: Client) -> None:
@@ -79,7 +79,7 @@ def test_what_runs_now_is_not_late(delayq: Broker, viewer: Client, monkeypatch: 
         "job-0": "running",
         "job-1": "late",
     }
-    assert "running" in viewer.get(f"{FAILED}{jobs[0].pk}/change/").content.decode()
+    assert "reserved by a worker" in viewer.get(f"{FAILED}{jobs[0].pk}/change/").content.decode()
     monkeypatch.setattr(type(delayq.inspector), "leases", unavailable)
     assert {row[4].rpartition(" ")[2] for row in cells(viewer.get(FAILED).content)} == {"late"}
 
@@ -146,9 +146,9 @@ def test_the_page_of_a_job_tells_everything_about_it(delayq: Broker, viewer: Cli
     page = viewer.get(f"{FAILED}{row.pk}/change/").content.decode()
     tags_of(page.encode())
     assert "waiting for retry" in page
-    assert "deeds.note" in page and str(row.key) in page
+    assert "deeds.note" in page and row.key.hex in page
     assert "https://ada:••••••@crm/x" in page and "hunter2" not in page
-    assert '<th>text</th><td><pre class="delayq-pre">0</pre></td>' in page
+    assert '<th scope="row">text</th><td><pre>0</pre></td>' in page
     assert '<span class="delayq-own">  File &quot;/srv/crm.py&quot;, line 12, in sync</span>' in page
 
 
@@ -159,8 +159,7 @@ def test_the_page_of_a_merged_job_lists_its_payloads_by_their_scores(delayq: Bro
     yard.failed(yard.take_one())
     mirror.rebuild()
     page = viewer.get(f"{FAILED}{FailedJob.objects.get().pk}/change/").content.decode()
-    rows = [row for row in cells(page.replace('class="delayq-table"', 'id="p"').encode(), "p") if len(row) == 2]
-    assert [row for row in rows if row[0] in "37"] == [
+    assert cells(page.encode(), "dq-payloads") == [
         ["3", '{ "n": "first" }'],
         ["7", '{ "n": "later", "token": "••••••" }'],
     ]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from html import unescape
 from typing import Any
 
 import pytest
@@ -49,17 +46,13 @@ def text_of(html: str) -> str:
 
 
 def test_only_who_may_sees_it(delayq: Broker, client: Client, staff: Callable[..., Any]) -> None:
-    for address in (PAGE, f"{PAGE}hours.csv"):
-        assert client.get(address).status_code == 302
+    assert client.get(PAGE).status_code == 302
     client.force_login(staff("view_pipelinerun", "view_dashboard"))
-    for address in (PAGE, f"{PAGE}hours.csv"):
-        assert client.get(address).status_code == 403
+    assert client.get(PAGE).status_code == 403
     client.force_login(staff("view_hourlystat"))
-    for address in (PAGE, f"{PAGE}hours.csv"):
-        assert client.get(address).status_code == 200
-        assert client.post(address).status_code == 405
-    for address in ("add/", "1/change/", "1/delete/"):
-        assert client.get(f"{PAGE}{address}").status_code == 404
+    assert client.get(PAGE).status_code == 200
+    for address in ("add/", "1/delete/"):
+        assert client.get(f"{PAGE}{address}").status_code == 403
 
 
 # -- what ------------------------------------------------------------------------------------------------------------
@@ -75,29 +68,28 @@ def test_the_page_says_what_is_in_the_table(delayq: Broker, reader: Client) -> N
     html = page(reader)
     tiles = dict(re.findall(r'data-tile="(\w+)"><strong>(.*?)</strong>', html))
     assert (tiles["runs"], tiles["failures"], tiles["late"], tiles["retries"]) == ("103", "3.9 %", "2", "4")
-    row = next(one for one in cells(html.encode(), "dq-hours") if one[1] == "orders")
-    assert row[1:] == ["orders", "shop.cancel", "100", "96", "4", "4", "2", "10 ms", "5.0 s", "50 ms", "50 ms"]
-    assert len(cells(html.encode(), "dq-hours")) == 2
-    assert [one[:1] + one[3:] for one in cells(html.encode(), "dq-rates")] == [["shop.cancel", "4.0 %", "100"]]
-    assert cells(html.encode(), "dq-failing") == [["shop.cancel", "4", "3", "1", "0", "0", "0"]]
-    assert len(page(reader, "?period=7d").split("<tr>")) > len(html.split("<tr>"))
+    row = next(one for one in cells(html.encode(), "result_list") if one[1] == "orders")
+    assert row[1:] == ["orders", "shop.cancel", "100", "96", "4", "4", "2", "10 ms, 5.0 s", "50 ms, 50 ms"]
+    assert len(cells(html.encode(), "result_list")) == 2
+    assert cells(html.encode(), "dq-failing") == [
+        ["shop.cancel", "orders", "100", "4.0 %", "4", "3", "1", "0", "0", "0"]
+    ]
+    assert len(cells(page(reader, "?period=7d").encode(), "result_list")) == 3
 
 
 def test_charts_can_be_read_without_seeing_them(delayq: Broker, reader: Client) -> None:
     lively_past(30)
     html = page(reader)
-    names = ("dq-throughput", "dq-lateness", "dq-lateness-map", "dq-forecast")
-    assert html.count("<details>") == len(names)
+    names = ("dq-throughput", "dq-lateness", "dq-forecast")
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(set(ids)) == len(ids)
     for name in names:
         assert f'id="{name}" ' in html
         assert f'aria-labelledby="{name}-title"' in html
+        assert f'<details id="{name}-details">' in html
         assert len(cells(html.encode(), f"{name}-table")) == 24
-    for name in names[:3]:
+    for name in names[:2]:
         assert re.search(rf'id="{name}-summary"[^>]*>[^<]+<', html), f"{name} is summed up in a sentence"
-    assert html.count(" data-plot tabindex=") == 3
-    assert '<table class="dq-heat dq-heat-wide" role="img" aria-labelledby="dq-lateness-map-title' in html
 
 
 def test_the_script_draws_the_numbers_of_the_table(delayq: Broker, reader: Client) -> None:
@@ -114,7 +106,7 @@ def test_the_script_draws_the_numbers_of_the_table(delayq: Broker, reader: Clien
         ("", "1\u202f500"),
         ("500", "500"),
     ]
-    lateness = html[html.index('id="dq-lateness-rows"') : html.index('id="dq-lateness-map"')]
+    lateness = html[html.index('id="dq-lateness-rows"') : html.index('id="dq-failing-title"')]
     assert lateness.count('data-number=""') == 24 + 2 * 23, "hours without runs leave a gap"
 
 
@@ -127,24 +119,21 @@ def test_filters_and_periods_are_in_every_link(delayq: Broker, reader: Client) -
         )
     )
     html = page(reader, "?queue=mail&period=7d")
-    assert {row[1] for row in cells(html.encode(), "dq-hours")} == {"mail"}
-    assert f'href="{PAGE}hours.csv?queue=mail&amp;period=7d"' in html
-    assert 'href="?queue=mail&amp;period=30d"' in html
-    assert '<option value="mail" selected>' in html
-    assert '<option value="shop.orders"' not in html, "tasks of the chosen queue only"
+    assert {row[1] for row in cells(html.encode(), "result_list")} == {"mail"}
+    assert 'href="?period=30d&amp;queue=mail"' in html
     html = page(reader, "?task=shop.orders")
-    assert {row[2] for row in cells(html.encode(), "dq-hours")} == {"shop.orders"}
+    assert {row[2] for row in cells(html.encode(), "result_list")} == {"shop.orders"}
+    assert 'href="?queue=orders&amp;task=shop.orders"' in html
 
 
 def test_a_period_of_ones_own_is_in_the_readers_time_zone(delayq: Broker, reader: Client, settings: Any) -> None:
     settings.TIME_ZONE = "Asia/Kolkata"
     seed(*(hour_of(NOON + HOUR * more) for more in range(-3, 4)))
     html = page(reader, "?from=2026-11-20T17:30&to=2026-11-20T19:30")
-    assert [row[0] for row in cells(html.encode(), "dq-hours")] == ["2026-11-20 18:30", "2026-11-20 17:30"]
+    assert [row[0] for row in cells(html.encode(), "result_list")] == ["2026-11-20 18:30", "2026-11-20 17:30"]
     assert 'value="2026-11-20T17:30"' in html
-    assert "from=2026-11-20T17%3A30" in html
     whole = page(reader, "?from=2026-11-20&to=2026-11-20")
-    assert len(cells(whole.encode(), "dq-hours")) == 7
+    assert len(cells(whole.encode(), "result_list")) == 7
 
 
 @pytest.mark.parametrize(
@@ -165,8 +154,6 @@ def test_a_period_that_makes_no_sense_is_told_and_nothing_breaks(
     html = page(reader, query)
     assert "This period cannot be shown" in html or not said
     assert said in html
-    if said:
-        assert reader.get(f"{PAGE}hours.csv{query}").status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -174,16 +161,16 @@ def test_a_period_that_makes_no_sense_is_told_and_nothing_breaks(
     [
         "?queue=%00&task=a%00",
         "?period=ever",
-        "?after=x",
-        "?before=~",
-        "?after=%00",
+        "?p=x",
         "?queue=" + "q" * 5000,
-        "?page=9&o=1&_popup=1",
+        "?p=0&o=1&_popup=1",
     ],
 )
 def test_hostile_addresses_show_a_page(delayq: Broker, reader: Client, query: str) -> None:
     seed(hour_of(now()))
-    page(reader, query)
+    answer = reader.get(PAGE + query, follow=True)
+    assert answer.status_code == 200
+    tags_of(answer.content)
 
 
 def test_names_are_text_and_nothing_else(delayq: Broker, reader: Client) -> None:
@@ -196,29 +183,9 @@ def test_names_are_text_and_nothing_else(delayq: Broker, reader: Client) -> None
 
 def test_the_table_is_paged(delayq: Broker, reader: Client) -> None:
     seed(*(hour_of(now(), task=f"shop.t{number}") for number in range(120)))
-    seen: list[str] = []
-    query = ""
-    for size in (50, 50, 20):
-        html = page(reader, query)
-        rows = cells(html.encode(), "dq-hours")
-        assert len(rows) == size
-        seen += [row[2] for row in rows]
-        found = re.search(r'rel="next" href="(.*?)"', html)
-        query = found[1].replace("&amp;", "&") if found else ""
-    assert len(set(seen)) == 120
-    back = re.search(r'rel="prev" href="(.*?)"', html)
-    assert back is not None
-    assert [row[2] for row in cells(page(reader, back[1].replace("&amp;", "&")).encode(), "dq-hours")] == seen[50:100]
-
-
-def test_the_hours_of_the_page_come_as_a_file(delayq: Broker, reader: Client) -> None:
-    seed(hour_of(now()), hour_of(now(), "mail"), hour_of(now() - timedelta(days=9)))
-    answer: Any = reader.get(f"{PAGE}hours.csv?queue=orders")
-    assert answer["Content-Type"] == "text/csv; charset=utf-8"
-    found = list(csv.DictReader(io.StringIO(answer.getvalue().decode(), newline="")))
-    assert [(one["queue"], one["runs"]) for one in found] == [("orders", "3")]
-    answer = reader.get(f"{PAGE}hours.csv?period=30d")
-    assert len(answer.getvalue().splitlines()) == 4
+    pages = [cells(page(reader, f"?p={number}").encode(), "result_list") for number in (1, 2, 3)]
+    assert [len(rows) for rows in pages] == [50, 50, 20]
+    assert len({row[2] for rows in pages for row in rows}) == 120
 
 
 def test_without_a_history_the_page_says_how_to_get_one(delayq: Broker, reader: Client) -> None:
@@ -235,7 +202,7 @@ def test_a_page_costs_the_same_queries_however_much_there_is(delayq: Broker, rea
         with CaptureQueriesContext(connection) as seen:
             page(reader, "?period=30d")
         costs.append(len(seen))
-    assert costs[0] == costs[1] <= 8
+    assert costs[0] == costs[1] <= 10
 
 
 # -- forecast --------------------------------------------------------------------------------------------------------
@@ -270,7 +237,7 @@ def test_while_redis_is_away_the_past_is_shown(delayq: Broker, reader: Client, s
     settings.DELAYQ = {**here, "REDIS": "redis://127.0.0.1:1/0"}
     html = page(reader)
     assert "Redis cannot be reached just now, so there is no forecast." in html
-    assert len(cells(html.encode(), "dq-hours")) == 1
+    assert len(cells(html.encode(), "result_list")) == 1
     connections.close_broker()
     settings.DELAYQ = here
 
@@ -285,16 +252,4 @@ def test_numbers_for_the_script_are_the_same_in_every_language() -> None:
         "0.5",
         "1.23457e+06",
         "12.25",
-    ]
-
-
-def test_the_most_has_the_strongest_colour_and_nothing_none(delayq: Broker, reader: Client) -> None:
-    seed(hour_of(now() - HOUR, late=[1] * 100 + [5000]), hour_of(now() - 2 * HOUR, late=[5000] * 25))
-    html = page(reader)
-    table = unescape(html[html.index('id="dq-lateness-map-heat-rows"') : html.index('id="dq-lateness-map-table"')])
-    coloured = re.findall(r'<td class="dq-h([1-8])" title="[^"]*, (.*?): (\d+)">(\d+)</td>', table)
-    assert coloured == [
-        ("4", "< 8.2 s", "25", "25"),
-        ("1", "< 8.2 s", "1", "1"),
-        ("8", "< 2 ms", "100", "100"),
     ]

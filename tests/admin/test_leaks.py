@@ -13,7 +13,7 @@ from django.test import Client
 from django_delayq import mirror
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
-from django_delayq.models import BulkAction, FailedJob, MorgueJob
+from django_delayq.models import BulkAction, MorgueJob
 from tests.admin.mirrors import BULK, FAILED, INBOX, MORGUE, OUTBOX, buried_jobs, failed_row, ids, press
 from tests.admin.support import Yard, cells
 from tests.app import deeds  # noqa: F401  # registers its tasks
@@ -140,7 +140,7 @@ def test_a_reason_is_masked_like_a_message_and_no_filter_offers_it(delayq: Broke
     yard.buried(yard.take_one(), reason="exhausted")
     mirror.rebuild()
     row = MorgueJob.objects.get(reason__startswith="refused")
-    for address in (MORGUE, f"{MORGUE}{row.pk}/change/", f"{LIVE}?place=morgue", f"{LIVE}{quote('orders/a')}/change/"):
+    for address in (MORGUE, f"{MORGUE}{row.pk}/change/", f"{LIVE}{quote('orders/a')}/change/"):
         page = viewer.get(address).content
         assert b"abc123" not in page, address
         assert "refused: token=••••••" in page.decode(), address
@@ -153,12 +153,12 @@ def test_a_reason_is_masked_like_a_message_and_no_filter_offers_it(delayq: Broke
 
 
 def test_no_error_of_the_form_tells_what_is_hidden(delayq: Broker, client: Client, staff: Callable[..., Any]) -> None:
-    client.force_login(staff("view_failedjob", "edit_failedjob"))
+    client.force_login(staff("view_morguejob", "edit_morguejob"))
     yard = Yard(delayq)
     yard.put("a", raw=encode_args((), {"token": "tk-77", "text": "x"}), task="deeds.note")
-    yard.failed(yard.take_one())
+    yard.buried(yard.take_one())
     mirror.rebuild()
-    address = f"{FAILED}{FailedJob.objects.get().pk}/edit/"
+    address = f"{MORGUE}{MorgueJob.objects.get().pk}/edit/"
     page = client.get(address)
     form = page.context["form"]
     data = {name: form[name].value() for name in form.fields}

@@ -11,7 +11,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from django_delayq.admin import live_bulk
+from django_delayq.admin import jobs
 from django_delayq.core.broker import Broker
 from tests.admin.support import Yard, cells
 from tests.support.moments import in_days
@@ -43,8 +43,7 @@ def yard(delayq: Broker) -> Yard:
 
 @pytest.fixture
 def operator(client: Client, staff: Callable[..., Any]) -> Client:
-    permissions = ("view_livejob", "run_livejob", "cancel_livejob", "retry_morguejob", "discard_morguejob")
-    client.force_login(staff(*permissions))
+    client.force_login(staff("view_livejob", "run_livejob", "cancel_livejob"))
     return client
 
 
@@ -65,13 +64,9 @@ def waiting(broker: Broker) -> list[str]:
         ({"due_from": f"{DAY:%Y-%m-%dT}01:00", "due_before": f"{DAY:%Y-%m-%dT}03:00"}, ["south-1", "north-2"]),
         ({"text": "SOUTH"}, ["south-1", "south-3"]),
         ({"failures": "2"}, ["twice"]),
-        ({"place": "failed", "failures": "1"}, ["twice", "once"]),
-        ({"place": "failed", "failures_to": "1"}, ["once"]),
         ({"failures": "1", "failures_to": "1"}, ["once"]),
         ({"never_started": "1", "prefix": "s"}, ["south-1", "south-3"]),
         ({"task": "shop.other"}, []),
-        ({"place": "morgue", "text": "no host"}, ["south-dead", "north-dead"]),
-        ({"place": "morgue", "text": "to north", "prefix": "north-g"}, ["north-gone"]),
         ({"q": "no host", "prefix": "south"}, ["south-dead"]),
     ],
 )
@@ -85,13 +80,13 @@ def test_a_list_is_filtered(
 def test_a_filter_survives_the_next_page_and_another_order(yard: Yard, operator: Client) -> None:
     answer = operator.get(LIST, {"queue": "orders", "prefix": "north", "limit": 1})
     assert [row[0] for row in cells(answer.content)] == ["north-0"]
-    following = operator.get(answer.context["next_url"])
+    following = operator.get(LIST + answer.context["next_url"])
     assert [row[0] for row in cells(following.content)] == ["north-2"]
-    assert all("prefix=north" in url for _, _, url in answer.context["orders"])
+    assert "prefix=north" in answer.context["order_url"]
     assert 'value="north"' in answer.content.decode()
 
 
-@pytest.mark.parametrize("asked", [{"failures": "x"}, {"due_from": "soon"}, {"text": "a\0"}, {"never_started": "2"}])
+@pytest.mark.parametrize("asked", [{"failures": "x"}, {"due_from": "soon"}, {"text": "a\0"}])
 def test_a_filter_that_cannot_be_read_is_left_out(yard: Yard, operator: Client, asked: dict[str, str]) -> None:
     assert len(ids(operator, **asked)) == 6
 
@@ -101,9 +96,10 @@ def press(client: Client, action: str, address: str, **posted: Any) -> Any:
     url = f"{LIST}bulk/{action}/"
     question = client.post(url, {"address": address, **posted})
     assert question.status_code == 200, question
-    hidden = {name: question.context[name] for name in ("address", "selected", "cursor")}
-    across = "0" if question.context["selected"] else "1"
-    answer = client.post(url, {**hidden, "across": across, "confirmed": "yes"}, follow=True)
+    hidden: dict[str, list[Any]] = {}
+    for name, value in question.context["hidden"]:
+        hidden.setdefault(name, []).append(value)
+    answer = client.post(url, hidden, follow=True)
     return [str(message) for message in answer.context["messages"]]
 
 
@@ -133,21 +129,13 @@ def test_a_selected_job_that_was_replaced_meanwhile_is_left_alone(yard: Yard, op
 def test_all_that_match_run_now(yard: Yard, operator: Client, delayq: Broker) -> None:
     assert press(operator, "run", "queue=orders&prefix=south", across="1") == ["2 jobs are due now."]
     assert delayq.inspector.counts("orders").ready == 2
-    assert press(operator, "run", "place=failed&failures=2", across="1") == ["1 job is due now."]
-
-
-def test_all_that_match_in_the_morgue_are_retried_or_discarded(yard: Yard, operator: Client, delayq: Broker) -> None:
-    assert press(operator, "discard", "place=morgue&text=no+host", across="1") == ["2 jobs were discarded."]
-    assert press(operator, "retry", "place=morgue&prefix=north", across="1") == ["1 job will be retried."]
-    assert (delayq.inspector.counts("orders").morgue, "north-gone" in waiting(delayq)) == (0, True)
-    noted = [entry.change_message for entry in LogEntry.objects.order_by("pk")]
-    assert noted[0] == "discard all that match (text no host): {'discarded': 2}"
+    assert press(operator, "run", "failures=2", across="1") == ["1 job is due now."]
 
 
 def test_an_action_that_takes_too_long_stops_and_may_be_continued(
     yard: Yard, operator: Client, delayq: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_bulk, "LONGEST", 0.0)
+    monkeypatch.setattr(jobs, "LONGEST", 0.0)
     for number in range(300):
         yard.put(f"a-{number}", due_ms=FIRST + 10**9 + number, delay_ms=None)
     url, posted = f"{LIST}bulk/cancel/", {"address": "queue=orders&prefix=a-", "across": "1", "confirmed": "yes"}

@@ -24,8 +24,6 @@ PAGES = {
     f"{BASE}/livejob/finished/": ("get", {"view_livejob"}),
     f"{BASE}/livejob/bulk/run/": ("post", {"view_livejob", "run_livejob"}),
     f"{BASE}/livejob/bulk/cancel/": ("post", {"view_livejob", "cancel_livejob"}),
-    f"{BASE}/livejob/bulk/retry/": ("post", {"view_livejob", "retry_morguejob"}),
-    f"{BASE}/livejob/bulk/discard/": ("post", {"view_livejob", "discard_morguejob"}),
     f"{BASE}/livejob/{JOB}/change/": ("get", {"view_livejob"}),
     f"{BASE}/livejob/{JOB}/run/": ("post", {"view_livejob", "run_livejob"}),
     f"{BASE}/livejob/{JOB}/reschedule/": ("post", {"view_livejob", "run_livejob"}),
@@ -36,7 +34,8 @@ PAGES = {
     f"{BASE}/queueentry/{QUEUE}/pause/": ("post", {"view_queueentry", "pause_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/resume/": ("post", {"view_queueentry", "pause_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/worker/": ("post", {"view_queueentry", "pause_queueentry"}),
-    f"{BASE}/queueentry/producers/": ("post", {"view_queueentry", "pause_queueentry"}),
+    f"{BASE}/queueentry/pause_producers/": ("post", {"view_queueentry", "pause_queueentry"}),
+    f"{BASE}/queueentry/resume_producers/": ("post", {"view_queueentry", "pause_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/run/": ("post", {"view_queueentry", "run_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/purge/": ("post", {"view_queueentry", "purge_queueentry"}),
     f"{BASE}/queueentry/workers/w/stop/": ("post", {"view_queueentry", "stop_queueentry"}),
@@ -80,8 +79,7 @@ def world(broker: Broker) -> Any:
 def ask(client: Client, address: str) -> Any:
     if PAGES[address][0] != "post":
         return client.get(address)
-    place = "morgue" if "retry" in address or "discard" in address else "waiting"
-    matching = {"across": "1", "confirmed": "yes", "address": f"queue=orders&place={place}&prefix=zz"}
+    matching = {"across": "1", "confirmed": "yes", "address": "queue=orders&prefix=zz"}
     return client.post(address, {**SAID, **matching} if "/bulk/" in address else SAID)
 
 

@@ -12,7 +12,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote
 from django.test import Client
 
-from django_delayq.admin import live
+from django_delayq.admin import jobs
 from django_delayq.core.broker import Broker
 from django_delayq.core.outcomes import fail, release
 from tests.admin.support import Yard, cells, every_place, tags_of
@@ -152,13 +152,13 @@ def test_graves_of_a_live_id_are_listed_below_it(delayq: Broker, operator: Clien
 
 def test_payloads_come_with_their_scores_page_by_page(delayq: Broker, operator: Client) -> None:
     yard = Yard(delayq)
-    for number in range(live.PAYLOADS + 3):
+    for number in range(jobs.PAYLOADS + 3):
         yard.add("customer-1", {"n": number, "secret": "s-1"}, str(number))
-    assert f"{live.PAYLOADS + 3} payloads" in page_of(operator, "customer-1")
+    assert f"{jobs.PAYLOADS + 3} payloads" in page_of(operator, "customer-1")
     first = cells(operator.get(url("customer-1")).content, "dq-payloads")
     second = cells(operator.get(url("customer-1"), {"payloads": 2}).content, "dq-payloads")
-    assert [row[0] for row in first + second] == [str(number) for number in range(live.PAYLOADS + 3)]
-    assert second[-1] == [str(live.PAYLOADS + 2), f'{{ "n": {live.PAYLOADS + 2}, "secret": "••••••" }}']
+    assert [row[0] for row in first + second] == [str(number) for number in range(jobs.PAYLOADS + 3)]
+    assert second[-1] == [str(jobs.PAYLOADS + 2), f'{{ "n": {jobs.PAYLOADS + 2}, "secret": "••••••" }}']
     assert cells(operator.get(url("customer-1"), {"payloads": 99}).content, "dq-payloads") == [["none"]]
 
 

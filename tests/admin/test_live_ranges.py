@@ -1,4 +1,4 @@
-"""The job browser: ranges of ids, and of burials in the morgue."""
+"""The job browser: ranges of ids."""
 
 from __future__ import annotations
 
@@ -38,13 +38,8 @@ def test_jobs_are_listed_by_ranges(operator: Client) -> None:
     assert ids(operator, id_from="b", id_to="c") == ["b", "c"]
     assert ids(operator, id_from="c") == ["c", "d"]
     assert ids(operator, id_from="c", id_to="a") == ["a", "b", "c", "d"], "a range that cannot be is left out"
-    assert ids(operator, place="morgue", id_to="b") == ["a", "b"]
-    assert ids(operator, place="morgue", buried_from="2000-01-01T00:00") == ["a", "b", "c"]
-    assert ids(operator, place="morgue", buried_before="2000-01-01T00:00") == []
 
 
-def test_the_form_offers_burials_in_the_morgue_only(operator: Client) -> None:
-    assert b'name="buried_from"' in operator.get(LIST, {"place": "morgue"}).content
+def test_a_range_stays_in_the_form(operator: Client) -> None:
     waiting = operator.get(LIST, {"id_from": "b"}).content
-    assert b'name="buried_from"' not in waiting
     assert b'name="id_from" value="b"' in waiting

@@ -70,7 +70,7 @@ def test_the_outbox_says_what_is_still_to_be_told_to_redis(viewer: Client) -> No
         ],
         ["new", "orders", "x.pay", "to be sent", "in 9 min", "now", "0"],
     ]
-    assert ids(viewer.get(f"{OUTBOX}?state=moved")) == ["stuck"]
+    assert ids(viewer.get(f"{OUTBOX}?state__exact=moved")) == ["stuck"]
 
 
 def test_the_outbox_is_searched_by_id_and_by_key(viewer: Client) -> None:
@@ -137,20 +137,17 @@ def test_a_bulk_action_tells_how_far_it_is(viewer: Client) -> None:
     )
     order(state="done", done=5, total=5, created_at=timezone.now() - timedelta(hours=1), action="retry")
     assert [row[:3] for row in cells(viewer.get(BULK).content)] == [
-        ["Discard 2 000 jobs", "running", "25 %"],
-        ["Retry 5 jobs", "done", "100 %"],
-        ["Discard 1 job", "done", "100 %"],
+        ["Discard 2 000 jobs", "running", "25 % 500 of 2 000"],
+        ["Retry 5 jobs", "done", "100 % 5 of 5"],
+        ["Discard 1 job", "done", "100 % 1 of 1"],
     ]
     page = viewer.get(f"{BULK}{BulkAction.objects.get(total=1).pk}/change/").content.decode()
     assert "failed jobs<br>queue = orders<br>error class = KeyError<br>failed ≤ 2030-01-31 12:00:00 UTC" in page
     page = viewer.get(f"{BULK}{made.pk}/change/").content.decode()
     tags_of(page.encode())
     assert "500 of 2\u202f000" in page and "480 jobs were discarded." in page
-    assert f'data-url="{BULK}{made.pk}/progress/"' in page and "django_delayq/live.js" in page
+    assert "django_delayq/live.js" in page and "data-ended" not in page
     assert '<meta http-equiv="refresh"' in page
-    part = viewer.get(f"{BULK}{made.pk}/progress/")
-    assert "no-store" in part.headers["Cache-Control"]
-    assert "<html" not in part.content.decode() and "data-ended" not in part.content.decode()
 
 
 def test_one_that_has_ended_is_not_asked_for_again_and_has_no_button(viewer: Client) -> None:
@@ -161,7 +158,7 @@ def test_one_that_has_ended_is_not_asked_for_again_and_has_no_button(viewer: Cli
             ended_at=timezone.now() - timedelta(minutes=3),
         )
         page = viewer.get(f"{BULK}{made.pk}/change/").content.decode()
-        assert ">3 min ago</time>" in viewer.get(f"{BULK}{made.pk}/progress/").content.decode()
+        assert ">3 min ago</time>" in page
         assert page.count("KeyError: 5") == (state == "failed")
         assert "data-ended" in page and "refresh" not in page and ">Stop</button>" not in page
         assert viewer.post(f"{BULK}{made.pk}/stop/", follow=True).context is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,9 +12,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_delayq.admin.failed import FailedJobAdmin
-from django_delayq.admin.filters import distinct_values
-from django_delayq.admin.paging import CappedCount
+from django_delayq.admin.base import COUNT_CAP
+from django_delayq.admin.mirrored import FailedJobAdmin
 from django_delayq.models import BulkAction, FailedJob, InboxEntry, MorgueJob, OutboxJob
 from tests.admin.mirrors import BULK, FAILED, INBOX, MORGUE, OUTBOX, failed_row, ids, many_rows, morgue_row
 
@@ -37,23 +35,17 @@ def viewer(client: Client, staff: Callable[..., Any]) -> Client:
 
 @pytest.fixture
 def small_pages(monkeypatch: Any) -> None:
-    from django_delayq.admin.base import ReadOnlyAdmin
+    from django_delayq.admin.base import TableAdmin
 
-    monkeypatch.setattr(ReadOnlyAdmin, "list_per_page", 7)
+    monkeypatch.setattr(TableAdmin, "list_per_page", 7)
 
 
-def walk(client: Client, address: str, link: str = "older_url", between: Callable[[int], None] = lambda n: None) -> Any:
-    """The ids of each page, following the links."""
-    pages: list[list[str]] = []
-    path = address.partition("?")[0]
-    while True:
-        answer = client.get(address)
-        pages.append(ids(answer))
-        url = getattr(answer.context["cl"], link)
-        if not url:
-            return pages, address
-        between(len(pages))
-        address = path + url
+def walk(client: Client, address: str) -> list[list[str]]:
+    """The ids of each page."""
+    first = client.get(address)
+    number = first.context["cl"].paginator.num_pages
+    sign = "&" if "?" in address else "?"
+    return [ids(client.get(f"{address}{sign}p={page}")) for page in range(1, number + 1)]
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -66,57 +58,35 @@ def test_the_pages_have_every_row_once_in_order(viewer: Client, query: str) -> N
         wanted = [ident for ident in wanted if int(ident[2:]) % 7 == 3]
     if "q=" in query:
         wanted = [ident for ident in wanted if ident.startswith("n-1")]
-    pages, last = walk(viewer, FAILED + query)
+    pages = walk(viewer, FAILED + query)
     assert [ident for page in pages for ident in page] == wanted
     assert all(len(page) == 7 for page in pages[:-1])
-    back, _first = walk(viewer, last, "newer_url")
-    assert [ident for page in reversed(back) for ident in page][-7:] == wanted[-7:]
-    assert back[-1] == pages[0]
-
-
-@pytest.mark.usefixtures("small_pages")
-def test_rows_that_come_and_go_meanwhile_move_no_other_row(viewer: Client) -> None:
-    many_rows(40)
-
-    def disturb(page: int) -> None:
-        for n in range(10):
-            failed_row(f"new-{page}-{n}", ago=timedelta(seconds=-60)).save()
-        FailedJob.objects.filter(job_id=f"n-{39 - page}").delete()
-
-    pages, _last = walk(viewer, FAILED, between=disturb)
-    assert [ident for page in pages for ident in page] == [f"n-{n}" for n in range(39, -1, -1)]
 
 
 @pytest.mark.usefixtures("small_pages")
 def test_rows_of_one_moment_are_told_apart(viewer: Client) -> None:
     now = timezone.now()
     FailedJob.objects.bulk_create(failed_row(f"n-{n}", failed_at=now) for n in range(25))
-    pages, _last = walk(viewer, FAILED)
+    pages = walk(viewer, FAILED)
     assert sorted(ident for page in pages for ident in page) == sorted(f"n-{n}" for n in range(25))
 
 
-@pytest.mark.parametrize(
-    "cursor",
-    ["x", "~", "2030-01-01~", "~5", "2030-01-01T00:00:00+00:00~x", "9" * 5000, "a~b~c", "2030-99-99T00:00:00+00:00~5"],
-)
-@pytest.mark.parametrize("way", ["after", "before"])
-def test_a_damaged_cursor_leads_back_to_the_beginning(viewer: Client, cursor: str, way: str) -> None:
-    failed_row().save()
-    answer = viewer.get(FAILED, {way: cursor})
-    assert (answer.status_code, answer.url) == (302, f"{FAILED}?e=1")
-
-
-def test_the_links_to_filters_and_the_search_begin_at_the_first_page(viewer: Client) -> None:
+@pytest.mark.parametrize("page", ["x", "-1", "0", "9" * 50])
+def test_a_page_that_is_not_there_leads_back_to_the_beginning(viewer: Client, page: str) -> None:
     many_rows(30)
-    answer = viewer.get(FAILED, {"after": f"{timezone.now().isoformat()}~9", "queue": "q1"})
-    changelist = answer.context["cl"]
+    answer = viewer.get(FAILED, {"p": page})
+    assert answer.status_code == 200 or answer.url == f"{FAILED}?e=1"
+
+
+def test_the_links_to_filters_begin_at_the_first_page(viewer: Client) -> None:
+    many_rows(230)
+    changelist = viewer.get(FAILED, {"p": "2", "queue": "q1"}).context["cl"]
     for spec in changelist.filter_specs:
-        assert all("after=" not in choice["query_string"] for choice in spec.choices(changelist))
-    assert b'name="after"' not in answer.content
+        assert all("p=" not in choice["query_string"] for choice in spec.choices(changelist))
 
 
 def test_counts_stop_at_the_cap_and_say_so(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_delayq.admin.paging.COUNT_CAP", 100)
+    monkeypatch.setattr("django_delayq.admin.base.COUNT_CAP", 100)
     many_rows(101)
     assert "100+ failed jobs" in viewer.get(FAILED).content.decode()
     FailedJob.objects.filter(job_id="n-0").delete()
@@ -124,16 +94,15 @@ def test_counts_stop_at_the_cap_and_say_so(viewer: Client, monkeypatch: pytest.M
     assert "100 failed jobs" in page and "100+ failed jobs" not in page
 
 
-def test_numbers_are_written_with_their_thousands_apart() -> None:
-    assert (str(CappedCount.of(10_001, 10_000)), str(CappedCount.of(10_000, 10_000))) == ("10\u202f000+", "10\u202f000")
-    assert CappedCount.of(10_001, 10_000) == 10_000
-
-
 def test_choices_of_a_filter_are_those_that_exist_up_to_a_number(viewer: Client) -> None:
     MorgueJob.objects.bulk_create(morgue_row(f"n-{n}", task=f"t{n % 70:02}", reason="") for n in range(200))
-    assert distinct_values(MorgueJob.objects.all(), "task") == [f"t{n:02}" for n in range(50)]
-    assert distinct_values(MorgueJob.objects.all(), "reason") == [""]
-    assert distinct_values(FailedJob.objects.all(), "task") == []
+
+    def offered(name: str) -> list[str]:
+        specs = {spec.parameter_name: spec for spec in viewer.get(MORGUE).context["cl"].filter_specs}
+        return [value for value, _label in specs[name].lookup_choices]
+
+    assert offered("task") == [f"t{n:02}" for n in range(50)]
+    assert offered("reason") == [""]
     page = viewer.get(f"{MORGUE}?task=t65")
     assert ids(page) == [f"n-{n}" for n in range(199, -1, -1) if n % 70 == 65]
     spec = next(spec for spec in page.context["cl"].filter_specs if spec.parameter_name == "task")
@@ -165,7 +134,7 @@ def test_the_number_of_statements_does_not_grow(viewer: Client) -> None:
         f"{FAILED}?queue=q1&attempt=1&age=day&q=n",
         MORGUE,
         OUTBOX,
-        f"{OUTBOX}?state=sent",
+        f"{OUTBOX}?state__exact=sent",
         INBOX,
         BULK,
     )
@@ -217,11 +186,9 @@ def test_a_list_of_200_000_rows_is_as_cheap_as_a_short_one(viewer: Client, capsy
         figures.append(f"{query or '(all)'} {took * 1000:.0f} ms")
         assert len(long) == len(short), query
         for sql in long:
-            assert "OFFSET" not in sql
             assert "COUNT(*)" not in sql or "LIMIT 10001" in sql, sql
-    deep = FailedJob.objects.order_by("failed_at")[1000]
     started = time.perf_counter()
-    found = ids(viewer.get(FAILED, {"after": f"{deep.failed_at.isoformat()}~{deep.pk}"}))
+    found = ids(viewer.get(FAILED, {"p": COUNT_CAP // FailedJobAdmin.list_per_page}))
     figures.append(f"the last pages {(time.perf_counter() - started) * 1000:.0f} ms")
     assert len(found) == FailedJobAdmin.list_per_page
     with capsys.disabled():

@@ -117,7 +117,7 @@ def test_no_page_about_rows_runs_what_they_hold(delayq: Broker, evil_rows: list[
         assert_harmless(admin_client.get(address), address)
     for row in evil_rows:
         one = f"{LISTS[type(row)]}{row.pk}/"
-        for page in ("change/", "history/", *(("progress/",) if isinstance(row, BulkAction) else ())):
+        for page in ("change/", "history/"):
             assert_harmless(admin_client.get(one + page), f"{one}{page}")
 
 
@@ -136,10 +136,10 @@ def test_no_question_and_no_message_runs_it(
 @pytest.mark.parametrize("evil", EVIL)
 def test_no_address_runs_what_stands_in_it(evil_rows: list[Any], admin_client: Client, evil: str) -> None:
     for model, address in LISTS.items():
-        filters = [spec.parameter_name for spec in admin.site._registry[model].list_filter]
-        for asked in (dict.fromkeys(["q", *filters], evil), {"o": evil, "p": evil}, {"after": evil}):
+        filters = [getattr(one, "parameter_name", f"{one}__exact") for one in admin.site._registry[model].list_filter]
+        for asked in (dict.fromkeys(["q", *filters], evil), {"o": evil, "p": evil}):
             assert_harmless(admin_client.get(address, asked, follow=True), f"{address} {asked}")
-    for page in ("change", "edit", "history", "progress", "stop"):
+    for page in ("change", "edit", "history", "stop"):
         for address in LISTS.values():
             answer = admin_client.get(f"{address}{evil.replace('/', '_2F')}/{page}/", follow=True)
             assert answer.status_code in (200, 404, 405)

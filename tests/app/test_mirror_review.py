@@ -11,8 +11,7 @@ from django.db import connection as database
 from django_delayq import connections
 from django_delayq.core.broker import Broker
 from django_delayq.mirror import duty
-from django_delayq.mirror.index_mirror import IndexMirror
-from django_delayq.mirror.review import SURE_LEVELS, review
+from django_delayq.mirror.index_mirror import SURE_LEVELS, IndexMirror, review
 from django_delayq.mirror.rows import FAILED
 from django_delayq.models import FailedJob
 from django_delayq.settings.conf import conf

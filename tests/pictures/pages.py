@@ -76,7 +76,7 @@ PICTURES: Final = (
     Picture("dashboard-dark", "dashboard/", (_watch,), theme="dark", height=1_290),
     Picture("dashboard-narrow", "dashboard/", (_watch,), width=400),
     Picture("jobs", "livejob/?queue=orders"),
-    Picture("job", "livejob/?queue=payments&place=failed", (_first_job,)),
+    Picture("job", "livejob/?queue=payments&failures=1", (_first_job,)),
     Picture("finished", "livejob/finished/", height=900),
     Picture("queues", "queueentry/"),
     Picture("queue", "queueentry/orders/change/", height=1_200),

@@ -1,198 +1,100 @@
-/* Fetch parts of a page again and swap them in place. What did not change stays: focus, selection, scroll position, open
-   details. Elements with data-part are swapped by their id; rows and boxes are matched by data-key. */
+/* Fetch a page again and morph its parts in place with idiomorph. What did not change stays: focus, selection, scroll
+   position, open details. Elements with data-part are swapped by their id, those with data-keep never. */
 "use strict";
-window.delayqLive = (() => {
-  const REORDER_MS = 10000; // rows that nobody sorted change places at most so often
-  const FINE_SECONDS = 300; // of charts over time: all rows stay so long
+(() => {
   const TIMEOUT_MS = 30000;
   const LONGEST_WAIT_MS = 30000;
-  let reorderedAt = -Infinity;
-  let reorder = false; // in this swap: true, false, or "calm" = only where no pointer and no focus is
+  const FULL_MS = 10000; // expensive parts: at most so often, and not with every response
+  const byId = (id) => document.getElementById(id);
+  const live = byId("dq-live");
+  if (live?.dataset.every === undefined) return;
+  const box = byId("dq-auto");
+  const choice = `delayq.refresh.${live.dataset.name || "lists"}`;
+  let failures = 0;
+  let timer = 0;
+  let isLoading = false;
+  let fullAt = -Infinity;
 
-  function morph(old, fresh) {
-    if (old.dataset?.keep !== undefined || old.isEqualNode(fresh)) return;
-    for (const { name } of [...old.attributes]) {
-      if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
+  const options = {
+    ignoreActiveValue: true,
+    callbacks: {
+      beforeNodeMorphed: (old) => old.dataset?.keep === undefined,
+      beforeAttributeUpdated: (name, node) => name !== "open" || node.nodeName !== "DETAILS",
+    },
+  };
+  const isOff = () => document.hidden || (box && !box.checked) || live.querySelector("[data-ended]") !== null;
+  /* A person selects text, fills a form or ticks boxes: nothing changes under their hands. */
+  function isInUse() {
+    const selected = document.getSelection();
+    const focused = live.querySelector(":is(input:not([type=checkbox]), select, textarea):focus");
+    const ticked = live.querySelector("input[type=checkbox]:checked:not(#dq-auto)");
+    return focused || ticked || (selected && !selected.isCollapsed && live.contains(selected.anchorNode));
+  }
+  function swap(page) {
+    for (const part of page.querySelectorAll("[data-part]")) {
+      const old = byId(part.id);
+      if (old?.isConnected) window.Idiomorph.morph(old, part, options);
     }
-    for (const { name, value } of fresh.attributes) {
-      if (name !== "tabindex" && old.getAttribute(name) !== value) old.setAttribute(name, value);
-    }
-    if (old.dataset.keepSeconds) prependRow(old, fresh);
-    else if (fresh.firstElementChild?.dataset?.key !== undefined) morphKeyed(old, fresh);
-    else morphChildren(old, fresh);
-  }
-  function morphChildren(old, fresh) {
-    const wanted = [...fresh.childNodes];
-    wanted.forEach((child, place) => {
-      const mine = old.childNodes[place];
-      if (!mine) old.append(child);
-      else if (mine.nodeName !== child.nodeName) mine.replaceWith(child);
-      else if (mine instanceof Element) morph(mine, child);
-      else if (mine.data !== child.data) mine.data = child.data;
-    });
-    while (old.childNodes.length > wanted.length) old.lastChild.remove();
-  }
-  function morphKeyed(old, fresh) {
-    const known = new Map([...old.children].map((child) => [child.dataset.key, child]));
-    const move = reorder === true || (reorder === "calm" && !old.matches(":hover, :focus-within"));
-    [...fresh.children].forEach((child, place) => {
-      const mine = known.get(child.dataset.key);
-      known.delete(child.dataset.key);
-      if (mine) morph(mine, child);
-      else old.append(child);
-      const node = mine || child;
-      if (move && old.children[place] !== node) old.insertBefore(node, old.children[place] || null);
-    });
-    for (const gone of known.values()) gone.remove();
-  }
-  /* Of rows that are older than five minutes one a minute is enough. */
-  function thin(rows, x) {
-    const old = rows.filter((row) => x(row) < x(rows[0]) - FINE_SECONDS);
-    let kept = old.length ? x(old[old.length - 1]) : 0;
-    for (const row of old.reverse().slice(1)) {
-      if (x(row) - kept < 60) row.remove();
-      else kept = x(row);
-    }
-  }
-  /* The table of a chart over time: newest row first, rows of the last seconds. */
-  function prependRow(old, fresh) {
-    const x = (row) => Number(row.dataset.x);
-    const row = fresh.rows[0];
-    if (!row || (old.rows[0] && x(old.rows[0]) >= x(row))) return;
-    old.prepend(row);
-    thin([...old.rows], x);
-    while (x(row) - x(old.rows[old.rows.length - 1]) > Number(old.dataset.keepSeconds)) old.deleteRow(-1);
-  }
-
-  /* Swap all parts of a document, or only the one that is named. False if the page has no place for one of them. */
-  function swap(page, { only = "", sorted = false } = {}) {
-    const due = performance.now() - reorderedAt > REORDER_MS;
-    reorder = sorted || (due && "calm");
-    if (reorder) reorderedAt = performance.now();
-    const parts = [...page.querySelectorAll(only ? `#${only}[data-part]` : "[data-part]")];
-    if (!parts.every((part) => document.getElementById(part.id))) return false;
-    for (const part of parts) morph(document.getElementById(part.id), part);
     document.dispatchEvent(new CustomEvent("delayq:swapped"));
-    return true;
   }
-
-  /* Polls while the page is visible. Subclasses define what is fetched and what a response means. */
-  class Live {
-    constructor() {
-      this.failures = 0;
-      this.isOver = false;
-      document.addEventListener("visibilitychange", () => this.plan(0));
-    }
-    headers() { return {}; }
-    isPaused() { return document.hidden || this.isOver; }
-    plan(ms) {
-      window.clearTimeout(this.timer);
-      if (!this.isPaused()) this.timer = window.setTimeout(() => this.turn(), ms);
-    }
-    hurry() {
-      if (this.isLoading) this.again = true;
-      else this.plan(0);
-    }
-    async turn() {
-      if (this.isLoading || this.isPaused()) return;
-      this.isLoading = true;
-      let wait;
-      try {
-        wait = await this.load();
-      } catch (error) {
-        wait = this.fail("siteGone");
-      }
-      this.isLoading = false;
-      this.plan(this.again ? 0 : wait);
-      this.again = false;
-    }
-    async load() {
-      const url = this.url();
-      const signal = AbortSignal.timeout(TIMEOUT_MS);
-      const options = { credentials: "same-origin", cache: "no-store", redirect: "manual", headers: this.headers(), signal };
-      const response = await fetch(url, options);
-      if (response.type === "opaqueredirect") return this.fail("signedOut");
-      if (response.status === 403) return this.fail("forbidden");
-      const page = new DOMParser().parseFromString(await response.text(), "text/html");
-      if (this.isPaused() || url !== this.url()) return 0; // the answer to an earlier request
-      if (response.status === 404) return this.gone(page);
-      if (!response.ok) return this.fail("siteGone", page);
-      this.failures = 0;
-      return this.loaded(page);
-    }
-    gone() { return this.end(); }
-    end() {
-      this.isOver = true;
-      return 0;
-    }
-    /* Return the ms until the next attempt: 2, 4, … 30 s. */
-    fail() {
-      this.failures += 1;
-      return Math.min(LONGEST_WAIT_MS, 1000 * 2 ** this.failures);
-    }
+  function say(reason, wait) {
+    const state = byId("dq-state");
+    state.textContent = live.dataset[reason].replace("%s", wait / 1000);
+    state.parentElement.dataset.state = "bad";
   }
-
-  /* Progress of a bulk action or a pipeline run, until it has ended. */
-  class Progress extends Live {
-    constructor(box) {
-      super();
-      this.box = box;
-      this.plan(1000);
-    }
-    isPaused() { return super.isPaused() || this.box.querySelector("[data-ended]") !== null; }
-    url() { return this.box.dataset.url; }
-    fail(reason) { return ["signedOut", "forbidden"].includes(reason) ? this.end() : super.fail(); }
-    loaded(page) {
-      morphChildren(this.box, page.body);
-      return 1000;
-    }
+  /* Return the ms until the next attempt: 2, 4, … 30 s. */
+  function fail(reason, page) {
+    failures += 1;
+    const wait = Math.min(LONGEST_WAIT_MS, 1000 * 2 ** failures);
+    if (page) swap(page);
+    say(reason, wait);
+    return wait;
   }
-
-  /* A page over Redis that is fetched again every 5 seconds if its box is ticked. */
-  class Refresh extends Live {
-    constructor(box) {
-      super();
-      this.box = box;
-      box.closest("label").hidden = false;
-      box.checked = this.remembered();
-      box.addEventListener("change", () => this.remember());
-      this.plan(5000);
-    }
-    remembered() {
-      try { return window.localStorage.getItem("delayq.refresh") === "1"; } catch (error) { return false; }
-    }
-    remember() {
-      try { window.localStorage.setItem("delayq.refresh", this.box.checked ? "1" : "0"); } catch (error) { /* forbidden */ }
-      this.plan(0);
-    }
-    url() { return window.location.href; }
-    isPaused() { return super.isPaused() || !this.box.checked; }
-    isInUse() {
-      const selected = document.getSelection();
-      const focused = document.activeElement?.closest("[data-part]") && document.activeElement.matches("input, select, textarea, button");
-      return focused || (selected && !selected.isCollapsed);
-    }
-    loaded(page) {
-      document.getElementById("dq-lost").hidden = true;
-      if (!this.isInUse()) swap(page, { sorted: true });
-      return 5000;
-    }
-    fail(reason, page) {
-      if (!page || !swap(page, { only: "dq-live" })) document.getElementById("dq-lost").hidden = false;
-      return super.fail();
-    }
-    gone(page) {
-      swap(page, { sorted: true });
-      this.box.checked = false;
-      return 0;
-    }
+  async function load() {
+    const isFull = performance.now() - fullAt >= FULL_MS;
+    const url = new URL(live.dataset.url || window.location.href, window.location.href);
+    if (live.dataset.url && isFull) url.searchParams.set("all", "1");
+    const signal = AbortSignal.timeout(TIMEOUT_MS);
+    const response = await fetch(url, { credentials: "same-origin", cache: "no-store", redirect: "manual", signal });
+    if (response.type === "opaqueredirect") return fail("signedOut");
+    if (response.status === 403) return fail("forbidden");
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    const isOurs = page.querySelector("[data-part]") !== null;
+    if (response.status === 503 && isOurs) return fail("redisGone", page);
+    if (!isOurs || (!response.ok && response.status !== 404)) return fail("siteGone");
+    failures = 0;
+    if (isFull) fullAt = performance.now();
+    if (!isInUse()) swap(page);
+    if (response.status === 404 && box) box.checked = false; // the job is gone
+    return Number(byId("dq-beat")?.dataset.next || live.dataset.every);
   }
-
-  document.addEventListener("DOMContentLoaded", () => {
-    const progress = document.getElementById("delayq-progress");
-    const refresh = document.getElementById("dq-auto");
-    if (progress) new Progress(progress);
-    if (refresh) new Refresh(refresh);
-  });
-  return { Live, swap };
+  async function turn() {
+    if (isLoading || isOff()) return;
+    isLoading = true;
+    let wait;
+    try {
+      wait = await load();
+    } catch (error) {
+      wait = fail("siteGone");
+    }
+    isLoading = false;
+    plan(wait);
+  }
+  function plan(ms) {
+    window.clearTimeout(timer);
+    if (!isOff()) timer = window.setTimeout(turn, ms);
+  }
+  function remembered() {
+    try { return window.localStorage.getItem(choice); } catch (error) { return null; }
+  }
+  if (box) {
+    box.closest("label").hidden = false;
+    box.checked = (remembered() ?? live.dataset.on ?? "0") === "1";
+    box.addEventListener("change", () => {
+      try { window.localStorage.setItem(choice, box.checked ? "1" : "0"); } catch (error) { /* forbidden */ }
+      plan(0);
+    });
+  }
+  document.addEventListener("visibilitychange", () => plan(0));
+  plan(live.dataset.url ? 0 : Number(live.dataset.every));
 })();
