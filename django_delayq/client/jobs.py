@@ -1,8 +1,9 @@
-"""Jobs that a client has reserved."""
+"""Jobs as a client sees them: those that it stored, and those that it holds."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import math
 import threading
@@ -12,20 +13,43 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from .answers import body_of, made, moment
 from .errors import ApiError
-from .methods import Asynchronous, Blocking, verb
-from .wire import Steps
+from .http import Asynchronous, Blocking, Steps, verb
 
 if TYPE_CHECKING:
-    from .client import AsyncClient, Client
-    from .consuming import ConsumerVerbs
+    from .verbs import AsyncClient, Client, Verbs
 
 T = TypeVar("T")
-
 HeldT = TypeVar("HeldT", bound="Held")
 
 logger: Final = logging.getLogger("django_delayq.client")
+
+#: results of many jobs that their text shows
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """Stored job. ``outcome``: created, merged, replaced, ignored, gated, outbox, or skipped (no id)."""
+
+    id: str | None
+    queue: str
+    outcome: str
+    due: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Many:
+    """Outcomes of many jobs: (id, outcome) of each in the order of the request, and counts by outcome."""
+
+    results: list[tuple[str | None, str]]
+    counts: dict[str, int]
+
+    def __repr__(self) -> str:
+        """Return the counts and the first results, because there may be thousands."""
+        more = ", …" if len(self.results) > _SHOWN else ""
+        first = ", ".join(map(repr, self.results[:_SHOWN]))
+        return f"Many({len(self.results)} results, counts={self.counts!r}, results=[{first}{more}])"
 
 
 @dataclass(slots=True, weakref_slot=True, kw_only=True, eq=False)
@@ -59,8 +83,8 @@ class Held:
     args: list[Any] | None = None
     kwargs: dict[str, Any] | None = None
     payloads: list[Any] | None = None
-    due: datetime | None = field(default=None, metadata={"read": moment})
-    created: datetime | None = field(default=None, metadata={"read": moment})
+    due: datetime | None = None
+    created: datetime | None = None
     attempt: int = 1
     failures: int = 0
     noe: int = 0
@@ -68,13 +92,13 @@ class Held:
     lives: int = 0
     ttr: float | None = None
     context: dict[str, Any] = field(default_factory=dict)
-    lease_ends: datetime | None = field(default=None, metadata={"read": moment})
+    lease_ends: datetime | None = None
     should_stop: bool = field(default=False, init=False)
     lost: bool = field(default=False, init=False)
     ended: bool = field(default=False, init=False)
     #: end of the lease on this machine's clock (monotonic)
     _ends_at: float = field(default=math.inf, init=False, repr=False)
-    _client: ConsumerVerbs[Any] = field(repr=False)
+    _client: Verbs[Any] = field(repr=False)
 
     @property
     def in_hand(self) -> bool:
@@ -98,7 +122,7 @@ class Held:
     @verb
     def ack(self) -> Steps[bool]:
         """Acknowledge the job as done; it is deleted."""
-        return (yield from self._client._settle("ack", [self]))[0]
+        return (yield from self._client._ack([self]))[0]
 
     @verb
     def fail(self, error: BaseException | str = "", delay: float | timedelta | None = None) -> Steps[bool]:
@@ -115,7 +139,7 @@ class Held:
 
         ``priority`` replaces its own from now on: 0 (first) … 7.
         """
-        return (yield from self._client._settle("release", [self], delay=delay, priority=priority))[0]
+        return (yield from self._client._release([self], delay, priority=priority))[0]
 
     @verb
     def bury(self, reason: str = "") -> Steps[bool]:
@@ -135,14 +159,14 @@ class Held:
         if self.ended:
             return
         if error is None:
-            if not (yield from self._client._settle("ack", [self]))[0]:
+            if not (yield from self._client._ack([self]))[0]:
                 logger.warning("%s is done, but its lease was lost, so it may run again", self.id)
             return
         try:
             if isinstance(error, Exception):
                 yield from self._client._fail([self], error)
             else:
-                yield from self._client._settle("release", [self])
+                yield from self._client._release([self])
         except ApiError as trouble:  # the caller has to receive the block's own error
             logger.warning(
                 "%s: %s was not sent to the server; its lease will end: %s", self.id, type(error).__name__, trouble
@@ -187,10 +211,27 @@ class AsyncHeldJob(Held, Asynchronous):
         await self._run(self._end(error))
 
 
-def held_of(
-    kind: type[HeldT], data: Mapping[str, Any], client: ConsumerVerbs[HeldT], ttr: float | None, began: float
-) -> HeldT:
+#: members of a reserved job that are taken as they are; a server may leave out new ones, or have others
+_MEMBERS: Final = (
+    *("queue", "id", "lease", "key", "task", "args", "kwargs", "payloads"),
+    *("attempt", "failures", "noe", "releases", "lives", "context"),
+)
+
+
+def held_of(kind: type[HeldT], data: Mapping[str, Any], client: Verbs[HeldT], ttr: float | None, began: float) -> HeldT:
     """Return a held job from JSON; its lease began at ``began`` (monotonic)."""
-    job = made(kind, data, body=body_of(data), ttr=ttr, _client=client)
+    body = None
+    if "body_base64" in data:
+        body = base64.b64decode(data["body_base64"])
+    elif "body" in data:
+        body = data["body"].encode()
+    members: dict[str, Any] = {name: data[name] for name in _MEMBERS if name in data}
+    members |= {name: moment(data.get(name)) for name in ("due", "created", "lease_ends")}
+    job = kind(**members, body=body, ttr=ttr, _client=client)
     job._hold(ttr, began)
     return job
+
+
+def moment(text: str | None) -> datetime | None:
+    """Return a JSON time as an aware datetime; None stays None."""
+    return None if text is None else datetime.fromisoformat(text)
