@@ -15,7 +15,7 @@ import pytest
 import yaml
 from django.core.management import load_command_class
 
-from django_delayq.api.views import health
+from django_delayq.api import health
 
 from ..support.redis_box import RedisBox
 from ..testing.project import ROOT

@@ -9,17 +9,16 @@ from typing import Any, Final
 
 from django.db import Error as DatabaseTrouble
 from django.db import connections as databases
-from django.http import HttpRequest, JsonResponse
-from django.urls import URLPattern, path
-from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
+from rest_framework.request import Request
+from rest_framework.response import Response
 
-from ... import connections
-from ...access.exempt import open_to_all
-from ...core.errors import DelayQError, QueueUnavailable
-from ...core.redis.scripts import clear_errors
-from ...settings.conf import conf
+from .. import connections
+from ..core.errors import DelayQError, QueueUnavailable
+from ..core.redis.scripts import clear_errors
+from ..settings.conf import conf
+from . import responses
+from .base import ApiView, operation
 
 logger: Final = logging.getLogger("django_delayq.api")
 
@@ -29,26 +28,34 @@ BUDGET: Final = 1.0
 _NOWHERE: Final = "readyz"
 
 
-@open_to_all
-@never_cache
-@require_safe
-def healthz(request: HttpRequest) -> JsonResponse:
-    """Return 200 as long as the process responds; no other system is checked."""
-    return JsonResponse({"status": "ok"})
+class Health(ApiView):
+    """Checks for load balancers."""
 
+    tag = "deployment"
+    authentication_classes = ()
+    permission_classes = ()
+    throttle_classes = ()
 
-@open_to_all
-@never_cache
-@require_safe
-def readyz(request: HttpRequest) -> JsonResponse:
-    """Return 200 if Redis runs our scripts and the databases of durable jobs answer, else 503.
+    def get_authenticators(self) -> list[Any]:
+        """Return none: the checks are open to everybody."""
+        return []
 
-    The timeout for Redis is the same as after a commit (``OUTBOX["budget"]``, at most a second for each step), so the
-    check leaves no thread blocked.
-    """
-    states = {"redis": _state_of("redis", redis_answers), "database": _state_of("database", databases_answer)}
-    ready = all(state == "ok" for state in states.values())
-    return JsonResponse({"status": "ok" if ready else "away", **states}, status=200 if ready else 503)
+    @operation("", returns=responses.Health)
+    def healthz(self, request: Request) -> Response:
+        """Return 200 as long as the process responds; no other system is checked."""
+        return Response({"status": "ok"})
+
+    @operation("", returns={200: responses.Health, 503: responses.Health})
+    def readyz(self, request: Request) -> Response:
+        """Return 200 if the process can serve requests, else 503.
+
+        Redis has to run our scripts, and the databases of durable jobs have to answer.
+        The timeout for Redis is the same as after a commit (`OUTBOX["budget"]`, at most a second for each step), so the
+        check leaves no thread blocked.
+        """
+        states = {"redis": _state_of("redis", redis_answers), "database": _state_of("database", databases_answer)}
+        ready = all(state == "ok" for state in states.values())
+        return Response({"status": "ok" if ready else "away", **states}, status=200 if ready else 503)
 
 
 def redis_answers() -> None:
@@ -109,5 +116,3 @@ def _state_of(what: str, ask: Callable[[], None]) -> str:
 
 
 _TROUBLES: Final[tuple[type[Exception], ...]] = (DelayQError, DatabaseTrouble, RedisError, OSError)
-
-urlpatterns: list[URLPattern] = [path("healthz", healthz, name="healthz"), path("readyz", readyz, name="readyz")]
