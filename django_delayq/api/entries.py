@@ -12,26 +12,30 @@ import re
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn
+
+from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
+from rest_framework import serializers
 
 from .. import connections
 from ..access import problems
 from ..access.problems import Problem, pointer_token
 from ..core.builder import RAW_TASK, RawJobBuilder
 from ..core.errors import InvalidJob, QueueFull, QueueUnavailable
-from ..core.inputs import short, suggest
+from ..core.inputs import check_task_name, short, suggest
 from ..core.job import NewJob, random_block, random_blocks
 from ..core.many import check_together
-from ..core.options import PLAIN_JOB
+from ..core.options import OPTIONS, PLAIN_JOB
 from ..core.outcomes import ScheduleOutcome
 from ..core.task import Task, check_option_names, registry
-from ..core.times import iso_of, parse_moment
+from ..core.times import iso_of, parse_moment, span_ms_of
 from ..outbox import durability
 from ..scheduling.build import COLLECTED, Chain, Plan, Scheduling, chain, find_task, job_rules, plan_of
 from ..scheduling.sending import Prepared, send, send_at_once
 from ..scheduling.verbs import JobHandle
 from ..settings.conf import collect_context, conf
-from .fields import MOST_ERRORS
+from .fields import MOST_ERRORS, CheckedField, DelayField, FlagField, MomentField, NumberField, Resource, checked
 from .idempotency import IdempotencyRecord
 from .parsing import LONGEST_WAIT, too_many
 
@@ -430,3 +434,121 @@ def invalid_entries(errors: list[tuple[str, str]]) -> Problem:
 def tasks_not_found(errors: list[tuple[str, str]]) -> Problem:
     """Return a 404 problem for these pairs of a JSON pointer and a text."""
     return Problem("task_not_found", f"{errors[0][1]}. Nothing was stored", errors=errors)
+
+
+# -- their description ------------------------------------------------------------------------------------------------
+
+
+def _expires(data: Any) -> object:
+    if isinstance(data, str):
+        return parse_moment(data)
+    if span_ms_of("expires", data, allow_far=conf().allow_far) == 0:
+        raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
+    return data
+
+
+def _of_type(kind: type, what: str) -> Any:
+    def check(data: Any) -> Any:
+        if isinstance(data, kind):
+            return data
+        raise InvalidJob(f"this is {what}, not {short(data)}")
+
+    return check
+
+
+_TaskField: Final = checked(check_task_name, type="string")
+_TextField: Final = checked(_of_type(str, "a text"), type="string")
+_ListField: Final = checked(_of_type(list, "a list"), type="array", items={})
+_ObjectField: Final = checked(_of_type(dict, "an object"), type="object", additionalProperties={})
+_ExpiresField: Final = checked(
+    _expires, oneOf=[{"type": "number", "minimum": 0.001}, {"type": "string", "format": "date-time"}]
+)
+#: descriptions of options of jobs
+_TEXTS: Final = {
+    "id": "default: a random one",
+    "priority": "0 (first) … 7 (last)",
+    "on_conflict": "the id is waiting already",
+    "due_policy": "whose due time counts then",
+    "reset_retries": "with replace: forget earlier failures",
+    "retry_in": "back-off: seconds, a list of them, or the name of a preset",
+    "timeout": "seconds that one attempt in a worker may take",
+    "ttr": "seconds of the lease for a consumer that names none with its reserve",
+    "context": "travels along",
+    "wait_for_confirmation": "answer when replicas or disks confirm the job; default: the server's setting",
+    "score": "of a merged task: orders the payloads of an id",
+}
+#: option of a job -> class of its field
+_OPTION_FIELDS: Final[dict[str, type[CheckedField]]] = {
+    name: checked(partial(row.job, name), **row.job.schema) for name, row in OPTIONS.items() if row.job is not None
+}
+
+
+def _option(name: str) -> CheckedField:
+    return _OPTION_FIELDS[name](required=False, help_text=_TEXTS.get(name))
+
+
+class _NewJob(Resource):
+    """Options of a job; those that are written otherwise than ``schedule()`` takes them have fields of their own."""
+
+    delay = DelayField(
+        required=False, help_text="seconds from now, negative = now; at most one of delay and at, neither = now"
+    )
+    at = MomentField(required=False)
+    expires = _ExpiresField(required=False, help_text="do not start it later: a moment, or seconds behind its due time")
+    wait_for_room = NumberField(
+        required=False,
+        min_value=0,
+        max_value=LONGEST_WAIT,
+        help_text="wait so many seconds for room in a full queue, before the answer is queue_full (or full)",
+    )
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the members that are declared, and one for each other option."""
+        return {name: _option(name) for name in sorted(PLAIN_JOB)} | super().get_fields()
+
+
+class Call(_NewJob):
+    """Call of a task, for queues of kind python. A merged task has `id`, `payload` and `score` instead of arguments.
+
+    Arguments are plain JSON and reach the task unchanged.
+    """
+
+    task = _TaskField(help_text="a task with @task(api=True)")
+    args = _ListField(required=False)
+    kwargs = _ObjectField(required=False)
+    payload = checked(lambda data: data)(required=False, help_text="of a merged task")
+    score = _option("score")
+    durable = FlagField(required=False, help_text="keep it in the database, too, until it is done")
+
+
+class Bytes(_NewJob):
+    """Bytes, for queues of kind pull: `body` (a text) or `body_base64`."""
+
+    body = _TextField(required=False, help_text="stored as UTF-8")
+    body_base64 = _TextField(required=False)
+
+
+@extend_schema_field(
+    PolymorphicProxySerializer(
+        component_name="Entry", serializers=[Call, Bytes], resource_type_field_name=None, many=True
+    )
+)
+class _EntriesField(serializers.ListField):
+    pass
+
+
+class ManyJobs(Resource):
+    """Up to 1,000 jobs, of any tasks of the API; in a queue of kind pull bytes."""
+
+    jobs = _EntriesField()
+    all_or_none = FlagField(
+        required=False,
+        help_text="if a job is refused, store none of the jobs of its shard: for up to 250 jobs, none of them durable; "
+        "in a queue with one shard that is all of them",
+    )
+
+
+#: one job or many
+PRODUCE: Final = PolymorphicProxySerializer(
+    component_name="Produce", serializers=[Call, Bytes, ManyJobs], resource_type_field_name=None
+)

@@ -37,7 +37,7 @@ from ..status.text_search import TextSearch
 from . import requests, responses
 from .base import ApiView, operation
 from .content import payloads_of
-from .entries import Reader, kind_of, produce_many, produce_one
+from .entries import PRODUCE, Reader, kind_of, produce_many, produce_one
 
 #: maximum seconds of an operation on all jobs of a queue
 LONGEST: Final = 10.0
@@ -64,7 +64,7 @@ class Jobs(ApiView):
 
     @operation(
         "produce",
-        reads=requests.PRODUCE,
+        reads=PRODUCE,
         returns={200: responses.PRODUCED, 201: responses.Produced, 202: responses.PRODUCED},
     )
     def produce_jobs(self, request: Request, queue: str) -> Response:

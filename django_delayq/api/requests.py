@@ -1,6 +1,6 @@
 """Requests: serializers that check bodies and queries, and describe them in the OpenAPI document.
 
-Job entries are read by :mod:`.entries` in one pass; their serializers here only describe them, from the same table.
+Jobs to schedule are read and described by :mod:`.entries`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from ..core.errors import InvalidJob
 from ..core.figures import MINUTES
-from ..core.inputs import check_holder, check_id, check_number, check_task_name, short
+from ..core.inputs import check_holder, check_id, check_number, short
 from ..core.job import MAX_ID_BYTES, PRIORITIES
 from ..core.job_filter import MOST_TEXT_BYTES, JobFilter
 from ..core.layouts import DIRECTIONS, PRIORITY_MODES
-from ..core.options import OPTIONS, PLAIN_JOB
 from ..core.records.frames import CHUNK
 from ..core.records.keys import MAX_SHARDS
-from ..core.times import ms_of, parse_moment, span_ms_of
+from ..core.times import ms_of, parse_moment
 from ..history.records import DIED
 from ..models.history import PipelineRun
 from ..outbox.rows import DueTime
 from ..scheduling.build import job_rules
-from ..settings.conf import conf
 from .content import count_of, number_of
 from .fields import (
     CheckedField,
@@ -70,7 +68,6 @@ LISTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 _MORGUE: Final = ("morgue", ("updated", "id"))
 _MOST: Final = 250
 _MOST_FAILURES: Final = 2**31 - 1
-_MOST_LIMIT: Final = 1 << 40
 _MOST_QUEUES: Final = 50
 _MOST_HELD: Final = 1000
 _NAME_CHARS: Final = 200
@@ -382,124 +379,6 @@ class Discard(_Graves):
     with_all = ("older_than",)
 
 
-# -- jobs to schedule ------------------------------------------------------------------------------------------------
-
-
-def _expires(data: Any) -> object:
-    if isinstance(data, str):
-        return parse_moment(data)
-    if span_ms_of("expires", data, allow_far=conf().allow_far) == 0:
-        raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
-    return data
-
-
-def _of_type(kind: type, what: str) -> Any:
-    def check(data: Any) -> Any:
-        if isinstance(data, kind):
-            return data
-        raise InvalidJob(f"this is {what}, not {short(data)}")
-
-    return check
-
-
-_TaskField: Final = checked(check_task_name, type="string")
-_TextField: Final = checked(_of_type(str, "a text"), type="string")
-_ListField: Final = checked(_of_type(list, "a list"), type="array", items={})
-_ObjectField: Final = checked(_of_type(dict, "an object"), type="object", additionalProperties={})
-_ExpiresField: Final = checked(
-    _expires, oneOf=[{"type": "number", "minimum": 0.001}, {"type": "string", "format": "date-time"}]
-)
-#: descriptions of options of jobs
-_TEXTS: Final = {
-    "id": "default: a random one",
-    "priority": "0 (first) … 7 (last)",
-    "on_conflict": "the id is waiting already",
-    "due_policy": "whose due time counts then",
-    "reset_retries": "with replace: forget earlier failures",
-    "retry_in": "back-off: seconds, a list of them, or the name of a preset",
-    "timeout": "seconds that one attempt in a worker may take",
-    "ttr": "seconds of the lease for a consumer that names none with its reserve",
-    "context": "travels along",
-    "wait_for_confirmation": "answer when replicas or disks confirm the job; default: the server's setting",
-    "score": "of a merged task: orders the payloads of an id",
-}
-#: option of a job -> class of its field
-_OPTION_FIELDS: Final[dict[str, type[CheckedField]]] = {
-    name: checked(partial(row.job, name), **row.job.schema) for name, row in OPTIONS.items() if row.job is not None
-}
-
-
-def _option(name: str) -> CheckedField:
-    return _OPTION_FIELDS[name](required=False, help_text=_TEXTS.get(name))
-
-
-class _NewJob(Resource):
-    """Options of a job; those that are written otherwise than ``schedule()`` takes them have fields of their own."""
-
-    delay = DelayField(
-        required=False, help_text="seconds from now, negative = now; at most one of delay and at, neither = now"
-    )
-    at = MomentField(required=False)
-    expires = _ExpiresField(required=False, help_text="do not start it later: a moment, or seconds behind its due time")
-    wait_for_room = NumberField(
-        required=False,
-        min_value=0,
-        max_value=LONGEST_WAIT,
-        help_text="wait so many seconds for room in a full queue, before the answer is queue_full (or full)",
-    )
-
-    def get_fields(self) -> dict[str, Any]:
-        """Return the members that are declared, and one for each other option."""
-        return {name: _option(name) for name in sorted(PLAIN_JOB)} | super().get_fields()
-
-
-class Call(_NewJob):
-    """Call of a task, for queues of kind python. A merged task has `id`, `payload` and `score` instead of arguments.
-
-    Arguments are plain JSON and reach the task unchanged.
-    """
-
-    task = _TaskField(help_text="a task with @task(api=True)")
-    args = _ListField(required=False)
-    kwargs = _ObjectField(required=False)
-    payload = checked(lambda data: data)(required=False, help_text="of a merged task")
-    score = _option("score")
-    durable = FlagField(required=False, help_text="keep it in the database, too, until it is done")
-
-
-class Bytes(_NewJob):
-    """Bytes, for queues of kind pull: `body` (a text) or `body_base64`."""
-
-    body = _TextField(required=False, help_text="stored as UTF-8")
-    body_base64 = _TextField(required=False)
-
-
-@extend_schema_field(
-    PolymorphicProxySerializer(
-        component_name="Entry", serializers=[Call, Bytes], resource_type_field_name=None, many=True
-    )
-)
-class _EntriesField(serializers.ListField):
-    pass
-
-
-class ManyJobs(Resource):
-    """Up to 1,000 jobs, of any tasks of the API; in a queue of kind pull bytes."""
-
-    jobs = _EntriesField()
-    all_or_none = FlagField(
-        required=False,
-        help_text="if a job is refused, store none of the jobs of its shard: for up to 250 jobs, none of them durable; "
-        "in a queue with one shard that is all of them",
-    )
-
-
-#: one job or many
-PRODUCE: Final = PolymorphicProxySerializer(
-    component_name="Produce", serializers=[Call, Bytes, ManyJobs], resource_type_field_name=None
-)
-
-
 # -- reserves, and ends of held jobs ---------------------------------------------------------------------------------
 
 
@@ -707,41 +586,25 @@ class Touch(Resource):
 # -- queues ----------------------------------------------------------------------------------------------------------
 
 
+_COUNT: Final[dict[str, Any]] = {"required": False, "allow_null": True, "min_value": 1, "max_value": 1 << 40}
+_SPAN: Final = {**_COUNT, "max_value": 1e9}
+
+
 class Limits(Resource):
     """Limits of a queue; null = no limit. A missing member leaves the limit unchanged."""
 
     max_length = IntField(
-        required=False,
-        allow_null=True,
-        min_value=1,
-        max_value=_MOST_LIMIT,
-        help_text="maximum live jobs of all shards together; more are refused (429 queue_full)",
+        **_COUNT, help_text="maximum live jobs of all shards together; more are refused (429 queue_full)"
     )
-    morgue_max = IntField(
-        required=False,
-        allow_null=True,
-        min_value=1,
-        max_value=_MOST_LIMIT,
-        help_text="maximum records in its morgue; the oldest are deleted first",
-    )
-    morgue_ttl = NumberField(
-        required=False,
-        allow_null=True,
-        min_value=1,
-        max_value=1e9,
-        help_text="seconds after which its morgue deletes a record",
-    )
+    morgue_max = IntField(**_COUNT, help_text="maximum records in its morgue; the oldest are deleted first")
+    morgue_ttl = NumberField(**_SPAN, help_text="seconds after which its morgue deletes a record")
     priorities = serializers.ChoiceField(
         PRIORITY_MODES,
         required=False,
         help_text="strict: a more urgent class always goes first; weighted: it goes first more often",
     )
     starve_after = NumberField(
-        required=False,
-        allow_null=True,
-        min_value=1,
-        max_value=1e9,
-        help_text="seconds after which a due job goes before more urgent ones, which keep three quarters",
+        **_SPAN, help_text="seconds after which a due job goes before more urgent ones, which keep three quarters"
     )
 
 

@@ -11,8 +11,8 @@ from rest_framework.exceptions import ValidationError
 from django_delayq import Queue
 from django_delayq.api import responses
 from django_delayq.api.content import render_held_job
+from django_delayq.api.entries import Bytes, Call
 from django_delayq.api.fields import Resource
-from django_delayq.api.requests import Bytes, Call
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import NewJob, Payload, new_key
