@@ -39,6 +39,7 @@ from ..status.recurring import read_recurring
 from ..worker.recurring import Work, resume, run_now, work_of
 from . import requests, responses
 from .base import ApiView, operation
+from .fields import Resource
 
 _HERE: Final = "v1/openapi.json"
 _LARGEST: Final = 2**63
@@ -288,7 +289,7 @@ class Deployment(ApiView):
         """Return this document, for writers and generators of clients."""
         from .openapi import document
 
-        self.read_query(request, requests.Nothing)
+        self.read_query(request, Resource)
         # The path as the client requested it, with any prefix added by a proxy or the project.
         return Response(document(request.path.removesuffix(_HERE)))
 

@@ -77,10 +77,6 @@ def _wrong(name: str, text: str) -> serializers.ValidationError:
     return serializers.ValidationError({name: [text]})
 
 
-class Nothing(Resource):
-    """No parameters."""
-
-
 # -- conditions ------------------------------------------------------------------------------------------------------
 
 
