@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from .. import connections
 from ..core.inputs import one_line
 from ..pull.coordinator import coordinator_of
-from ..pull.one_job import Holder, reserve_id
+from ..pull.queue import Holder, reserve_id
 from ..pull.search import Search, Terms
 from ..settings.conf import conf
 from . import requests, responses, settle

@@ -22,7 +22,7 @@ from ..core.queue import Queue
 from ..core.reading import jobs_of, payloads_of
 from ..core.task import registry
 from ..core.times import iso_of
-from ..pull import ends, permits
+from ..pull import held as listeners
 from ..worker import ends as decision
 from ..worker.ends import policy_of
 from ..worker.record import name_of, record_of
@@ -188,13 +188,12 @@ def settle(
     counted = dict(zip(settlements_by_place, queue.settle(list(settlements_by_place.values()), seed=seed), strict=True))
     ended = [one for place, one in settlements.items() if counted[place]]
     queue.tally.ended(queue.name, ended)
-    permits.give_back(queue, [one.job for one in ended])
     return [counted.get(place, False) for place in range(len(entries))]
 
 
 def _notify(queue: Queue, entries: Sequence[HeldEntry], settlements: Mapping[int, Settlement]) -> None:
     """Call the listeners for ends of held jobs, with the complete jobs."""
-    announced = {place: one for place, one in settlements.items() if ends.has_listeners(one)}
+    announced = {place: one for place, one in settlements.items() if listeners.has_listeners(one)}
     live = _live(queue, [entries[place] for place in announced], most=None)
     for place, settlement in announced.items():
         entry = entries[place]
@@ -204,7 +203,7 @@ def _notify(queue: Queue, entries: Sequence[HeldEntry], settlements: Mapping[int
         job = view.job
         if job.merged:
             job.payloads = tuple(payloads_of(queue, job.id))
-        ends.notify(queue, replace(settlement, job=job), _error_of(entry, settlement))
+        listeners.notify(queue, replace(settlement, job=job), _error_of(entry, settlement))
 
 
 def _error_of(entry: HeldEntry, settlement: Settlement) -> BaseException:
@@ -226,18 +225,14 @@ def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
         if entry.lease.shard in existing:
             by_ttr.setdefault(entry.options.get("ttr", entry.lease.usual_ttr_ms), []).append(place)
     for ttr_ms, places in by_ttr.items():
-        held: list[HeldEntry] = []
         jobs = [_unread_job(queue, entries[place], "") for place in places]
         for place, answer in zip(places, queue.touch(jobs, ttr_ms=ttr_ms), strict=True):
             if answer != "lost":
-                held.append(entries[place])
                 results[place] |= {
                     "held": True,
                     "stopping": answer == "stopping",
                     "lease_ends": iso_of(now_ms + ttr_ms),
                 }
-        if held and permits.are_needed(queue.name):
-            permits.renew(queue, [view.job for view in _live(queue, held).values()], ttr_ms)
     return results
 
 
