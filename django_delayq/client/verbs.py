@@ -89,6 +89,9 @@ class Verbs(Generic[HeldT]):
         self._options = http_options(self._server.secure) if http is None else {}
         self._given = http
         self._worker_name = worker
+        #: event loop → its client of httpx, of those that wait in coroutines
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
+        self._by_loop = weakref.WeakKeyDictionary()
         #: reserved jobs whose objects exist
         self._held: weakref.WeakSet[HeldT] = weakref.WeakSet()
         self._held_guard = threading.Lock()
@@ -523,11 +526,6 @@ class AsyncClient(Verbs[AsyncHeldJob], Asynchronous):
     """
 
     _held_class = AsyncHeldJob
-
-    def __init__(self, url: str, **options: Any) -> None:
-        super().__init__(url, **options)
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
-        self._by_loop = weakref.WeakKeyDictionary()
 
     async def pages(self, path: str, member: str, **query: Any) -> AsyncIterator[Any]:
         """Yield the items of a list; see :meth:`Client.pages`."""
