@@ -20,7 +20,7 @@ from drf_spectacular.settings import IMPORT_STRINGS, SPECTACULAR_DEFAULTS, Spect
 from rest_framework.settings import perform_import
 
 from .. import __version__
-from ..access.problems import CODES
+from ..access.problems import CODES, PROBLEM
 from ..access.views import authentication_classes
 
 _DESCRIPTION: Final = """\
@@ -57,6 +57,9 @@ TAGS: Final[dict[str, str]] = {
 }
 
 
+_PROBLEM: Final = "#/components/schemas/Problem"
+
+
 def metrics_path() -> dict[str, Any]:
     """Return the path of the metrics, a plain view that the generator does not find, where it is installed."""
     if find_spec("prometheus_client") is None:
@@ -70,7 +73,10 @@ def metrics_path() -> dict[str, Any]:
                 "description": 'With `METRICS["public"]` no credentials are needed.\n\nPermission: `view`.',
                 "tags": ["deployment"],
                 "x-permission": "view",
-                "responses": {"200": {"description": "the metrics", "content": formats}},
+                "responses": {
+                    "200": {"description": "the metrics", "content": formats},
+                    "default": {"description": "An error.", "content": {PROBLEM: {"schema": {"$ref": _PROBLEM}}}},
+                },
             }
         }
     }

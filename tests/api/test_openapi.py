@@ -188,10 +188,9 @@ def test_the_metrics_are_said_to_be_open_to_whom_everything_else_is(document: di
 
 def test_errors_are_problems_and_every_code_that_the_views_use_is_listed(document: dict[str, Any]) -> None:
     for where, method, operation in operations(document):
-        if (where, method) != METRICS:
-            content = resolved(document, operation["responses"]["default"])["content"]
-            assert list(content) == ["application/problem+json"], (where, method)
-            assert content["application/problem+json"]["schema"]["$ref"].endswith("/Problem")
+        content = resolved(document, operation["responses"]["default"])["content"]
+        assert list(content) == ["application/problem+json"], (where, method)
+        assert content["application/problem+json"]["schema"]["$ref"].endswith("/Problem")
     assert codes_in_use() == {(status, code) for code, (status, _) in CODES.items()}
 
 
