@@ -56,7 +56,7 @@ def _routes(document: Mapping[str, Any]) -> str:
 
 
 def _operation(operation: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[str]:
-    yield operation.get("description") or operation.get("summary", "")
+    yield f"{operation['summary']}.\n\n{operation['description']}"
     yield ""
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     rows = [

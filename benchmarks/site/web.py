@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.urls import include, path
 from rest_framework.response import Response
 
-from django_delayq.api.base import ApiView
+from django_delayq.api.base import ApiView, operation
 
 
 class Empty(ApiView):
     """View that only authenticates and authorises."""
 
-    actions: ClassVar[dict[str, str]] = {"POST": "produce"}
-
-    def post(self, request: Any) -> Response:
+    @operation("produce")
+    def empty(self, request: Any) -> Response:
         """Return an empty object."""
         return Response({})
 
 
-urlpatterns = [path("empty", Empty.as_view()), path("delayq/", include("django_delayq.api.urls"))]
+urlpatterns = [path("empty", Empty.as_view({"post": "empty"})), path("delayq/", include("django_delayq.api.urls"))]

@@ -43,42 +43,53 @@ NOT_CONFIRMED: Final = (
 )
 #: how the core names the option for Python and the command line → how the API names it
 _FORCE: Final = ("--force (force=True)", "?force=true")
-#: codes for exceptions raised by Django REST framework
-_CODES: Final[dict[type[Exception], str]] = {
-    exceptions.ParseError: "malformed",
-    exceptions.NotAuthenticated: "not_authenticated",
-    exceptions.AuthenticationFailed: "not_authenticated",
-    exceptions.PermissionDenied: "permission_denied",
-    exceptions.NotFound: "not_found",
-    exceptions.MethodNotAllowed: "method_not_allowed",
-    exceptions.NotAcceptable: "not_acceptable",
-    exceptions.UnsupportedMediaType: "unsupported_media_type",
-    exceptions.Throttled: "throttled",
+#: code → (status, meaning); codes are stable
+CODES: Final[dict[str, tuple[int, str]]] = {
+    "invalid": (400, "the request is invalid; `errors` has the place of each mistake; nothing was changed"),
+    "malformed": (400, "the body is not JSON"),
+    "too_deep": (400, "the JSON is nested too deep"),
+    "not_authenticated": (401, "no credentials, or wrong ones"),
+    "permission_denied": (403, "the user may not do this, or not in this queue"),
+    "not_found": (404, "the address, worker, dump or recurring task does not exist"),
+    "queue_not_found": (404, "the queue does not exist"),
+    "job_not_found": (404, "the job does not exist, or has ended"),
+    "task_not_found": (404, "no task of this name may be scheduled over HTTP"),
+    "method_not_allowed": (405, "the address does not have this method"),
+    "not_acceptable": (406, "responses are JSON"),
+    "conflict": (409, "the present state does not allow it"),
+    "id_taken": (409, "the id belongs to a live job of another task, or `on_conflict` is `error`"),
+    "queue_not_empty": (409, "the queue has jobs or morgue records"),
+    "set_in_settings": (409, "the project's settings define this"),
+    "idempotency_in_progress": (409, "a request with the same key is in progress"),
+    "length_required": (411, "the request has no Content-Length"),
+    "too_large": (413, "the body has too many bytes"),
+    "unsupported_media_type": (415, "bodies are `application/json`"),
+    "idempotency_mismatch": (422, "the key was used for another request"),
+    "queue_full": (429, "the queue reached its limit; nothing was stored"),
+    "throttled": (429, "too many requests of this user"),
+    "queue_paused": (503, "the queue takes no new jobs; nothing was stored"),
+    "not_confirmed": (503, "the job is stored, but replicas or disks did not confirm it in time"),
+    "unavailable": (503, "Redis or the database does not answer, as `detail` says; a change may have been made"),
 }
+#: codes of Django REST framework → ours, where they differ
+_CODES: Final = {"parse_error": "malformed", "authentication_failed": "not_authenticated"}
 
 
 class Problem(exceptions.APIException):
     """Error with its own status and code. Its texts are single lines, whatever the request contained.
 
     Args:
-        status: HTTP status.
-        code: one of the codes that the documentation lists.
+        code: one of :data:`CODES`, which has the status.
         detail: what is wrong, and what to do next.
         errors: (JSON pointer into the request's body, what is wrong there).
         retry_after: seconds.
     """
 
     def __init__(
-        self,
-        status: int,
-        code: str,
-        detail: str,
-        *,
-        errors: Sequence[tuple[str, str]] = (),
-        retry_after: float | None = None,
+        self, code: str, detail: str, *, errors: Sequence[tuple[str, str]] = (), retry_after: float | None = None
     ) -> None:
         super().__init__(one_line(detail), code)
-        self.status_code = status
+        self.status_code = CODES[code][0] if code in CODES else 500
         self.code = code
         self.errors = tuple((one_line(pointer), one_line(text)) for pointer, text in errors)
         self.retry_after = retry_after
@@ -86,17 +97,17 @@ class Problem(exceptions.APIException):
 
 def invalid(detail: str, *errors: tuple[str, str]) -> Problem:
     """Return a 400 problem: the request is invalid, and nothing was done."""
-    return Problem(400, "invalid", detail, errors=errors)
+    return Problem("invalid", detail, errors=errors)
 
 
 def queue_not_found(name: str) -> Problem:
     """Return a 404 problem: there is no such queue."""
-    return Problem(404, "queue_not_found", f"there is no queue {name!r}; GET v1/queues lists those that there are")
+    return Problem("queue_not_found", f"there is no queue {name!r}; GET v1/queues lists those that there are")
 
 
 def job_not_found(queue: str, ident: str) -> Problem:
     """Return a 404 problem: there is no such job. Completed jobs do not exist either."""
-    return Problem(404, "job_not_found", f"queue {queue!r} has no job {ident!r} (any more)")
+    return Problem("job_not_found", f"queue {queue!r} has no job {ident!r} (any more)")
 
 
 def handle(error: Exception, context: Mapping[str, Any]) -> Response | None:
@@ -138,12 +149,14 @@ def problem_of(error: Exception) -> Problem | None:
         lines = list(_flatten("", error.detail))
         return invalid("; ".join(_format_line(*one) for one in lines[:3]), *lines[:50])
     if isinstance(error, exceptions.APIException):
-        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "error")
-        return Problem(error.status_code, code, str(error.detail), retry_after=getattr(error, "wait", None))
+        code = _CODES.get(error.default_code, error.default_code)
+        problem = Problem(code if code in CODES else "error", str(error.detail))
+        problem.status_code, problem.retry_after = error.status_code, getattr(error, "wait", None)
+        return problem
     if isinstance(error, Http404):
-        return Problem(404, "not_found", str(error) or "there is nothing at this address")
+        return Problem("not_found", str(error) or "there is nothing at this address")
     if isinstance(error, PermissionDenied):
-        return Problem(403, "permission_denied", str(error) or "you may not do this")
+        return Problem("permission_denied", str(error) or "you may not do this")
     return _problem_of_queue(error)
 
 
@@ -152,30 +165,28 @@ def _problem_of_queue(error: Exception) -> Problem | None:
         case InvalidJob():
             return invalid(str(error))
         case IdTaken():
-            return Problem(409, "id_taken", str(error))
+            return Problem("id_taken", str(error))
         case QueueNotEmpty():
-            return Problem(409, "queue_not_empty", str(error).replace(*_FORCE))
+            return Problem("queue_not_empty", str(error).replace(*_FORCE))
         case QueueFull():
-            return Problem(429, "queue_full", str(error), retry_after=RETRY_AFTER)
+            return Problem("queue_full", str(error), retry_after=RETRY_AFTER)
         case QueuePaused():
-            return Problem(503, "queue_paused", str(error), retry_after=RETRY_AFTER)
+            return Problem("queue_paused", str(error), retry_after=RETRY_AFTER)
         case NotConfirmed():
             logger.warning("a job was stored and not confirmed: %s", error)
-            return Problem(503, "not_confirmed", NOT_CONFIRMED, retry_after=RETRY_AFTER)
+            return Problem("not_confirmed", NOT_CONFIRMED, retry_after=RETRY_AFTER)
         case QueueUnavailable() | RedisError():
             # The text may name the server, which callers must not learn; the log has it.
             logger.warning("Redis does not answer: %s", error)
-            return Problem(503, "unavailable", UNAVAILABLE.format("Redis"), retry_after=RETRY_AFTER)
+            return Problem("unavailable", UNAVAILABLE.format("Redis"), retry_after=RETRY_AFTER)
         case OperationalError() | InterfaceError():
             logger.warning("the database does not answer: %s", error)
-            return Problem(503, "unavailable", UNAVAILABLE.format("the database"), retry_after=RETRY_AFTER)
+            return Problem("unavailable", UNAVAILABLE.format("the database"), retry_after=RETRY_AFTER)
         case Misconfigured():
             logger.error("the queue cannot be used: %s", error)
-            return Problem(
-                503, "unavailable", "the queue is not set up; the reason is in the server's log", retry_after=60
-            )
+            return Problem("unavailable", "the queue is not set up; the reason is in the server's log", retry_after=60)
         case DelayQError():
-            return Problem(409, "conflict", str(error))
+            return Problem("conflict", str(error))
     return None
 
 

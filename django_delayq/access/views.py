@@ -1,48 +1,133 @@
-"""Base view that admits only users with the permission of its action."""
+"""Base view that admits only users with the permission of its handler, as often as the project allows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from django.apps import apps
 from rest_framework.authentication import BaseAuthentication
+from rest_framework.permissions import BasePermission
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.throttling import BaseThrottle
+from rest_framework.throttling import BaseThrottle, ScopedRateThrottle
 from rest_framework.views import APIView
 
-from ..settings.conf import SETTING, conf, load_object
-from . import problems
-from .exempt import outside_transactions
-from .permissions import ActionThrottle, MayDo
+from ..settings.conf import SETTING, conf, load_function, load_object
+from . import outside_transactions, problems
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+logger: Final = logging.getLogger("django_delayq.api")
+
+
+def requires(permission: str) -> Callable[[F], F]:
+    """Return a decorator for handlers of views: they require view, produce, consume, operate or admin."""
+
+    def apply(handler: F) -> F:
+        handler.__dict__["permission"] = permission
+        return handler
+
+    return apply
+
+
+def allows() -> Callable[..., bool] | None:
+    """Return the project's permission function, if ``API["allow"]`` names one."""
+    path = conf().api.allow
+    return None if path is None else load_function(f"{SETTING}['API']['allow']", path)
+
+
+def may_use(request: Request, permission: str, queue: str) -> bool:
+    """Return the verdict of ``API["allow"]`` for this user, permission and queue; True if there is no such rule."""
+    allow = allows()
+    if allow is None:
+        return True
+    verdict: object = allow(request, permission, queue)
+    if isinstance(verdict, bool):
+        return verdict
+    if inspect.iscoroutine(verdict):
+        verdict.close()
+    logger.error(
+        "%s['API']['allow']: %s gave %s in place of True or False, so everything is refused; make it a plain function "
+        "that returns one of them",
+        SETTING,
+        conf().api.allow,
+        type(verdict).__name__,
+    )
+    return False
+
+
+def identity_of(user: Any) -> bytes:
+    """Return bytes that identify the user uniquely."""
+    kind = user.__class__  # of a lazy user, too
+    who = getattr(user, "pk", None)
+    return f"{kind.__module__}.{kind.__qualname__}:{user if who is None else who}".encode()
+
+
+class MayDo(BasePermission):
+    """Permission of authenticated users with what the handler requires, unless the project's ``allow`` rule objects."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Return True if the request is allowed, as far as its address names the queue."""
+        user: Any = request.user
+        if user is None or not user.is_authenticated or not user.is_active:
+            return False
+        permission = view.permission_of(request)
+        if permission is None:
+            return True  # unsupported method: the response is 405, not 403
+        if not user.has_perm(f"django_delayq.api_{permission}"):
+            return False
+        return all(may_use(request, permission, queue) for queue in view.queues_of_address(request))
+
+
+class ActionThrottle(ScopedRateThrottle):
+    """Throttle of ``API["throttle"]``: a rate per permission and user."""
+
+    def allow_request(self, request: Request, view: Any) -> bool:
+        """Return True if the request is within the rate."""
+        permission = view.permission_of(request)
+        rate = conf().api.throttle.get(permission or "")
+        if rate is None:
+            return True
+        self.scope = f"delayq_{permission}"
+        self.rate = rate
+        self.num_requests, self.duration = self.parse_rate(rate)
+        # Skips ScopedRateThrottle, which would look up the rate in the project's own settings.
+        return super(ScopedRateThrottle, self).allow_request(request, view)
 
 
 class GuardedView(APIView):
-    """Base view whose methods each require one action (see ``actions``). Errors are problem details in JSON.
+    """Base view whose handlers each require a permission (:func:`requires`). Errors are problem details in JSON.
 
     Views run outside the project's transactions: the work is committed when the response is sent.
     """
 
-    #: HTTP method → view, produce, consume, operate or admin
-    actions: ClassVar[Mapping[str, str]] = {}
-    #: True if the queues are not in the URL: the view itself checks the project's ``allow`` rule for each
-    names_queues: ClassVar[bool] = False
     renderer_classes = (JSONRenderer,)
     permission_classes: Sequence[Any] = (MayDo,)
     throttle_classes: Sequence[type[BaseThrottle]] = (ActionThrottle,)
     versioning_class = None
 
     @classmethod
-    def as_view(cls, **initkwargs: Any) -> Any:
+    def as_view(cls, *args: Any, **initkwargs: Any) -> Any:
         """Return the view function, exempt from ``ATOMIC_REQUESTS``."""
-        return outside_transactions(super().as_view(**initkwargs))
+        return outside_transactions(super().as_view(*args, **initkwargs))
 
-    def action_of(self, request: Request) -> str | None:
-        """Return the action this request requires; None for an unsupported method."""
-        method = "GET" if request.method == "HEAD" else request.method or ""
-        return self.actions.get(method)
+    def handler(self, request: Request) -> Any:
+        """Return the method that handles this request; None for an unsupported one, and for OPTIONS."""
+        method = "get" if request.method == "HEAD" else (request.method or "").lower()
+        return None if method == "options" else getattr(self, method, None)
+
+    def permission_of(self, request: Request) -> str | None:
+        """Return the permission this request requires; None for OPTIONS and unsupported methods."""
+        handler = self.handler(request)
+        return None if handler is None else str(handler.permission)
+
+    def queues_of_address(self, request: Request) -> Sequence[str]:
+        """Return the queue of the address, "" if it names none: the project's ``allow`` rule is called for it."""
+        return (self.kwargs.get("queue", ""),)
 
     def get_authenticators(self) -> list[BaseAuthentication]:
         """Return the authenticators of ``API["authentication"]``; by default tokens (where installed) and sessions."""

@@ -1,15 +1,16 @@
 """HTTP API: queues, jobs, workers and metrics for programs in any language. Needs the extra ``api``.
 
-    urls         path("delayq/", include("django_delayq.api.urls"))
-    views/        one module for each resource, each with its own ``urlpatterns``
-    serializers/  what each resource reads and returns, checked, rendered and documented
-    base          base view: bodies with limits, stored responses (permissions and errors: :mod:`django_delayq.access`)
-    entries       the fast path of producers; held_jobs and settling: that of consumers
-    idempotency   stored responses, replayed for the same Idempotency-Key
-    openapi       the OpenAPI document
+    urls         table of the routes: path("delayq/", include("django_delayq.api.urls"))
+    base         base view, and how handlers describe themselves (permissions and errors: :mod:`django_delayq.access`)
+    queues, jobs, consuming, operations, health   the handlers, one view for each resource
+    requests, responses   what they read and return, on the fields and base classes of ``fields``
+    entries      the fast path of producers; content and settle: that of consumers
+    waiting      responses that wait for jobs
+    idempotency  stored responses, replayed for the same Idempotency-Key
+    openapi      the OpenAPI document
 
 Settings are in ``DELAYQ["API"]`` (:class:`django_delayq.settings.conf.ApiConf`). Projects include ``urls``; they
-may also use :func:`waiting.end_waits`, and ``SETTINGS`` and ``complete`` of ``openapi``.
+may also use :func:`waiting.end_waits`, and ``SETTINGS`` of ``openapi``.
 """
 
 from __future__ import annotations

@@ -1,28 +1,178 @@
-"""Base view of the API: JSON bodies with limits, validated requests, stored responses."""
+"""Base view of the API: JSON bodies with limits, validated requests, stored responses, and their description.
+
+A handler says with :func:`operation` what it requires, reads and returns. Its name is the id of the operation in the
+OpenAPI document; the first line of its docstring is the summary there, the rest the description.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, TypeVar
 
+import uritemplate
 from django.http import HttpResponse
-from rest_framework.exceptions import PermissionDenied
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+from rest_framework.exceptions import PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.viewsets import ViewSetMixin
 
 from .. import connections
-from ..access import problems
-from ..access.permissions import may_use
-from ..access.views import GuardedView
+from ..access import outside_transactions, problems
+from ..access.views import GuardedView, may_use, requires
 from ..core.inputs import short
 from ..core.queue import Queue
-from . import idempotency
-from .describe import ApiSchema
+from . import idempotency, responses
+from .fields import Entries, Resource
 from .parsing import LimitedJSONParser, check_head
-from .serializers.base import Resource
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NAME: Final = {"type": "string", "minLength": 1, "maxLength": 255}
+#: path parameter → its description and schema
+_IN_PATHS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "queue": ("name of the queue", {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_.-]{0,63}$"}),
+    "id": ("the job's id, percent-encoded; slashes may be left as they are", _NAME),
+    "task": ("name of the recurring task, percent-encoded; slashes may be left as they are", _NAME),
+    "worker": ("name of the worker, as in the list of workers", _NAME),
+}
+_KEY: Final = OpenApiParameter(
+    idempotency.HEADER,
+    {"type": "string", "pattern": "^[!-~]{1,255}$"},
+    OpenApiParameter.HEADER,
+    description="A unique text for this request, such as a UUID. A repeated request with the same key and body is not "
+    "executed again; it gets the first response.",
+)
+_PROBLEM: Final = OpenApiResponse(responses.Problem, description="An error; `code` says which, see the list above.")
 
 
-class ApiView(GuardedView):
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Description of a handler: what it reads and returns (by status), and the queues that a request names."""
+
+    reads: Any
+    returns: Mapping[Any, Any]
+    query: type[Resource] | None
+    queues: Callable[[Any, Request], Sequence[str]] | None
+    only_queues: bool
+
+
+def operation(
+    permission: str,
+    *,
+    reads: Any = None,
+    returns: Any = None,
+    query: type[Resource] | None = None,
+    queues: Callable[[Any, Request], Sequence[str]] | None = None,
+    only_queues: bool = False,
+) -> Callable[[F], F]:
+    """Return a decorator for the handlers of an :class:`ApiView`.
+
+    Args:
+        permission: view, produce, consume, operate or admin; "" = the view is open to everybody.
+        reads: serializer of the request body.
+        returns: serializer of the response, or a serializer for each status; None = nothing is returned.
+        query: serializer of the query.
+        queues: returns the queues that a request names otherwise than by its address; the project's ``allow`` rule is
+            called for each.
+        only_queues: the request is about these queues alone, so the rule is not called for "".
+    """
+    by_status = returns if isinstance(returns, Mapping) else {200: returns}
+
+    def apply(handler: F) -> F:
+        handler.__dict__["operation"] = Operation(reads, by_status, query, queues, only_queues)
+        return requires(permission)(handler)
+
+    return apply
+
+
+class ApiSchema(AutoSchema):
+    """Description of the operations, from what their handlers say."""
+
+    @property
+    def _handler(self) -> Any:
+        return getattr(self.view, self.view.action)  # type: ignore[attr-defined]
+
+    @property
+    def _operation(self) -> Operation:
+        found: Operation = self._handler.operation
+        return found
+
+    def get_operation_id(self) -> str:
+        """Return the name of the handler."""
+        return str(self._handler.__name__)
+
+    def get_tags(self) -> list[str]:
+        """Return the group of the operation, which its view names."""
+        return [self.view.tag]  # type: ignore[attr-defined]
+
+    def get_summary(self) -> str:
+        """Return the first line of the docstring."""
+        return self._texts()[0].removesuffix(".")
+
+    def get_description(self) -> str:  # type: ignore[override]
+        """Return the rest of the docstring, and the permission."""
+        permission = self._handler.permission
+        return f"{self._texts()[1]}\n\n{f'Permission: `{permission}`.' if permission else 'Open to everybody.'}".strip()
+
+    def _texts(self) -> tuple[str, str]:
+        summary, _, rest = (inspect.getdoc(self._handler) or "").partition("\n\n")
+        return summary, rest
+
+    def get_extensions(self) -> dict[str, Any]:
+        """Return the permission as an extension."""
+        return {"x-permission": self._handler.permission} if self._handler.permission else {}
+
+    def get_override_parameters(self) -> list[Any]:
+        """Return the query, the names in the address, and the key of a POST."""
+        query = self._operation.query
+        parameters: list[Any] = [] if query is None else [query]
+        for name in uritemplate.variables(self.path):
+            text, schema = _IN_PATHS[str(name)]
+            parameters.append(OpenApiParameter(str(name), schema, OpenApiParameter.PATH, description=text))
+        return [*parameters, _KEY] if self.method == "POST" else parameters
+
+    def get_request_serializer(self) -> Any:
+        """Return what the handler reads."""
+        return self._operation.reads
+
+    def get_response_serializers(self) -> Any:
+        """Return what the handler returns, and the form of every error."""
+        return {**self._operation.returns, ("default", problems.PROBLEM): _PROBLEM}
+
+    def _get_request_body(self, direction: Any = "request") -> Any:
+        body = super()._get_request_body(direction)  # type: ignore[no-untyped-call]
+        if body is not None:
+            body["required"] = self._needs_body()
+        return body
+
+    def _needs_body(self) -> bool:
+        kind = self._operation.reads
+        try:
+            return not (isinstance(kind, type) and isinstance(kind.read({}), dict))  # type: ignore[attr-defined]
+        except ValidationError:
+            return True
+
+    def _map_serializer(self, serializer: Any, direction: Any, bypass_extensions: bool = False) -> Any:
+        schema = super()._map_serializer(serializer, direction, bypass_extensions)  # type: ignore[no-untyped-call]
+        if isinstance(serializer, Resource) and direction == "request":
+            schema["additionalProperties"] = False
+        return schema
+
+    def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:
+        schema = super()._map_serializer_field(field, direction, bypass_extensions)  # type: ignore[no-untyped-call]
+        if isinstance(field, Entries):
+            entry: Any = field.child
+            return {**schema, "minItems": 1, "maxItems": entry.most or 1000}
+        if schema.get("type") == "integer":
+            schema.setdefault("format", "int64")
+        return schema
+
+
+class ApiView(ViewSetMixin, GuardedView):
     """Base view of the API. Requests and responses are JSON only."""
 
     parser_classes = (LimitedJSONParser,)
@@ -31,19 +181,31 @@ class ApiView(GuardedView):
     tag: ClassVar[str] = ""
     _record: idempotency.IdempotencyRecord | None = None
 
+    @classmethod
+    def as_view(cls, actions: Any = None, **initkwargs: Any) -> Any:
+        """Return the view function for these handlers, which the mixin makes without :meth:`GuardedView.as_view`."""
+        return outside_transactions(super().as_view(actions, **initkwargs))
+
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Check the caller, the permission and the rate, then look for a stored response."""
         check_head(request)
         super().initial(request, *args, **kwargs)
-        action = self.action_of(request)
-        for name in self.named_queues(request) if action else ():
-            if not may_use(request, action or "", name):
-                raise PermissionDenied(f"you may not {action} in queue {short(name)}")
+        handler = self.handler(request)
+        named = handler.operation.queues if handler is not None else None
+        for name in named(self, request) if named is not None else ():
+            if not may_use(request, handler.permission, name):
+                raise PermissionDenied(f"you may not {handler.permission} in queue {short(name)}")
         self._record = idempotency.begin(request)
 
-    def named_queues(self, request: Request) -> Sequence[str]:
-        """Return the queues named in the request body; the project's ``allow`` rule is checked for each."""
-        return ()
+    def handler(self, request: Request) -> Any:
+        """Return the handler of the request's method; None for an unsupported one, and for OPTIONS."""
+        method = (request.method or "").lower()
+        name = self.action_map.get(method) if method != "options" else None
+        return None if name is None else getattr(self, name)
+
+    def queues_of_address(self, request: Request) -> Sequence[str]:
+        """Return the queue of the address, "" if it names none; nothing if the request is about other queues alone."""
+        return () if self.handler(request).operation.only_queues else super().queues_of_address(request)
 
     def handle_exception(self, exc: Exception) -> HttpResponse:  # type: ignore[override]
         """Return a response for every error, or the stored response for a repeated key."""

@@ -1,42 +1,140 @@
-"""Job entries of a request, read in one pass and checked as :func:`django_delayq.schedule` checks them.
+"""Jobs of a request: entries read in one pass, checked as :func:`django_delayq.schedule` checks them, and stored.
 
-No job is stored before all entries are valid. Errors carry a JSON pointer to the invalid member.
+No job is stored before all entries are valid. Errors carry a JSON pointer to the invalid member. A request never waits
+for a transaction, and its response reports what was stored. Durable jobs get their rows first; if Redis is unavailable
+then, the relay sends them.
 """
 
 from __future__ import annotations
 
 import binascii
+import re
 from base64 import b64decode
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NoReturn
 
+from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
+from rest_framework import serializers
+
+from .. import connections
+from ..access import problems
+from ..access.problems import Problem, pointer_token
 from ..core.builder import RAW_TASK, RawJobBuilder
-from ..core.errors import InvalidJob
-from ..core.inputs import short
+from ..core.errors import InvalidJob, QueueFull, QueueUnavailable
+from ..core.inputs import check_task_name, short, suggest
 from ..core.job import NewJob, random_block, random_blocks
-from ..core.options import PLAIN_JOB
+from ..core.many import check_together
+from ..core.options import OPTIONS, PLAIN_JOB
+from ..core.outcomes import ScheduleOutcome
 from ..core.task import Task, check_option_names, registry
-from ..core.times import parse_moment
+from ..core.times import iso_of, parse_moment, span_ms_of
 from ..outbox import durability
 from ..scheduling.build import COLLECTED, Chain, Plan, Scheduling, chain, find_task, job_rules, plan_of
-from ..scheduling.sending import Prepared
+from ..scheduling.sending import Prepared, send, send_at_once
 from ..scheduling.verbs import JobHandle
-from ..settings.conf import collect_context
-from .entry_errors import (
-    MOST_ERRORS,
-    PULL_ONLY,
-    InvalidEntry,
-    TaskNotFound,
-    invalid_entries,
-    locate_error,
-    refuse_members,
-    tasks_not_found,
-)
+from ..settings.conf import collect_context, conf
+from .fields import MOST_ERRORS, CheckedField, DelayField, FlagField, MomentField, NumberField, Resource, checked
 from .idempotency import IdempotencyRecord
-from .parsing import LONGEST_WAIT
+from .parsing import LONGEST_WAIT, too_many
 
 Entry = dict[str, Any]
+#: members of entries of pull queues
+PULL_ONLY: Final = ("body", "body_base64")
+#: start of an error message about one member: "delay is …", "at= lies …", "expires=… is …"
+_SUBJECT: Final = re.compile(r"(argument )?([a-z_]+|\d+|'[^']*')")
 _PULL_MEMBERS: Final = PLAIN_JOB | {*PULL_ONLY}
+#: outcomes that store nothing new
+_NOTHING_NEW: Final = (ScheduleOutcome.IGNORED, ScheduleOutcome.SKIPPED)
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of the queue in the URL.
+
+    A queue named in the settings or by a task of the API need not exist yet.
+
+    Raises:
+        Problem: there is no such queue.
+        QueueUnavailable: the queue is not known here, and Redis is unavailable.
+    """
+    named = name in conf().queues or any(task.options.api and task.options.queue == name for task in registry)
+    try:
+        opened = connections.hurried_broker().existing(name)
+    except QueueUnavailable:
+        if not named:
+            raise
+        opened = None  # durable jobs can still be accepted
+    if opened is not None:
+        return opened.kind
+    if not named:
+        raise problems.queue_not_found(name[:64])
+    return conf().queue(name).kind
+
+
+def produce_one(entry: Any, reader: Reader) -> tuple[int, dict[str, Any]]:
+    """Store one job and return ``(status, response body)``.
+
+    Raises:
+        Problem: the entry is invalid.
+        IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis did not accept the job.
+    """
+    handle = reader.one(entry, _send_one)
+    status = 202 if handle.outcome == ScheduleOutcome.OUTBOX else 200 if handle.outcome in _NOTHING_NEW else 201
+    due = None if handle.outcome == ScheduleOutcome.SKIPPED else iso_of(handle.due.timestamp() * 1000)
+    return status, {"id": handle.id or None, "queue": handle.queue, "outcome": handle.outcome, "due": due}
+
+
+def produce_many(entries: Any, reader: Reader, queue: str, *, all_or_none: bool = False) -> tuple[int, dict[str, Any]]:
+    """Store many jobs and return ``(status, response body)``.
+
+    Args:
+        entries: the jobs of the request.
+        reader: reads them.
+        queue: name of the queue.
+        all_or_none: see :meth:`.Queue.schedule_many`.
+
+    Raises:
+        Problem: some entries are invalid.
+        QueuePaused, QueueFull: none of the jobs was accepted.
+        QueueFull, QueueUnavailable: Redis accepted no more; some may be stored.
+    """
+    if not isinstance(entries, list) or not entries:
+        text = "jobs is a list with at least one job"
+        raise problems.invalid(text, ("/jobs", text))
+    most = conf().api.max_jobs
+    if len(entries) > most:
+        raise too_many(most, "jobs")
+    read = reader.many(entries)
+    jobs = [job for job in read if job is not None]
+    _check_durable(jobs)
+    if all_or_none:
+        check_together((job.new for job in jobs), durable=any(job.handle.durable for job in jobs))
+    send_at_once(jobs, connections.hurried_broker(), all_or_none=all_or_none)
+    outcomes = [ScheduleOutcome.SKIPPED if job is None else job.handle.outcome for job in read]
+    counts = Counter(outcomes)
+    if counts[ScheduleOutcome.PAUSED] == len(outcomes):
+        raise connections.hurried_broker().queue(queue).paused_error()
+    if counts[ScheduleOutcome.FULL] and counts.keys() <= {ScheduleOutcome.FULL, ScheduleOutcome.WITHHELD}:
+        raise QueueFull(f"queue {queue!r} has no room; let the workers catch up, or raise its max_length")
+    results = [
+        {"id": None if job is None else job.handle.id, "outcome": outcome}
+        for job, outcome in zip(read, outcomes, strict=True)
+    ]
+    return 202 if counts[ScheduleOutcome.OUTBOX] == len(outcomes) else 200, {"results": results, "counts": dict(counts)}
+
+
+def _send_one(job: Prepared) -> None:
+    _check_durable([job])
+    send(job, connections.hurried_broker())
+
+
+def _check_durable(jobs: Sequence[Prepared]) -> None:
+    if any(job.handle.durable for job in jobs):
+        durability.check(None)
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
 
 
 class Reader:
@@ -279,3 +377,178 @@ def _decoded(encoded: object) -> bytes:
         except binascii.Error:
             pass
     raise InvalidEntry("/body_base64", f"{short(encoded)} is no base64 (A-Z a-z 0-9 + / and = at the end)")
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+class InvalidEntry(InvalidJob):
+    """Error for an invalid entry; ``member`` is the JSON pointer to the invalid member, relative to the entry."""
+
+    def __init__(self, member: str, text: str) -> None:
+        super().__init__(text)
+        self.member = member
+
+
+class TaskNotFound(Exception):
+    """Error for a task name that cannot be scheduled over HTTP."""
+
+
+def refuse_members(options: dict[str, Any], members: frozenset[str], *, pull: bool) -> NoReturn:
+    """Raise the error for an entry with a member that is not among ``members``."""
+    name = next(name for name in options if name not in members)
+    if name in ("payload", "score"):
+        hint = " It is for merged tasks."
+    elif name in PULL_ONLY and not pull:
+        hint = " It is for queues of kind pull."
+    elif name in ("task", "args", "kwargs", "durable") and pull:
+        hint = " This queue is of kind pull: its jobs are bytes, not calls of tasks."
+    else:
+        hint = suggest(name, members)
+    pointer = pointer_token(name[:60])
+    names = ", ".join(sorted(members if pull else {*members, "task"}))
+    raise InvalidEntry(f"/{pointer}", f"unknown member.{hint} Known are: {names}")
+
+
+def locate_error(error: Exception, task: Task | None, members: frozenset[str]) -> InvalidEntry:
+    """Return the error with a pointer to the member its message is about."""
+    text = str(error)
+    if task is not None:
+        text = text.removeprefix(f"task {task.name}: ")
+    subject = _SUBJECT.match(text)
+    if subject is None:
+        return InvalidEntry("", text)
+    argument, word = subject.groups()
+    if argument:
+        word = pointer_token(word.strip("'"))
+        return InvalidEntry(f"/args/{word}" if word.isdigit() else f"/kwargs/{word}", text)
+    return InvalidEntry(f"/{word}" if word in members else "", text)
+
+
+def invalid_entries(errors: list[tuple[str, str]]) -> Problem:
+    """Return a 400 problem for these pairs of a JSON pointer and a text."""
+    where, text = errors[0]
+    return Problem("invalid", f"{where or '/'}: {text}. Nothing was stored", errors=errors)
+
+
+def tasks_not_found(errors: list[tuple[str, str]]) -> Problem:
+    """Return a 404 problem for these pairs of a JSON pointer and a text."""
+    return Problem("task_not_found", f"{errors[0][1]}. Nothing was stored", errors=errors)
+
+
+# -- their description ------------------------------------------------------------------------------------------------
+
+
+def _expires(data: Any) -> object:
+    if isinstance(data, str):
+        return parse_moment(data)
+    if span_ms_of("expires", data, allow_far=conf().allow_far) == 0:
+        raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
+    return data
+
+
+def _of_type(kind: type, what: str) -> Any:
+    def check(data: Any) -> Any:
+        if isinstance(data, kind):
+            return data
+        raise InvalidJob(f"this is {what}, not {short(data)}")
+
+    return check
+
+
+_TaskField: Final = checked(check_task_name, type="string")
+_TextField: Final = checked(_of_type(str, "a text"), type="string")
+_ListField: Final = checked(_of_type(list, "a list"), type="array", items={})
+_ObjectField: Final = checked(_of_type(dict, "an object"), type="object", additionalProperties={})
+_ExpiresField: Final = checked(
+    _expires, oneOf=[{"type": "number", "minimum": 0.001}, {"type": "string", "format": "date-time"}]
+)
+#: descriptions of options of jobs
+_TEXTS: Final = {
+    "id": "default: a random one",
+    "priority": "0 (first) … 7 (last)",
+    "on_conflict": "the id is waiting already",
+    "due_policy": "whose due time counts then",
+    "reset_retries": "with replace: forget earlier failures",
+    "retry_in": "back-off: seconds, a list of them, or the name of a preset",
+    "timeout": "seconds that one attempt in a worker may take",
+    "ttr": "seconds of the lease for a consumer that names none with its reserve",
+    "context": "travels along",
+    "wait_for_confirmation": "answer when replicas or disks confirm the job; default: the server's setting",
+    "score": "of a merged task: orders the payloads of an id",
+}
+#: option of a job -> class of its field
+_OPTION_FIELDS: Final[dict[str, type[CheckedField]]] = {
+    name: checked(partial(row.job, name), **row.job.schema) for name, row in OPTIONS.items() if row.job is not None
+}
+
+
+def _option(name: str) -> CheckedField:
+    return _OPTION_FIELDS[name](required=False, help_text=_TEXTS.get(name))
+
+
+class _NewJob(Resource):
+    """Options of a job; those that are written otherwise than ``schedule()`` takes them have fields of their own."""
+
+    delay = DelayField(
+        required=False, help_text="seconds from now, negative = now; at most one of delay and at, neither = now"
+    )
+    at = MomentField(required=False)
+    expires = _ExpiresField(required=False, help_text="do not start it later: a moment, or seconds behind its due time")
+    wait_for_room = NumberField(
+        required=False,
+        min_value=0,
+        max_value=LONGEST_WAIT,
+        help_text="wait so many seconds for room in a full queue, before the answer is queue_full (or full)",
+    )
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the members that are declared, and one for each other option."""
+        return {name: _option(name) for name in sorted(PLAIN_JOB)} | super().get_fields()
+
+
+class Call(_NewJob):
+    """Call of a task, for queues of kind python. A merged task has `id`, `payload` and `score` instead of arguments.
+
+    Arguments are plain JSON and reach the task unchanged.
+    """
+
+    task = _TaskField(help_text="a task with @task(api=True)")
+    args = _ListField(required=False)
+    kwargs = _ObjectField(required=False)
+    payload = checked(lambda data: data)(required=False, help_text="of a merged task")
+    score = _option("score")
+    durable = FlagField(required=False, help_text="keep it in the database, too, until it is done")
+
+
+class Bytes(_NewJob):
+    """Bytes, for queues of kind pull: `body` (a text) or `body_base64`."""
+
+    body = _TextField(required=False, help_text="stored as UTF-8")
+    body_base64 = _TextField(required=False)
+
+
+@extend_schema_field(
+    PolymorphicProxySerializer(
+        component_name="Entry", serializers=[Call, Bytes], resource_type_field_name=None, many=True
+    )
+)
+class _EntriesField(serializers.ListField):
+    pass
+
+
+class ManyJobs(Resource):
+    """Up to 1,000 jobs, of any tasks of the API; in a queue of kind pull bytes."""
+
+    jobs = _EntriesField()
+    all_or_none = FlagField(
+        required=False,
+        help_text="if a job is refused, store none of the jobs of its shard: for up to 250 jobs, none of them durable; "
+        "in a queue with one shard that is all of them",
+    )
+
+
+#: one job or many
+PRODUCE: Final = PolymorphicProxySerializer(
+    component_name="Produce", serializers=[Call, Bytes, ManyJobs], resource_type_field_name=None
+)

@@ -35,8 +35,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from .. import connections
-from ..access.permissions import identity_of
 from ..access.problems import Problem
+from ..access.views import identity_of
 from ..core.errors import DelayQError
 from ..core.job import derived_key, digest_of, id_from
 from ..core.redis.scripts import clear_errors
@@ -101,7 +101,6 @@ class IdempotencyRecord:
     def _answer_from(self, entry: bytes, ttl: int) -> None:
         if entry[1 : 1 + _DIGEST] != self._fingerprint:
             raise Problem(
-                422,
                 "idempotency_mismatch",
                 f"this {HEADER} was used for another request; take a new key for each request",
             )
@@ -179,7 +178,7 @@ def begin(request: Request) -> IdempotencyRecord | None:
     if key is None:
         return None
     if not _KEY.fullmatch(key):
-        raise Problem(400, "invalid", f"an {HEADER} is 1 to 255 visible ASCII characters, without spaces")
+        raise Problem("invalid", f"an {HEADER} is 1 to 255 visible ASCII characters, without spaces")
     request.data  # noqa: B018 (reads the body; an invalid one is refused here)
     raw: bytes = getattr(request, "delayq_raw", b"")
     place = digest_of(identity_of(request.user), key.encode()).hex()
@@ -199,7 +198,7 @@ def _is_incomplete(answer: Any) -> bool:
 
 def _in_progress(seconds: float) -> Problem:
     text = f"a request with this {HEADER} is in progress; repeat it later to get its response"
-    return Problem(409, "idempotency_in_progress", text, retry_after=seconds)
+    return Problem("idempotency_in_progress", text, retry_after=seconds)
 
 
 def _pack(response: HttpResponse) -> bytes:

@@ -76,7 +76,7 @@ def check_head(request: Request) -> None:
     length = str(meta.get("CONTENT_LENGTH") or "").strip()
     if not length:
         if meta.get("HTTP_TRANSFER_ENCODING") or _has_unannounced_body(request):
-            raise Problem(411, "length_required", "the request has no length of its body; send a Content-Length")
+            raise Problem("length_required", "the request has no length of its body; send a Content-Length")
         return
     if not (length.isascii() and length.isdigit()):
         raise ParseError(f"the Content-Length {short(length)} is not a number of bytes")
@@ -117,17 +117,17 @@ def loads(raw: bytes, max_depth: int = MAX_DEPTH) -> Any:
 
 def too_deep(most: int) -> Problem:
     """Return a 400 problem: nested too deep."""
-    return Problem(400, "too_deep", f"the JSON of the body is nested more than {most} deep; make it flatter")
+    return Problem("too_deep", f"the JSON of the body is nested more than {most} deep; make it flatter")
 
 
 def too_large(most: int) -> Problem:
     """Return a 413 problem: too many bytes."""
-    return Problem(413, "too_large", f"the body has more than {most} bytes; send several smaller requests")
+    return Problem("too_large", f"the body has more than {most} bytes; send several smaller requests")
 
 
 def too_many(most: int, what: str) -> Problem:
     """Return a 413 problem: too many entries."""
-    return Problem(413, "too_large", f"a request may hold at most {most} {what}; send several requests")
+    return Problem("too_large", f"a request may hold at most {most} {what}; send several requests")
 
 
 def is_deeper(value: Any, most: int) -> bool:

@@ -26,15 +26,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ..access import problems
-from ..access.permissions import identity_of
+from ..access.views import identity_of
 from ..core.errors import DelayQError
-from ..pull.async_wait import AsyncWait, give_back_soon, in_thread
 from ..pull.held import HeldJob, give_back
-from ..pull.search import Search
+from ..pull.search import AsyncWait, Search, give_back_soon, in_thread
 from ..settings.conf import conf
-from .held_jobs import render_held_jobs
+from .content import render_held_jobs
 from .idempotency import IdempotencyRecord
-from .leases import TTR
+from .settle import TTR
 
 logger: Final = logging.getLogger("django_delayq.api")
 

@@ -14,23 +14,6 @@ Example::
 
 from __future__ import annotations
 
-from .answers import (
-    Bulk,
-    Counts,
-    Job,
-    JobError,
-    Many,
-    Produced,
-    Producers,
-    Queue,
-    RecurringTask,
-    RunningJob,
-    Shard,
-    Stat,
-    Stats,
-    Worker,
-)
-from .client import AsyncClient, Client
 from .errors import (
     ApiError,
     Conflict,
@@ -49,25 +32,19 @@ from .errors import (
     TryLater,
     Unavailable,
 )
-from .held import AsyncHeldJob, HeldJob
-from .operating import Listing, Where
-from .producing import Options
+from .jobs import AsyncHeldJob, HeldJob, Many, Produced
+from .verbs import AsyncClient, Client, Options
 
 __all__ = [
     "ApiError",
     "AsyncClient",
     "AsyncHeldJob",
-    "Bulk",
     "Client",
     "Conflict",
-    "Counts",
     "HeldJob",
     "IdTaken",
     "Invalid",
-    "Job",
-    "JobError",
     "JobNotFound",
-    "Listing",
     "Many",
     "NotAuthenticated",
     "NotConfirmed",
@@ -75,20 +52,11 @@ __all__ = [
     "Options",
     "PermissionDenied",
     "Produced",
-    "Producers",
-    "Queue",
     "QueueFull",
     "QueueNotEmpty",
     "QueueNotFound",
     "QueuePaused",
-    "RecurringTask",
-    "RunningJob",
-    "Shard",
-    "Stat",
-    "Stats",
     "Throttled",
     "TryLater",
     "Unavailable",
-    "Where",
-    "Worker",
 ]

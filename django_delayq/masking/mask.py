@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from .names import SENSITIVE, Names
-from .restoring import MaskError, restored, restored_items
-from .texts import HIDDEN, Texts
+from .texts import HIDDEN, SENSITIVE, Names, Texts
 
 #: maximum characters read of a value or a text (an item of a list counts as one); the rest is cut off. Forms for
 #: editing accept less, so that no form holds a cut value
 MOST_CHARACTERS: Final = 250_000
 _DEEPEST: Final = 40
-_FRAME: Final = re.compile(r'(?P<indent>[ |]*+)File "[^"]*+", line \d+')
 _EMPTY: Final[tuple[object, ...]] = ("", [], {})
+
+
+class MaskError(ValueError):
+    """Raised if an edited value has the placeholder of a hidden value at a place where no value was hidden."""
 
 
 class Mask:
     """Mask for the values of sensitive names.
 
     Args:
-        words: the sensitive words; see :class:`~django_delayq.masking.names.Names`.
+        words: the sensitive words; see :class:`~django_delayq.masking.texts.Names`.
     """
 
     def __init__(self, words: Iterable[str] = SENSITIVE) -> None:
@@ -43,35 +43,11 @@ class Mask:
         return _Walk(self).text(text)
 
     def traceback(self, text: str) -> str:
-        """Return a traceback without secrets; in lines of source code only literals are hidden.
-
-        A line is source code if it follows the line of its frame (``File "…", line 5``). A long text is cut at its
-        beginning.
-        """
+        """Return a traceback without secrets. A long text is cut at its beginning."""
         if len(text) > MOST_CHARACTERS:
             end = whole_lines(text[-MOST_CHARACTERS:])
             text = f"{_cut_note(len(text) - len(end), 'characters').strip()}\n{end}"
-        lines: list[str] = []
-        prose: list[str] = []
-        source = None
-        for line in text.split("\n"):
-            frame = _FRAME.match(line)
-            if frame is None and (source is None or not line.startswith(source)):
-                prose.append(line)
-                source = None
-                continue
-            if prose:
-                lines.append(self._texts.hide("\n".join(prose)))
-                prose = []
-            if frame is None:
-                lines.append(self._texts.hide_in_source(line))
-                source = None
-            else:
-                lines.append(self._texts.hide_in_frame(line))
-                source = f"{frame['indent']}  "
-        if prose:
-            lines.append(self._texts.hide("\n".join(prose)))
-        return "\n".join(lines)
+        return self._texts.hide(text)
 
     def arguments(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()
@@ -89,9 +65,9 @@ class Mask:
         walk = _Walk(self)
         masked = walk.value(stored, name)
         walk.check_whole()
-        return restored(edited, stored, masked)
+        return _restored(edited, stored, masked)
 
-    def restored_arguments(self, edited: list[Any], stored: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
+    def restored_arguments(self, edited: list[Any], stored: Sequence[Any], names: Sequence[str] = ()) -> Any:
         """Return edited positional arguments with the hidden values restored; ``names`` as for :meth:`arguments`.
 
         Raises:
@@ -100,7 +76,7 @@ class Mask:
         walk = _Walk(self)
         masked = walk.items(stored, 0, names)
         walk.check_whole()
-        return restored_items(edited, stored, masked)
+        return _restored(edited, stored, masked)
 
 
 class Unmasked(Mask):
@@ -219,3 +195,35 @@ def whole_lines(text: str) -> str:
 
 def _cut_note(number: int, what: str) -> str:
     return f" [cut: {number:,} more {what}]"
+
+
+def _restored(edited: Any, stored: Any, masked: Any) -> Any:
+    """Return ``edited``, a user's edit of ``masked``, with hidden values restored from the same places of ``stored``.
+
+    Raises:
+        MaskError: a hidden value was moved to another place, or an item of its list was dropped.
+    """
+    if _json(edited) == _json(masked):
+        return stored
+    if isinstance(edited, dict) and isinstance(masked, Mapping):
+        return {key: _restored(item, stored.get(key), masked.get(key)) for key, item in edited.items()}
+    if isinstance(edited, list) and isinstance(masked, list) and len(edited) >= len(masked):
+        places, end = set(map(_json, masked)), len(masked)
+        for item, before in zip(edited, masked, strict=False):
+            if _json(item) in places and _json(item) != _json(before):
+                _refuse_hidden(item)
+        _refuse_hidden(edited[end:])
+        return [*map(_restored, edited[:end], stored, masked), *edited[end:]]
+    _refuse_hidden(edited)
+    return edited
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)  # True must not equal 1
+
+
+def _refuse_hidden(value: Any) -> None:
+    if HIDDEN in _json(value):
+        raise MaskError(
+            f"{HIDDEN} is the placeholder of a hidden value, and it is not clear which; replace it with the value"
+        )

@@ -1,4 +1,4 @@
-"""Detection of secrets in free text: by the name before them, by their shape, or by a database's error message.
+"""Detection of secrets by their names; in free text by the name before them, by their shape, or in a database's error.
 
 The time is linear in the length of any text: each pattern begins where it cannot begin twice (a lookbehind, a fixed
 text) and never backtracks (possessive quantifiers).
@@ -11,9 +11,34 @@ from collections.abc import Container, Iterable, Iterator
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-#: lines of tracebacks that are remembered with the result, and their longest
-_KNOWN_LINES: Final = 2048
-_KNOWN_CHARS: Final = 300
+_DEFAULT: Final = """
+    pass password passwd passphrase passcode passkey dbpass userpass pwd pw pin pincode
+    token jwt otp totp bearer secret credential authorization auth cookie session signature sig
+    api_key apikey access_key private_key privatekey signing_key encryption_key
+    card creditcard cvv cvc iban ssn
+"""
+#: default of the setting ``ADMIN["sensitive"]``
+SENSITIVE: Final = tuple(_DEFAULT.split())
+
+#: minimum length of a word that is found anywhere in a name; a shorter one is found only as a separate word
+_ANYWHERE: Final = 5
+#: characters read at both ends of a name: names are short, but texts that look like names may be long
+_END_CHARS: Final = 100
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
+
+_BY_ACCIDENT: Final = "secretary secretaries secretariat tokenize tokenized tokenizer tokenizers tokenization obsession"
+#: words that contain a sensitive word by accident
+_HARMLESS: Final = frozenset(_BY_ACCIDENT.split())
+
+_LAST: Final = """
+    count counts counter total length len size limit max min usage used remaining
+    ttl age expiry expires expired expiration lifetime at in until date seconds ms
+    type kind status version policy file path required enabled valid validator validators
+"""
+#: last words of names that describe a secret: token_count, password_changed_at, session_type
+_DESCRIBES_LAST: Final = frozenset(_LAST.split())
+#: first words of such names: max_tokens, has_password
+_DESCRIBES_FIRST: Final = frozenset({"max", "min", "num", "total", "count", "has", "is"})
 
 Spans: TypeAlias = Iterator[tuple[int, int]]
 
@@ -21,10 +46,6 @@ Spans: TypeAlias = Iterator[tuple[int, int]]
 HIDDEN: Final = "••••••"
 
 _URL_PASSWORD: Final = re.compile(r"://[^\s:/@]*+:(?P<secret>(?:[^\s/@]++@)*[^\s/@]++)@")
-#: the password of a URL may also hold slashes; digits that look like a port are taken for a port
-_URL_USER: Final = re.compile(r"://(?!\[)[^\s:/@]*+:(?!\d{1,5}+[/?#,;])")
-_URL_END: Final = re.compile(r"""[\s"'`<>]""")
-_URL_CHARS: Final = 256
 #: a token contains a digit, or is longer than most words
 _BEARER: Final = re.compile(
     r"\bbearer\s++(?P<secret>(?=[A-Za-z_.~+/-]*+\d)[\w.~+/-]{16,}+=*+|[\w.~+/-]{24,}+=*+)", re.IGNORECASE
@@ -54,10 +75,6 @@ _SCHEME: Final = re.compile(r"(?:basic|bearer|digest|negotiate|token|apikey|jwt|
 _OPTION: Final = re.compile(
     r"""(?<![\w-])--?(?P<name>[A-Za-z][\w-]*+)(?:[^\S\n]++|["'][^\S\n]{0,3}+,[^\S\n]{0,3}+)(?!["']?-)"""
 )
-#: ``('Authorization', 'Bearer …')``
-_PAIR: Final = re.compile(r"""\(\s{0,3}+b?["'](?P<name>[\w-]++)["'],\s{0,3}+(?=b?["'])""")
-_PAIR_END: Final = re.compile(r"\s{0,3}+\)")
-
 _VALUE: Final = re.compile(
     r"""
       [bBfFrRuU]{0,2}+ (?: "{3}(?:[^"]++|"(?!""))*+(?:"{3})?+ | '{3}(?:[^']++|'(?!''))*+(?:'{3})?+ )
@@ -70,7 +87,6 @@ _VALUE: Final = re.compile(
 _IN_BRACKETS: Final = re.compile(
     r"""[^"'()\[\]{}]++ | "(?:[^"\\]++|\\.)*+"?+ | '(?:[^'\\]++|\\.)*+'?+ | [()\[\]{}]""", re.VERBOSE | re.DOTALL
 )
-_LITERAL: Final = re.compile(r"""[bBfFrRuU]{0,2}+["']|\d""")
 _TELLS_NOTHING: Final = frozenset(
     {"None", "null", "nil", "True", "False", "true", "false", '""', "''", "[]", "{}", "()"}
 )
@@ -80,12 +96,54 @@ _PROSE_WORDS: Final = frozenset(_PROSE.split())
 
 #: occurs in every text that holds a secret
 _HINT: Final = re.compile(r"[-=:(]|(?i:earer)|eyJ|' for key '")
-_COLUMNS_END: Final = ")=("
-_COLUMNS_CHARS: Final = 300
 _COLUMN: Final = re.compile(r"[\w-]++")
-_ROW: Final = "Failing row contains ("
-_ENTRY: Final = "Duplicate entry '"
-_ENTRY_END: Final = "' for key '"
+#: values that databases quote in their errors, up to the last bracket of the line, because they may hold brackets, with
+#: the names of their columns if the error has them: PostgreSQL's ``Key (token)=(…)``, in any server language, and
+#: ``Failing row contains (…)``; MySQL's ``Duplicate entry '…' for key 'users.token'``
+_QUOTED: Final = (
+    re.compile(r"\((?P<columns>[^()=\n]*+(?:\([^()\n]*+\))?+[^()=\n]*+)\)=\((?P<secret>[^\n]*(?=\))|[^\n]*+)"),
+    re.compile(r"Failing row contains \((?P<columns>)(?P<secret>[^\n]*(?=\))|[^\n]*+)"),
+    re.compile(r"Duplicate entry '(?P<secret>[^\n]{0,300}?)' for key '(?P<columns>[^'\n]{0,300}+)"),
+)
+
+
+class Names:
+    """Set of the names of secrets: all names that contain one of the sensitive words.
+
+    A word of five letters or more counts anywhere in a name (``db_password``, ``accessToken2``), a shorter one only as
+    a separate word (``card_number`` and ``cardNumber``, but not ``discarded``). A name that only describes a secret
+    (``token_count``, ``password_changed_at``) is not in the set, unless it is a sensitive word itself.
+
+    Args:
+        words: the sensitive words, in any spelling (``api_key`` = ``ApiKey`` = ``api-key``).
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        squashed = {"".join(_words_of(word)) for word in words} - {""}
+        self._exact = frozenset(squashed)
+        self._long = tuple(sorted(word for word in squashed if len(word) >= _ANYWHERE))
+        self._is_secret = lru_cache(maxsize=4096)(self._read)
+
+    def __contains__(self, name: object) -> bool:
+        """Return True if values with this name are secret."""
+        if not isinstance(name, str):
+            return False
+        if len(name) > 2 * _END_CHARS:
+            return self._is_secret(name[:_END_CHARS]) or self._is_secret(name[-_END_CHARS:])
+        return self._is_secret(name)
+
+    def _read(self, name: str) -> bool:
+        words = [word for word in _words_of(name) if word not in _HARMLESS]
+        whole = "".join(words)
+        if whole in self._exact:
+            return True
+        if self._exact.isdisjoint(words) and not any(word in whole for word in self._long):
+            return False
+        return words[-1] not in _DESCRIBES_LAST and words[0] not in _DESCRIBES_FIRST
+
+
+def _words_of(name: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(name)]
 
 
 class Texts:
@@ -97,29 +155,15 @@ class Texts:
 
     def __init__(self, names: Container[str]) -> None:
         self._names = names
-        # Tracebacks consist of the same lines again and again.
-        self._known_source = lru_cache(_KNOWN_LINES)(self._hide_in_source)
-        self._known_frames = lru_cache(_KNOWN_LINES)(self.hide)
 
     def hide(self, text: str) -> str:
         """Return the text without its secrets."""
         if not _HINT.search(text):
             return text
-        spans = [*_shapes(text), *_rows(text), *self._columns(text), *self._entries(text)]
-        return _cut_out(text, [*spans, *self._assigned(text), *self._options(text), *self._pairs(text)])
+        spans = [*_shapes(text), *self._quoted(text), *self._assigned(text), *self._options(text)]
+        return _cut_out(text, spans)
 
-    def hide_in_source(self, line: str) -> str:
-        """Return a line of Python source without secrets: a literal after ``token=`` is hidden, a variable is not."""
-        return self._known_source(line) if len(line) <= _KNOWN_CHARS else self._hide_in_source(line)
-
-    def hide_in_frame(self, line: str) -> str:
-        """Return the line of a traceback that names file, line and function, without secrets."""
-        return self._known_frames(line) if len(line) <= _KNOWN_CHARS else self.hide(line)
-
-    def _hide_in_source(self, line: str) -> str:
-        return _cut_out(line, [*_shapes(line), *self._assigned(line, only_literals=True)])
-
-    def _assigned(self, text: str, *, only_literals: bool = False) -> Spans:
+    def _assigned(self, text: str) -> Spans:
         """Find values after the names of secrets."""
         values = _Values(text)
         end = 0
@@ -128,8 +172,6 @@ class Texts:
                 continue
             scheme = _SCHEME.match(text, head.end())
             start = head.end() if scheme is None else scheme.end()
-            if only_literals and not _LITERAL.match(text, start):
-                continue
             end = values.end_of(start)
             if text[start:end] not in _TELLS_NOTHING:
                 yield start, end
@@ -144,34 +186,13 @@ class Texts:
                 if text[head.end() : end].lower() not in _PROSE_WORDS:
                     yield head.end(), end
 
-    def _pairs(self, text: str) -> Spans:
-        """Find the values in pairs of a name and a value."""
-        for head in _PAIR.finditer(text):
-            value = _VALUE.match(text, head.end()) if head["name"] in self._names else None
-            if value is not None and _PAIR_END.match(text, value.end()):
-                yield value.span()
-
-    def _columns(self, text: str) -> Spans:
-        """Find values in PostgreSQL's ``Key (token)=(…) already exists``, in any server language."""
-        done = 0
-        while (place := text.find(_COLUMNS_END, done)) >= 0:
-            columns = text[max(done, place - _COLUMNS_CHARS) : place]
-            _, key, named = columns.rpartition("Key (")
-            names = _COLUMN.findall(named if key else columns.rpartition("(")[2])
-            done = start = place + len(_COLUMNS_END)
-            if any(name in self._names for name in names):
-                done = _last_bracket(text, start)
-                yield start, done
-
-    def _entries(self, text: str) -> Spans:
-        """Find values in MySQL's ``Duplicate entry '…' for key 'users.token'``."""
-        done = 0
-        while (place := text.find(_ENTRY_END, done)) >= 0:
-            start = text.rfind(_ENTRY, done, place)
-            done = place + len(_ENTRY_END)
-            key = text[done : done + _COLUMNS_CHARS].partition("'")[0]
-            if start >= 0 and any(name in self._names for name in _COLUMN.findall(key)):
-                yield start + len(_ENTRY), place
+    def _quoted(self, text: str) -> Spans:
+        """Find values that a database quotes: those of sensitive columns, and rows without the names of columns."""
+        for pattern in _QUOTED:
+            for found in pattern.finditer(text):
+                columns = _COLUMN.findall(found["columns"])
+                if not columns or any(name in self._names for name in columns):
+                    yield found.span("secret")
 
 
 class _Values:
@@ -198,7 +219,8 @@ class _Values:
             if not depth:
                 return part.end()
         self._unbalanced = True  # not searched again: each search may scan the whole rest of the text
-        return _end_of_line(self._text, start)
+        end = self._text.find("\n", start)
+        return len(self._text) if end < 0 else end
 
 
 def _shapes(text: str) -> Spans:
@@ -208,40 +230,6 @@ def _shapes(text: str) -> Spans:
         if needed in small:
             for match in pattern.finditer(text):
                 yield match.span("secret")
-    yield from _urls(text)
-
-
-def _urls(text: str) -> Spans:
-    """Find passwords with a slash in URLs: they end at the last @ of a URL's beginning."""
-    for user in _URL_USER.finditer(text):
-        start = user.end()
-        next_url = text.find("://", start)
-        end = min(start + _URL_CHARS, len(text) if next_url < 0 else next_url)
-        stop = _URL_END.search(text, start, end)
-        last = text.rfind("@", start, end if stop is None else stop.start())
-        if last > start:
-            yield start, last
-
-
-def _rows(text: str) -> Spans:
-    """Find the values in PostgreSQL's ``Failing row contains (…)``, which come without column names."""
-    done = 0
-    while (place := text.find(_ROW, done)) >= 0:
-        start = place + len(_ROW)
-        done = _last_bracket(text, start)
-        yield start, done
-
-
-def _last_bracket(text: str, start: int) -> int:
-    """Return the position of the last closing bracket of the line, because a value may also hold brackets."""
-    end = _end_of_line(text, start)
-    last = text.rfind(")", start, end)
-    return end if last < 0 else last
-
-
-def _end_of_line(text: str, start: int) -> int:
-    end = text.find("\n", start)
-    return len(text) if end < 0 else end
 
 
 def _cut_out(text: str, spans: Iterable[tuple[int, int]]) -> str:

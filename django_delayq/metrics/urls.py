@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
-from ..access.exempt import open_to_all
+from ..access import open_to_all
 from ..settings.conf import SETTING, conf
 from .collector import Collector
 
@@ -63,7 +63,7 @@ def _guarded() -> Any:
     """Return the view behind the API's authentication, permission, ``allow`` rule and throttle."""
     from rest_framework.negotiation import BaseContentNegotiation
 
-    from ..access.views import GuardedView
+    from ..access.views import GuardedView, requires
 
     class AnyFormat(BaseContentNegotiation):
         """Negotiation that accepts any format: scrapers request formats that Django REST framework does not support."""
@@ -77,10 +77,10 @@ def _guarded() -> Any:
     class Metrics(GuardedView):
         """Metrics for users who may view the API."""
 
-        actions = {"GET": "view"}  # noqa: RUF012
         content_negotiation_class = AnyFormat
         schema = None
 
+        @requires("view")
         def get(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
             """Return the metrics."""
             return exposition(request)

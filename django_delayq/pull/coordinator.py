@@ -1,9 +1,8 @@
 """Pull coordinator: the waiting callers of a process share one blocking read and their knowledge of the shards.
 
-The states of the shards and the wake listener are those of the workers. A waiter sleeps, in its own way
-(:mod:`.waiter`), until the nearest known due time; the coordinator only decides for how long. Each token wakes one
-waiter, the one that has waited longest. Expired leases are left to the dispatchers: a web server may have other tasks,
-and other policies, than the workers.
+The states of the shards and the wake listener are those of the workers. A waiter sleeps until the nearest known due
+time; the coordinator only decides for how long. Each token wakes one waiter, the one that has waited longest. Expired
+leases are left to the dispatchers: a web server may have other tasks, and other policies, than the workers.
 
 Invariant: of the waiters for a queue at least one is awake or sleeps no longer than the nearest known due time of that
 queue. Therefore a waiter that changes a due time, or leaves, wakes another one.
@@ -11,11 +10,13 @@ queue. Therefore a waiter that changes a due time, or leaves, wakes another one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError
 from typing import Final, NamedTuple
 
 from .. import connections
@@ -27,7 +28,6 @@ from ..worker.attempt import NEVER
 from ..worker.loop import RedisHealth
 from ..worker.shards import ShardState, stalest
 from ..worker.wake import REPEAT, WakeListener
-from .waiter import Waiter
 
 #: seconds between two safety checks, each of one shard in rotation; shorter if that would take longer than a lease
 SAFETY_CHECK: Final = 1.75
@@ -35,6 +35,31 @@ SAFETY_CHECK: Final = 1.75
 REFRESH: Final = 6.0
 _MOST_TURNS: Final = 10_000
 _LONGEST: Final = 3600.0
+
+
+class Waiter:
+    """Waiter for some queues: a thread or a coroutine, which sleeps in its own way until ``woken`` is done.
+
+    Attributes:
+        names: names of the queues.
+        sleeping: True if it may be woken.
+        must_check: True if the shards have to be checked although none of the known ones is due.
+        called_at: time of its last call to the wake listener (monotonic).
+    """
+
+    __slots__ = ("called_at", "must_check", "names", "sleeping", "woken")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = frozenset(names)
+        self.sleeping = False
+        self.must_check = False
+        self.called_at = 0.0
+        self.woken: Future[None] = Future()
+
+    def wake(self) -> None:
+        """End the current sleep, or the one about to begin. Any thread may call it."""
+        with contextlib.suppress(InvalidStateError):  # woken before, or its sleep is over
+            self.woken.set_result(None)
 
 
 class Place(ShardState):
@@ -182,7 +207,7 @@ class PullCoordinator:
             until = min(min((place.due_at for place in places), default=NEVER), give_up, call_at)
             if waiter.must_check or until <= now:
                 return None
-            waiter.prepare()
+            waiter.woken = Future()  # earlier wake-ups no longer count
             waiter.sleeping = True
             if self._check_at <= now:
                 self._safety_check(now)
@@ -197,10 +222,6 @@ class PullCoordinator:
         if oldest is not None:
             oldest.expect(now)
             self._wake_one(oldest.queue.name)
-
-    def leave(self, waiter: Waiter) -> None:
-        """Remove a waiter. Its tokens go to another waiter, else to other processes."""
-        self.put_back(self.withdraw(waiter))
 
     def withdraw(self, waiter: Waiter) -> list[tuple[str, int]]:
         """Remove a waiter without calling Redis. Return tokens for other processes, for :meth:`put_back`."""

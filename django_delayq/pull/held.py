@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import TracebackType
 from typing import Any, Final, Self
 
+from .. import signals
 from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
@@ -19,10 +21,10 @@ from ..core.outcomes import Batch, Settlement, ack
 from ..core.queue import Queue
 from ..core.task import registry
 from ..core.times import USUAL_TTR_MS, datetime_of, delay_ms_of, ttr_ms_of
-from ..settings.conf import conf
+from ..settings.conf import SETTING, conf, load_function
 from ..worker.attempt import ReservedJob
 from ..worker.ends import End, failures_of, policy_of, undecodable
-from . import ends, permits
+from ..worker.hooks import Hooks, Notifier
 
 logger: Final = logging.getLogger("django_delayq.pull")
 
@@ -183,7 +185,8 @@ class HeldJob(ReservedJob):
 
     def _touch(self, ttr_ms: int) -> bool:
         sent_at = time.monotonic()
-        answer = permits.touch(self._core_queue, self._job, ttr_ms)
+        job = self._job
+        (answer,) = self._core_queue.touch([job], {(job.id, job.token)}, ttr_ms=ttr_ms)
         self.lost, self.should_stop = answer == "lost", answer == "stopping"
         if not self.lost:
             self._deadline_ms = self._taken_ms + (sent_at - self._began) * 1000 + ttr_ms
@@ -242,11 +245,11 @@ class HeldJob(ReservedJob):
         with self._ending:
             if not self.in_hand:
                 return False
-            if ends.has_listeners(settlement):
+            if has_listeners(settlement):
                 if not self._touch(self._ttr_ms):
                     return False  # the lease was lost, so the new holder reports the end
-                ends.notify(self._core_queue, settlement, error)
-            (counted,) = permits.settle(self._core_queue, [settlement])
+                notify(self._core_queue, settlement, error)
+            (counted,) = self._core_queue.settle([settlement])
             self._ended, self.lost = True, not counted
         self._core_queue.tally.ended(self._core_queue.name, [settlement])
         return counted
@@ -264,7 +267,7 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
             by_queue.setdefault(job._core_queue, []).append(settlement)
     for queue, settlements in by_queue.items():
         try:
-            permits.settle(queue, settlements)
+            queue.settle(settlements)
         except DelayQError as error:
             logger.warning(
                 "%d jobs of %s were not given back; their leases will end: %s", len(settlements), queue.name, error
@@ -273,3 +276,32 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
 
 def _delay_ms(delay: float | timedelta) -> int:
     return delay_ms_of(delay, allow_far=conf().allow_far)
+
+
+# -- listeners for ends outside of workers, called before the end is stored, as in a worker --------------------------
+# If the process dies in between, the job stays held, and a dispatcher settles it when its lease has expired.
+
+
+@lru_cache(maxsize=1)
+def _notifier_for(report_error: str | None) -> Notifier:
+    """Return the notifier for a path in ``HOOKS["report_error"]``."""
+    report = None if report_error is None else load_function(f"{SETTING}['HOOKS']['report_error']", report_error)
+    return Notifier(Hooks(wants=signals.wants, notify=signals.notify, report_error=report))
+
+
+def _notifier() -> Notifier:
+    return _notifier_for(conf().hooks.report_error)
+
+
+def has_listeners(settlement: Settlement) -> bool:
+    """Return True if any listener is called for this end."""
+    return _notifier().has_listeners(settlement, registry.get(settlement.job.task))
+
+
+def notify(queue: Queue, settlement: Settlement, error: BaseException | None) -> None:
+    """Call the listeners for an end that is about to be stored."""
+    _notifier().ended_elsewhere(queue, registry.get(settlement.job.task), settlement, error)
+
+
+# A forked child makes a new one: the inherited one has no thread for coroutines.
+os.register_at_fork(after_in_child=_notifier_for.cache_clear)

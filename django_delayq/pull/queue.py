@@ -6,27 +6,33 @@ import os
 import socket
 import threading
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from weakref import WeakSet
 
 from .. import connections
+from ..core.builder import RAW_TASK, RawJobBuilder
 from ..core.counts import Counts
-from ..core.errors import InvalidJob
-from ..core.inputs import check_holder, check_id, check_int, check_queue_name
+from ..core.errors import InvalidJob, QueueUnavailable
+from ..core.inputs import check_holder, check_id, check_int, check_known, check_queue_name
+from ..core.job import NewJob
 from ..core.job_view import JobView
+from ..core.options import PLAIN_JOB
+from ..core.queue import Queue as CoreQueue
 from ..core.records.frames import CHUNK
-from ..core.times import span_ms_of, ttr_ms_of
+from ..core.task import registry
+from ..core.times import USUAL_TTR_MS, span_ms_of, ttr_ms_of
+from ..outbox.producer import call_briefly, call_patiently
+from ..scheduling.build import job_rules
 from ..scheduling.sending import Prepared, send
 from ..scheduling.verbs import JobHandle
-from ..settings.conf import check_installed
+from ..settings.conf import SETTING, check_installed, collect_context, conf
 from ..transactions import ON_COMMIT, in_transaction, warn_of_other_transaction
 from ..worker.attempt import NEVER
 from .coordinator import coordinator_of
-from .held import HeldJob
-from .one_job import Holder, reserve_id
-from .raw_job import check_kind, new_job
-from .search import Search, Terms
+from .held import HeldJob, give_back
+from .search import Search, Terms, is_limited, refuse_limited
 
 Wait = float | timedelta | None
 
@@ -79,7 +85,7 @@ class Queue:
             The jobs; an empty list if there was none in time.
 
         Raises:
-            InvalidJob: an argument is wrong.
+            InvalidJob: an argument is wrong, or a queue has a limit of concurrency, which only workers keep.
             QueueUnavailable: Redis could not be reached, at once or when the wait was over.
         """
         terms = Terms(check_int("max", max, 1, CHUNK), _ttr_ms(ttr), _holder(by))
@@ -109,8 +115,11 @@ class Queue:
         """Reserve the waiting job of this id.
 
         With ``buried``, if no job of the id is live, the one that was buried last is taken from the morgue: kicked, its
-        failures reset, and reserved in one atomic step. Return None if there is none, if it is not due and ``early`` is
-        False, or if its limit has no free permit; then one from the morgue waits in the queue.
+        failures reset, and reserved in one atomic step. Return None if there is none, or if it is not due and ``early``
+        is False.
+
+        Raises:
+            InvalidJob: a limit of concurrency holds for the queue or the job, which only workers keep.
         """
         ident, holder = check_id(id), Holder(_holder(by), _ttr_ms(ttr), early=early, buried=buried)
         for queue in coordinator_of().open(self.names):
@@ -216,3 +225,94 @@ def _ttr_ms(ttr: float | timedelta | None) -> int | None:
 
 def _holder(by: str) -> str:
     return f"pull-{socket.gethostname()[:200]}-{os.getpid()}" if by == "" else check_holder(by)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Holder of the job that is wanted, and its lease; see :meth:`.Queue.reserve_id`.
+
+    Attributes:
+        ttr_ms: length of the lease; None = the job's own, else :data:`USUAL_TTR_MS`.
+        early: take the job also before it is due.
+        buried: take the job also from the morgue.
+    """
+
+    worker: str
+    ttr_ms: int | None
+    early: bool = False
+    buried: bool = False
+
+
+def reserve_id(queue: CoreQueue, ident: str, holder: Holder) -> HeldJob | None:
+    """Reserve the waiting (or buried) job of an id. Return None if there is none, or if it is not due.
+
+    Raises:
+        InvalidJob: a limit of concurrency holds for the queue or the job, which only workers keep.
+    """
+    refuse_limited([queue.name])
+    batch = queue.reserve_id(
+        ident,
+        worker=holder.worker,
+        ttr_ms=holder.ttr_ms or USUAL_TTR_MS,
+        started=True,
+        prefer_own_ttr=holder.ttr_ms is None,
+        early=holder.early,
+        buried=holder.buried,
+    )
+    for job in batch.jobs:
+        held = HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms)
+        task = registry.get(job.task)
+        if task is None or not is_limited(task.options.concurrency):
+            return held
+        give_back([held])
+        raise InvalidJob(f"job {ident!r} is of task {task.name}, whose limit of concurrency only workers keep")
+    return None
+
+
+def new_job(body: object, options: dict[str, Any]) -> NewJob:
+    """Return the job of a body.
+
+    Raises:
+        TypeError: an unknown option, or a body that is neither bytes nor text.
+        InvalidJob: the body is too large, or an option is wrong.
+    """
+    raw = _bytes_of(body)
+    check_known(options, sorted(PLAIN_JOB), "option", TypeError)
+    return RawJobBuilder(RAW_TASK, job_rules(), collect_context()).build((raw,), {}, options)
+
+
+def check_kind(name: str, *, patiently: bool) -> None:
+    """Check that a queue is of kind "pull".
+
+    With ``patiently`` Redis may be unavailable now, because the bytes are sent later; then the settings are used.
+    """
+    try:
+        call = call_briefly if patiently else call_patiently
+        existing = call(lambda broker: broker.existing(name))
+    except QueueUnavailable:
+        if not patiently:
+            raise
+        existing = None
+    kind = conf().queue(name).kind if existing is None else existing.kind
+    if kind != "pull":
+        raise InvalidJob(
+            f"queue {name!r} is of kind {kind!r}, whose jobs are calls of tasks: use schedule(). For raw bytes give it "
+            f'{SETTING}["QUEUES"][{name!r}] = {{"kind": "pull"}} before its first use'
+        )
+
+
+def _bytes_of(body: object) -> bytes:
+    if isinstance(body, str):
+        try:
+            body = body.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidJob(f"the body is not valid Unicode ({error.reason}); give bytes") from None
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        raise TypeError(f"the body must be bytes or str, not {type(body).__name__}; encode it, or use schedule()")
+    raw, limit = bytes(body), conf().max_args_bytes
+    if len(raw) > limit:
+        raise InvalidJob(
+            f"the body has {len(raw)} bytes, at most {limit} are stored; store the data elsewhere and put "
+            f"its key, or raise {SETTING}['MAX_ARGS_BYTES']"
+        )
+    return raw

@@ -1,24 +1,32 @@
-"""Search of one reserve call: query the shards in turn, and wait if allowed. For coroutines see :mod:`.async_wait`."""
+"""Search of one reserve call: query the shards in turn, and wait if allowed, in a thread or in a coroutine."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeAlias, TypeVar
 
-from ..core.errors import QueueUnavailable
+from ..core.errors import InvalidJob, QueueUnavailable
+from ..core.options import Concurrency
 from ..core.outcomes import Batch
 from ..core.records.frames import Allowance
 from ..core.redis.faults import Backoff
+from ..core.task import registry
 from ..core.times import USUAL_TTR_MS
-from . import permits
-from .coordinator import Place, PullCoordinator, ReserveCall
+from ..settings.conf import SETTING, conf
+from .coordinator import Place, PullCoordinator, ReserveCall, Waiter
 from .held import HeldJob, give_back
-from .waiter import ThreadWaiter, Waiter
 
+T = TypeVar("T")
+#: threads of a process that call Redis for waiting coroutines; a check takes less than a millisecond
+_THREADS: Final = 8
+#: seconds after its end for which an asynchronous wait still expects a reply from Redis
+_GRACE: Final = 5.0
 #: maximum consecutive reserves of one shard that return no job although work is due (expired or broken jobs)
 _FRUITLESS: Final = 100
 #: bytes of arguments after which no further shard is queried: all of them are in memory, more than once
@@ -48,6 +56,11 @@ class CheckResult:
     pause: float = 0.0
 
 
+#: search in steps, which threads and coroutines carry out in their own ways: a check to call, whose result is sent
+#: back; seconds to pause; or seconds to sleep unless a future is done before. It returns the jobs
+Steps: TypeAlias = Generator[Callable[[], CheckResult] | float | tuple[Future[None], float], Any, list[HeldJob]]
+
+
 class Search:
     """Search for jobs on behalf of one reserve call. Use an instance once.
 
@@ -55,14 +68,20 @@ class Search:
         coordinator: coordinator at which it waits.
         names: names of the queues.
         terms: arguments of the call.
+
+    Raises:
+        InvalidJob: a queue has a limit of concurrency.
     """
 
     def __init__(self, coordinator: PullCoordinator, names: tuple[str, ...], terms: Terms) -> None:
+        refuse_limited(names)
         self.coordinator = coordinator
         self.names = names
         #: end of the call (monotonic); it may be set to an earlier time at any moment
         self.give_up = 0.0
+        self.waiter: Waiter | None = None
         self._terms = terms
+        self._limited = _limited_tasks()
         self._turn = coordinator.turn(names)
         self._places: list[Place] = []
         self._everything = True
@@ -70,30 +89,53 @@ class Search:
         #: shard of a reserve whose reply was lost, and the request id that returns the same jobs again
         self._lost: tuple[Place, bytes] | None = None
 
-    def run(self, give_up: float) -> list[HeldJob]:
-        """Return the jobs found; none after ``give_up`` (monotonic).
+    def steps(self, give_up: float) -> Steps:
+        """Return the jobs found; none after ``give_up`` (monotonic). See :data:`Steps`.
 
         Raises:
             QueueUnavailable: Redis could not be reached, at the end.
         """
         self.give_up = give_up
-        waiter: ThreadWaiter | None = None
-        try:
-            while not (result := self.check(waiter)).over:
-                if result.pause:
-                    time.sleep(result.pause)
-                    continue
-                if waiter is None:
-                    waiter = ThreadWaiter(self.names)
-                    self.coordinator.enter(waiter)
-                while (seconds := self.rest(waiter)) is not None:
-                    waiter.sleep(seconds)
-            return result.jobs
-        finally:
-            if waiter is not None:
-                self.coordinator.leave(waiter)
+        while True:
+            result: CheckResult = yield self.check
+            if result.over:
+                return result.jobs
+            if result.pause:
+                yield result.pause
+                continue
+            if self.waiter is None:
+                self.waiter = Waiter(self.names)
+                self.coordinator.enter(self.waiter)
+            while (seconds := self.coordinator.rest(self.waiter, self._places, self.give_up)) is not None:
+                yield self.waiter.woken, seconds
 
-    def check(self, waiter: Waiter | None) -> CheckResult:
+    def run(self, give_up: float) -> list[HeldJob]:
+        """Carry out the steps in this thread."""
+        steps = self.steps(give_up)
+        result: CheckResult | None = None
+        try:
+            while True:
+                step = steps.send(result)
+                result = None
+                if isinstance(step, tuple):
+                    wait([step[0]], step[1])
+                elif isinstance(step, float):
+                    time.sleep(step)
+                else:
+                    result = step()
+        except StopIteration as end:
+            jobs: list[HeldJob] = end.value
+            return jobs
+        finally:
+            if hints := self.leave():
+                self.coordinator.put_back(hints)
+
+    def leave(self) -> list[tuple[str, int]]:
+        """End the wait without calling Redis. Return tokens for :meth:`.PullCoordinator.put_back`."""
+        waiter, self.waiter = self.waiter, None
+        return [] if waiter is None else self.coordinator.withdraw(waiter)
+
+    def check(self) -> CheckResult:
         """Query the shards that may have jobs, all of them at first.
 
         Raises:
@@ -101,6 +143,7 @@ class Search:
         """
         coordinator = self.coordinator
         coordinator.refresh()
+        waiter = self.waiter  # a cancelled wait may leave meanwhile
         if waiter is not None:
             coordinator.listen(waiter)
         try:
@@ -119,10 +162,6 @@ class Search:
             return CheckResult([], over=False, pause=min(left, self._pause.next(fault)))
         self._pause.reset()
         return CheckResult(jobs, over=bool(jobs) or time.monotonic() >= self.give_up)
-
-    def rest(self, waiter: Waiter) -> float | None:
-        """Return the seconds for which ``waiter`` may sleep; None = check now."""
-        return self.coordinator.rest(waiter, self._places, self.give_up)
 
     def _lost_first(self, places: list[Place]) -> list[Place]:
         """Put the shard whose reply was lost first: it may have reserved as many jobs as the call requests."""
@@ -160,14 +199,13 @@ class Search:
         return [HeldJob(place.queue, job, batch, ttr_ms=ttr_ms) for job in batch.jobs]
 
     def _reserve(self, place: Place, room: int) -> Batch:
-        terms = self._terms
         for _ in range(_FRUITLESS):
-            batch = permits.reserve(place.queue, place.shard, room, terms.ttr_ms, partial(self._send, place))
+            batch = self._send(place, room)
             if batch.jobs or batch.next_due_ms is None or batch.next_due_ms > 0:
                 break
         return batch
 
-    def _send(self, place: Place, room: int, allowances: Sequence[Allowance]) -> Batch:
+    def _send(self, place: Place, room: int) -> Batch:
         terms = self._terms
         request = os.urandom(16) if self._lost is None else self._lost[1]
         self._lost = place, request
@@ -179,7 +217,7 @@ class Search:
             ttr_ms=terms.ttr_ms or USUAL_TTR_MS,
             started=True,
             prefer_own_ttr=terms.ttr_ms is None,
-            allowances=allowances,
+            allowances=self._limited,
         )
         self._lost = None
         return batch
@@ -188,3 +226,113 @@ class Search:
 def _size(job: HeldJob) -> int:
     record = job.record
     return len(record.args) + sum(len(payload.data) for payload in record.payloads)
+
+
+def is_limited(concurrency: object) -> bool:
+    """Return True if a limit holds over all workers."""
+    return isinstance(concurrency, Concurrency) and concurrency.total is not None
+
+
+def refuse_limited(names: Iterable[str]) -> None:
+    """Raise :class:`InvalidJob` if a queue has a limit over all workers, because nobody else counts what he holds."""
+    for name in names:
+        if is_limited(conf().queue(name).concurrency):
+            raise InvalidJob(
+                f"queue {name!r} has a limit of concurrency, which only workers keep: let them run its jobs, or take "
+                f"the limit out of {SETTING}['QUEUES'] and reserve no more jobs at a time than you want"
+            )
+
+
+def _limited_tasks() -> list[Allowance]:
+    """Return that no jobs of tasks with a limit over all workers are wanted: these are left to the workers."""
+    tasks = {task.name: task for task in registry.limited.values() if is_limited(task.options.concurrency)}
+    return [Allowance(tuple(task.names), 0, local=True) for task in tasks.values()]
+
+
+# -- asynchronous: no thread waits; a few shared ones call Redis ------------------------------------------------------
+
+
+def _new_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="delayq-pull")
+
+
+_pool = _new_pool()
+
+
+class AsyncWait:
+    """Asynchronous wait. Use an instance once, in one event loop.
+
+    If it is cancelled while it waits, it returns no jobs: jobs reserved by a running check are released at once.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+
+    async def run(self, give_up: float) -> list[HeldJob]:
+        """Run the search; see :meth:`Search.steps`."""
+        try:
+            async with asyncio.timeout(max(0.0, give_up - time.monotonic()) + _GRACE):
+                return await self._run(give_up)
+        except TimeoutError:
+            raise QueueUnavailable("Redis did not answer before the wait was over; try again") from None
+
+    def end(self) -> None:
+        """Make the wait return now, with the jobs found so far. Called in the loop's own thread."""
+        self._search.give_up = 0.0
+        if self._search.waiter is not None:
+            self._search.waiter.wake()
+
+    async def _run(self, give_up: float) -> list[HeldJob]:
+        search = self._search
+        steps = search.steps(give_up)
+        result: CheckResult | None = None
+        try:
+            while True:
+                step = steps.send(result)
+                result = None
+                if isinstance(step, tuple):
+                    await asyncio.wait([asyncio.wrap_future(step[0])], timeout=step[1])
+                elif isinstance(step, float):
+                    await asyncio.sleep(step)
+                else:
+                    result = await self._call(step)
+        except StopIteration as end:
+            jobs: list[HeldJob] = end.value
+            return jobs
+        finally:
+            if hints := search.leave():
+                in_thread(lambda: search.coordinator.put_back(hints))
+
+    async def _call(self, check: Callable[[], CheckResult]) -> CheckResult:
+        future = in_thread(check)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(_undo)
+            raise
+
+
+def in_thread(call: Callable[[], T]) -> Future[T]:
+    """Run a call in one of the threads. It must not use the database."""
+    return _pool.submit(call)
+
+
+def give_back_soon(jobs: Iterable[HeldJob]) -> None:
+    """Release jobs that have no consumer any more. Any thread may call it; Redis is called in another one."""
+    mine = list(jobs)
+    if mine:
+        in_thread(lambda: give_back(mine))
+
+
+def _undo(future: Future[CheckResult]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        give_back_soon(future.result().jobs)
+
+
+def _forget() -> None:
+    """Replace the thread pool in a forked child, which has none of its parent's threads."""
+    global _pool
+    _pool = _new_pool()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -227,8 +227,8 @@ class QueueConf(Section):
     kind: str = key("python", check_choice, ("python", "pull"))
     #: how often workers visit it, relative to a queue of weight 1
     weight: float = key(1.0, check_number, 0.001, unit="")
-    #: most jobs of the queue that are held at the same time: an int over all workers and consumers, or
-    #: ``{"total": …, "local": …}`` with a limit for each worker process; None = no limit
+    #: most jobs of the queue that workers hold at the same time: an int over all of them, or ``{"total": …, "local":
+    #: …}`` with a limit for each worker process; None = no limit
     concurrency: Concurrency | None = key(None, check_concurrency)
     #: maximum number of live jobs; further ones are refused with ``QueueFull``. None = no limit
     max_length: int | None = key(None, check_int, 1)
@@ -245,11 +245,11 @@ class QueueConf(Section):
     durable: bool = key(False, check_flag)
 
     def check_together(self) -> None:
-        """Refuse durable jobs of a pull queue, and limits of worker processes, which it does not have."""
+        """Refuse durable jobs of a pull queue, and limits of workers, which never reserve from it."""
         if self.durable and self.kind == "pull":
             raise InvalidJob("durable is for jobs of tasks; the bytes of a queue of kind 'pull' are in Redis only")
-        if self.concurrency is not None and self.concurrency.local is not None and self.kind == "pull":
-            raise InvalidJob('concurrency "local" is for worker processes; a queue of kind "pull" has only a "total"')
+        if self.concurrency is not None and self.kind == "pull":
+            raise InvalidJob("concurrency is a limit of workers; programs that pull jobs choose how many they reserve")
 
 
 class WorkerConf(Section):

@@ -26,15 +26,15 @@ NOTHING = {"nothing"}
 FUNCTIONS = {"metrics": {"GET": "view"}}
 #: what a route has to be asked before it looks at who may
 BODIES = {
-    "reserve-from-many": {"queues": ["mail"]},
-    "worker_watch": {"queue": "mail"},
-    "worker_ignore": {"queue": "mail"},
+    "reserve_from_many": {"queues": ["mail"]},
+    "watch_queue": {"queue": "mail"},
+    "ignore_queue": {"queue": "mail"},
 }
 
 
 @dataclass(frozen=True)
 class Route:
-    """One address; ``actions``: HTTP method → what it asks to be allowed."""
+    """One address, named by its only handler, that of POST or of GET; ``actions``: HTTP method → what it requires."""
 
     name: str
     path: str
@@ -74,10 +74,14 @@ def _walk(patterns: list[Any], stem: str) -> Iterator[Route]:
 
 
 def _route(entry: URLPattern, path: str) -> Route:
-    name = str(entry.name)
-    view = getattr(entry.callback, "cls", None) or getattr(entry.callback, "view_class", None)
-    actions = dict(getattr(view, "actions", None) or FUNCTIONS.get(name, {}))
-    assert actions or name in OPEN | NOTHING, f"{path}: a view without `actions` is open to nobody knows whom"
+    handlers = getattr(entry.callback, "actions", None) or {}
+    name = str(entry.name or handlers.get("post") or handlers.get("get"))
+    actions = {
+        method.upper(): getattr(entry.callback.cls, handler).permission
+        for method, handler in handlers.items()
+        if method != "head"
+    } or dict(FUNCTIONS.get(name, {}))
+    assert actions or name in OPEN | NOTHING, f"{path}: nobody knows whom it is open to"
     return Route(name, path, actions, "<queue>" in _bare(str(entry.pattern)))
 
 

@@ -18,7 +18,7 @@ from . import routes
 from .routes import Route, all_routes, calls, ids_of
 
 #: bodies of requests that get as far as an answer that is kept
-BODIES = {**routes.BODIES, "queues": {"name": "mail", "kind": "pull"}}
+BODIES = {**routes.BODIES, "create_queue": {"name": "mail", "kind": "pull"}}
 STORED = [call for call in calls() if call[0] == "POST"]
 KEY = {"Idempotency-Key": "k1"}
 

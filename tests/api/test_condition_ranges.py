@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from django_delayq.api.serializers.where import filter_of
+from django_delayq.api.requests import filter_of
 from django_delayq.core.broker import Broker
 from django_delayq.core.times import datetime_of
 from tests.support.api_caller import Caller

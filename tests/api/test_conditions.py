@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.api import listing
-from django_delayq.api.views import job_verbs
+from django_delayq.api import jobs
 from django_delayq.core import reading
 from django_delayq.core.broker import Broker
 from tests.support.api_caller import Caller
@@ -88,7 +87,7 @@ def test_payloads_of_merged_jobs_are_searched(api: Caller, delayq: Broker) -> No
 def test_a_page_with_conditions_ends_in_time_and_says_how_far_it_looked(
     api: Caller, delayq: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "PAGE_SECONDS", 0.0)
+    monkeypatch.setattr(jobs, "PAGE_SECONDS", 0.0)
     monkeypatch.setattr(reading, "_AT_ONCE_COMPLETE", 5)
     for number in range(12):
         put(delayq, carry, "wanted" if number == 11 else "", id=f"j{number:02}", delay=60)
@@ -142,7 +141,7 @@ def test_morgue_records_that_match_are_kicked_or_discarded(api: Caller, stock: B
 def test_a_verb_ends_in_time_and_its_cursor_continues(
     api: Caller, delayq: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_verbs, "LONGEST", 0.0)
+    monkeypatch.setattr(jobs, "LONGEST", 0.0)
     for number in range(600):
         put(delayq, carry, id=f"{'a' if number % 100 == 0 else 'b'}-{number:03}", delay=60)
     body: dict[str, Any] = {"where": {"prefix": "a-"}}

@@ -102,7 +102,7 @@ def test_a_database_connection_that_broke_meanwhile_is_made_anew(delayq: Any, cl
 
 
 def test_a_slow_database_is_not_ready(stranger: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    from django_delayq.api.views import health
+    from django_delayq.api import health
 
     monkeypatch.setattr(health, "BUDGET", -1.0)
     assert stranger.get("readyz") == (503, {"status": "away", "redis": "ok", "database": "away"})

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
 from django_delayq.core.job import NewJob
-from django_delayq.history.periods import floor_hour
 from django_delayq.history.rows import FIELDS
 from django_delayq.models.history import HourlyStat, PipelineRun
 from tests.history.past import HOUR, NOON, hour_of, seed
-from tests.support.api_caller import ROOT, Caller
+from tests.support.api_caller import Caller
 
 
 def only_mail(request: Any, action: str, queue: str) -> bool:
@@ -90,52 +87,6 @@ def test_an_empty_filter_is_none(api: Caller, past: None) -> None:
     assert api.get("v1/history/hours?queue=&task=") == api.get("v1/history/hours")
 
 
-def test_a_summary_has_the_series_of_the_charts(api: Caller, past: None) -> None:
-    status, body = api.get("v1/history/summary?from=2026-11-20T12:00:00Z&to=2026-11-20T16:00:00Z")
-    assert status == 200
-    assert (body["from"], body["to"], body["step_hours"]) == ("2026-11-20T12:00:00.000Z", "2026-11-20T16:00:00.000Z", 1)
-    assert [slot["runs"] for slot in body["slots"]] == [6, 6, 6, 0]
-    assert [slot["lateness_p99_ms"] is None for slot in body["slots"]] == [False, False, False, True]
-    assert [(one["queue"], one["runs"], one["failures"], one["failure_rate"]) for one in body["tasks"]] == [
-        ("mail", 9, 3, 3 / 9),
-        ("orders", 9, 3, 3 / 9),
-    ]
-    assert (body["total"]["runs"], body["total"]["lateness_max_ms"], len(body["bounds_ms"])) == (18, 900.0, 31)
-    _, one = api.get("v1/history/summary?from=2026-11-20T12:00:00Z&to=2026-11-20T13:00:00Z&task=shop.mail")
-    assert one["total"]["lateness_p50_ms"] == 20.0, "of one task and hour it is exact"
-
-
-@pytest.mark.parametrize(
-    "query", ["from=2026-11-20T12:00:00Z&to=2026-11-20T12:00:00Z", "from=0", "to=1&from=2", "to=-62135596800"]
-)
-def test_a_summary_of_no_time_or_of_too_much_is_refused(api: Caller, past: None, query: str) -> None:
-    status, body = api.get(f"v1/history/summary?{query}")
-    assert (status, body["code"]) == (400, "invalid")
-
-
-def test_without_bounds_a_summary_is_of_the_last_day(api: Caller, delayq: Any) -> None:
-    now = floor_hour(datetime.now(UTC))
-    seed(hour_of(now), hour_of(now - timedelta(hours=30)))
-    _, body = api.get("v1/history/summary")
-    assert body["total"]["runs"] == 3
-    assert len(body["slots"]) == 25
-
-
-def test_hours_come_as_a_file(api: Caller, past: None) -> None:
-    response = api.client.get(f"{ROOT}v1/history/hours.csv?queue=mail", headers={"Authorization": f"Token {api.token}"})
-    assert (response.status_code, response["Content-Type"]) == (200, "text/csv; charset=utf-8")
-    assert response["Content-Disposition"] == 'attachment; filename="history.csv"'
-    found = list(csv.DictReader(io.StringIO(response.getvalue().decode(), newline="")))
-    assert [(one["hour"], one["queue"], one["runs"]) for one in found] == [
-        (f"2026-11-20T{hour}:00:00Z", "mail", "3") for hour in (14, 13, 12)
-    ]
-
-
-def test_an_error_of_the_file_is_a_problem(api: Caller, past: None) -> None:
-    status, body = api.get("v1/history/hours.csv?from=x")
-    assert (status, body["code"], api.response["Content-Type"]) == (400, "invalid", "application/problem+json")
-
-
 def run_of(run_id: str, **more: Any) -> PipelineRun:
     now = timezone.now()
     return PipelineRun.objects.create(
@@ -181,21 +132,6 @@ def test_runs_are_listed_and_filtered(api: Caller, delayq: Any) -> None:
         assert api.get(f"v1/history/runs?{wrong}")[1]["code"] == "invalid", wrong
 
 
-def test_the_forecast_is_of_redis_and_of_the_history(api: Caller, delayq: Any) -> None:
-    delayq.queue("mail").schedule(NewJob("a", "shop.mail", due_ms=int(delayq.now_ms()) - 5_000, delay_ms=None))
-    delayq.queue("orders").schedule(NewJob("b", "shop.orders", delay_ms=90 * 60_000))
-    seed(hour_of(floor_hour(datetime.now(UTC)) - HOUR, "mail", late=[1] * 60, took=[500] * 60))
-    status, body = api.get("v1/history/forecast")
-    assert status == 200
-    mail = next(one for one in body["queues"] if one["queue"] == "mail")
-    assert (mail["due"], mail["drained_in"], mail["runs_per_hour"], mail["mean_duration"]) == (1, 60.0, 60, 0.5)
-    assert body["total"]["hours"][:3] == [0, 1, 0]
-    assert body["total"]["drained_in"] == 60.0
-    _, one = api.get("v1/history/forecast?queue=orders")
-    assert [found["queue"] for found in one["queues"]] == ["orders"]
-    assert api.get("v1/history/forecast?task=x")[0] == 400
-
-
 def test_a_projects_own_rule_leaves_queues_out(api: Caller, past: None, delayq: Any, settings: Any) -> None:
     for name in ("mail", "orders"):
         delayq.queue(name).schedule(NewJob("a", f"shop.{name}"))
@@ -205,11 +141,6 @@ def test_a_projects_own_rule_leaves_queues_out(api: Caller, past: None, delayq: 
     settings.DELAYQ = {**settings.DELAYQ, "API": {"allow": f"{__name__}.only_mail"}}
     assert {one["queue"] for one in api.get("v1/history/hours")[1]["hours"]} == {"mail"}
     assert api.get("v1/history/hours?queue=orders")[1]["hours"] == []
-    _, body = api.get("v1/history/summary?from=2026-11-20T12:00:00Z&to=2026-11-20T16:00:00Z")
-    assert (body["total"]["runs"], {one["queue"] for one in body["tasks"]}) == (9, {"mail"})
-    response = api.client.get(f"{ROOT}v1/history/hours.csv", headers={"Authorization": f"Token {api.token}"})
-    assert b"orders" not in response.getvalue()
-    assert [one["queue"] for one in api.get("v1/history/forecast")[1]["queues"]] == ["mail"]
     runs = api.get("v1/history/runs")[1]["runs"]
     assert [(one["run_id"], one["detail"], one["error"]) for one in runs] == [("c", {}, ""), ("b", {"rows": 1}, "")]
 
@@ -217,8 +148,6 @@ def test_a_projects_own_rule_leaves_queues_out(api: Caller, past: None, delayq: 
 def test_without_a_history_everything_is_empty(api: Caller, delayq: Any) -> None:
     assert api.get("v1/history/hours") == (200, {"hours": [], "cursor": None})
     assert api.get("v1/history/runs") == (200, {"runs": [], "cursor": None})
-    assert api.get("v1/history/summary")[1]["total"]["failure_rate"] is None
-    assert api.get("v1/history/forecast")[1]["queues"] == []
     assert not HourlyStat.objects.exists()
 
 
@@ -231,8 +160,6 @@ def test_the_client_reads_it_page_by_page(
     seed(*(hour_of(NOON + HOUR * (more // 24), task=f"t{more}") for more in range(130)))
     run_of("a")
     with Client(f"{live_server.url}/delayq/", token=caller("view").token) as client:
-        found = list(client.hours(queue="orders", since=NOON))
+        found = list(client.pages("v1/history/hours", "hours", queue="orders", **{"from": NOON}))
         assert len({one["task"] for one in found}) == 130
-        assert client.history(since=NOON, until=NOON + HOUR)["total"]["runs"] == 72
-        assert [one["run_id"] for one in client.pipeline_runs(kind="history")] == ["a"]
-        assert client.forecast()["total"]["due"] == 0
+        assert [one["run_id"] for one in client.pages("v1/history/runs", "runs", kind="history")] == ["a"]

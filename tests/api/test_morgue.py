@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.api.views import job_verbs
+from django_delayq.api import jobs as module
 from django_delayq.core import outcomes as settlement
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
@@ -251,7 +251,7 @@ def test_a_live_job_is_not_in_the_morgue(api: Caller, delayq: Broker) -> None:
 def test_a_pace_goes_on_over_the_requests_that_a_large_morgue_takes(
     api: Caller, delayq: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_verbs, "LONGEST", -1.0)
+    monkeypatch.setattr(module, "LONGEST", -1.0)
     queue = delayq.queue("errands")
     queue.schedule_many([NewJob(f"j{number}", greet.name, b"[]") for number in range(600)])
     while jobs := queue.reserve(queue.numbers[0], 250, worker="w1").jobs:

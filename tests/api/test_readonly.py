@@ -44,7 +44,7 @@ def test_looking_changes_nothing(method: str, route: Route, world: Any, api: Cal
     status = ask(api, method, route)
     is_there = "GET" in route.actions and not (method == "HEAD" and route.name in WITHOUT_HEAD)
     # job 7 waits, so nobody has buried it
-    assert status == (405 if not is_there else 404 if route.name == "graves" else 200)
+    assert status == (405 if not is_there else 404 if route.name == "get_graves" else 200)
     assert picture(world) == before
 
 

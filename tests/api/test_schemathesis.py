@@ -39,7 +39,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from django_delayq import connections
-from django_delayq.api.components import CODES
+from django_delayq.access.problems import CODES
 from tests.support.api_caller import ALL, Caller
 
 from .world import CANCEL, IDS, QUEUES, SECRET, SYNC, WORKER, World, tasks

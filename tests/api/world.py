@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from django_delayq import connections, task
-from django_delayq.api import policy
+from django_delayq.api import queues
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import RAW, Job, NewJob, Payload, new_key
 from django_delayq.core.outcomes import bury, fail
@@ -62,7 +62,7 @@ class World:
         """Queues that take and hand out, with something in every place; a worker that was heard of just now."""
         broker = connections.broker()
         for name in QUEUES:
-            policy.make(broker, name, {"kind": "pull" if name == "mail" else "python"})
+            queues.make(broker, name, {"kind": "pull" if name == "mail" else "python"})
             broker.resume(name)
             for place in _missing(broker.queue(name)):
                 self._place(name, place)

@@ -15,7 +15,7 @@ from django.core.checks import run_checks
 
 from django_delayq import InvalidJob, Queue, connections, get_job, messagepack, schedule, task
 from django_delayq.admin import content
-from django_delayq.api.held_jobs import content_of
+from django_delayq.api.content import held_content
 from django_delayq.core import codec
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode, decode_args, encode, encode_args
@@ -182,12 +182,12 @@ def test_consumers_over_http_get_json(send: Any, unite: Any) -> None:
     schedule(send, 5, day=date(2030, 1, 1))
     (job,) = Queue("default").reserve(wait=2)
     with job:
-        assert content_of(job) == {"args": [5], "kwargs": {"day": {"$d": "2030-01-01"}}}
+        assert held_content(job) == {"args": [5], "kwargs": {"day": {"$d": "2030-01-01"}}}
         assert job.kwargs == {"day": date(2030, 1, 1)}
     schedule(unite, id="a", payload={"x": Decimal(1)})
     (job,) = Queue("united").reserve(wait=2)
     with job:
-        assert content_of(job) == {"payloads": [{"x": {"$dec": "1"}}]}
+        assert held_content(job) == {"payloads": [{"x": {"$dec": "1"}}]}
 
 
 @pytest.mark.usefixtures("other")

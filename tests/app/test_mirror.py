@@ -20,6 +20,7 @@ from django_delayq.core.outcomes import ack
 from django_delayq.mirror import duty, index, rebuild
 from django_delayq.mirror import index_mirror as shadows
 from django_delayq.models import FailedJob, MorgueJob
+from django_delayq.settings.conf import Conf
 from django_delayq.worker.loop import Changes
 
 from .mirror_stage import Trouble, finish, tables

@@ -1,4 +1,4 @@
-"""Waiting for jobs in a coroutine (``django_delayq.pull.async_wait``), beside threads that wait."""
+"""Waiting for jobs in a coroutine (``django_delayq.pull.search.AsyncWait``), beside threads that wait."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pytest
 from django_delayq import Queue, connections
 from django_delayq.core.broker import Broker
 from django_delayq.pull import HeldJob
-from django_delayq.pull.async_wait import AsyncWait
 from django_delayq.pull.coordinator import coordinator_of
-from django_delayq.pull.search import Search, Terms
+from django_delayq.pull.search import AsyncWait, Search, Terms
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 

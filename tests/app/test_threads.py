@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 from django_delayq import connections
 from django_delayq.api import waiting
-from django_delayq.client.transport import AsyncTransport
 from django_delayq.core.broker import Broker
 from django_delayq.outbox.producer import Breaker
 from django_delayq.outbox.push import Clock
@@ -117,35 +115,6 @@ def test_redis_clock_is_read_as_a_whole() -> None:
 
 
 # -- loops of other threads --------------------------------------------------------------------------
-
-
-class Loop:
-    """Event loop of another thread, which ends, or at whose check others begin."""
-
-    def __init__(self, by_loop: Any = None, *, ended: bool = False) -> None:
-        self._by_loop = by_loop
-        self._ended = ended
-
-    def is_closed(self) -> bool:
-        if self._ended:
-            self._by_loop.pop(self, None)
-        elif self._by_loop is not None:
-            self._by_loop[Loop()] = None
-        return self._ended
-
-
-@pytest.mark.parametrize("ended", [False, True])
-def test_an_asynchronous_client_begins_while_another_thread_begins_or_removes_one(ended: bool) -> None:
-    transport = AsyncTransport(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-    by_loop: Any = transport._by_loop
-    for _ in range(2):
-        by_loop[Loop(by_loop, ended=ended)] = None
-
-    async def begin() -> None:
-        transport._http()
-        await transport.close()
-
-    asyncio.run(begin())
 
 
 def test_waits_are_ended_although_another_loop_begins_one() -> None:

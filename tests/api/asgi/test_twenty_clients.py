@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from django_delayq.api.leases import read_lease
+from django_delayq.api.settle import read_lease
 from django_delayq.core.job import NewJob
 from tests.support.processes import wait_until
 from tests.support.reaping import reaping

@@ -9,11 +9,13 @@ import pytest
 
 from django_delayq.client import Client
 
+from .operating import create_queue
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_wait_ends_before_the_lease_of_a_held_job(client: Client) -> None:
-    client.create_queue("images", kind="pull")
+    create_queue(client, "images")
     client.put("images", b"x", id="x")
     (job,) = client.reserve("images", ttr=3)
     assert 2 < job.seconds_left <= 3
@@ -27,7 +29,7 @@ def test_a_wait_ends_before_the_lease_of_a_held_job(client: Client) -> None:
 
 
 def test_a_job_that_is_due_comes_first_and_ended_ones_end_no_wait(client: Client) -> None:
-    client.create_queue("images", kind="pull")
+    create_queue(client, "images")
     client.put("images", b"x")
     (held,) = client.reserve("images", ttr=5)
     client.put("images", b"y", id="y")
@@ -41,7 +43,7 @@ def test_a_job_that_is_due_comes_first_and_ended_ones_end_no_wait(client: Client
 
 
 def test_the_length_of_a_lease_may_be_the_jobs_own(client: Client) -> None:
-    client.create_queue("images", kind="pull")
+    create_queue(client, "images")
     client.put("images", b"x", id="x", ttr=30)
     (job,) = client.reserve("images")
     assert 25 < job.seconds_left <= 31

@@ -29,6 +29,7 @@ from tests.support.api_caller import ROOT, Caller
 
 from ..world import CANCEL, SECRET
 from .marks import blocking_only
+from .operating import create_queue, pause, resume
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,9 +40,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_every_refusal_is_an_exception_of_its_own(
     client: Client, url: str, caller: Callable[..., Caller], kind: Any
 ) -> None:
-    client.create_queue("small", kind="pull", max_length=1)
+    create_queue(client, "small", max_length=1)
     client.put("small", "x")
-    client.pause("mail", "in")
+    pause(client, "mail")
 
     def error(act: Callable[[], object]) -> tuple[type[ApiError], int, str]:
         with pytest.raises(ApiError) as told:
@@ -56,11 +57,11 @@ def test_every_refusal_is_an_exception_of_its_own(
         "taken": error(lambda: client.schedule("orders", CANCEL, args=[1], id="orders-delayed", on_conflict="error")),
         "no queue": error(lambda: client.put("nowhere", "y")),
         "no task": error(lambda: client.schedule("orders", SECRET)),
-        "no address": error(lambda: client.queue("no/where")),
-        "wrong": error(lambda: client.pause("mail", "sideways")),
-        "other kind": error(lambda: client.create_queue("small", kind="python")),
+        "no address": error(lambda: client.request("GET", "v1/queues/no/where")),
+        "wrong": error(lambda: pause(client, "mail", "sideways")),
+        "other kind": error(lambda: create_queue(client, "small", kind="python")),
         "may not": error(lambda: viewer.put("small", "y")),
-        "nobody": error(nobody.queues),
+        "nobody": error(lambda: nobody.request("GET", "v1/queues")),
     } == {
         "full": (QueueFull, 429, "queue_full"),
         "paused": (QueuePaused, 503, "queue_paused"),
@@ -81,18 +82,18 @@ def test_every_refusal_is_an_exception_of_its_own(
 def test_what_may_work_later_is_tried_again_as_often_as_was_said_and_when_it_was_said(
     client: Client, url: str, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.pause("mail", "in")
+    pause(client, "mail")
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 2:
-            client.resume("mail")
+            resume(client, "mail")
 
-    monkeypatch.setattr("django_delayq.client.wire.time.sleep", sleep)
+    monkeypatch.setattr("django_delayq.client.verbs.time.sleep", sleep)
     with Client(url, token=token, retries=2) as patient:
         assert patient.put("mail", "x", id="p").outcome == "created"
-        client.pause("mail", "in")
+        pause(client, "mail")
         with pytest.raises(QueuePaused) as told:
             patient.put("mail", "x", id="p2")
     assert len(pauses) == 4
@@ -105,13 +106,13 @@ def test_a_coroutine_waits_without_blocking_its_loop(
     client: Client, url: str, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(problems, "RETRY_AFTER", 1)  # the client obeys it
-    client.pause("mail", "in")
+    pause(client, "mail")
 
     async def main() -> str:
         async with AsyncClient(url, token=token, retries=2) as there:
             put = asyncio.create_task(there.put("mail", "x"))
             await asyncio.sleep(0.5)
-            await there.resume("mail")
+            await there.request("POST", "v1/queues/mail/resume", {"direction": "both"})
             return (await put).outcome
 
     assert asyncio.run(main()) == "created"
@@ -122,7 +123,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_the_job_is_stored_once(
 ) -> None:
     proxy = proxy_factory((live_server.thread.host, live_server.thread.port))
     with kind(f"http://127.0.0.1:{proxy.port}{ROOT}", token=token, timeout=10) as there:
-        assert there.healthy()
+        assert there.request("GET", "healthz")
         proxy.cut_after_request(when=lambda chunk: b'"body"' in chunk)
         produced = there.put("mail", "only once")
         held = [job for job in client.reserve("mail", max=10) if job.body == b"only once"]
@@ -135,10 +136,10 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again_without_a
 ) -> None:
     proxy = proxy_factory((live_server.thread.host, live_server.thread.port))
     with kind(f"http://127.0.0.1:{proxy.port}{ROOT}", token=token, retries=0) as there:
-        assert there.healthy() and there.healthy()
+        assert there.request("GET", "healthz") and there.request("GET", "healthz")
         assert proxy.connections == 1
         proxy.reset_connections()
-        assert there.healthy()
+        assert there.request("GET", "healthz")
         assert proxy.connections == 2
 
 
@@ -148,14 +149,14 @@ def test_who_does_not_answer_is_said_to_be_unavailable(
     proxy = proxy_factory(("127.0.0.1", 1))
     proxy.refuse()
     with kind(f"http://127.0.0.1:{proxy.port}/", retries=1) as client, pytest.raises(Unavailable) as told:
-        client.queues()
+        client.request("GET", "v1/queues")
     assert (told.value.status, told.value.code) == (0, "no_answer")
     assert told.value.detail.startswith(f"127.0.0.1:{proxy.port} did not answer: ")
 
 
 @blocking_only
 def test_tasks_share_a_client_and_wait_for_jobs_at_the_same_time(client: Client, url: str, token: str) -> None:
-    client.create_queue("images", kind="pull", shards=4)
+    create_queue(client, "images", shards=4)
     taken: list[str] = []
 
     async def work(there: AsyncClient) -> None:
@@ -187,7 +188,7 @@ def test_a_task_that_is_cancelled_releases_its_job(client: Client, url: str, tok
 
     asyncio.run(main())
     job = client.job("mail", "slow")
-    assert job is not None and (job.failures, job.releases) == (0, 1)
+    assert job is not None and (job["failures"], job["releases"]) == (0, 1)
 
 
 @blocking_only
@@ -196,7 +197,7 @@ def test_an_async_client_may_be_used_in_one_event_loop_after_another(client: Cli
 
     async def look() -> int:
         try:
-            return len(await there.queues())
+            return len((await there.request("GET", "v1/queues"))["queues"])
         finally:
             await there.close()
 
@@ -204,8 +205,8 @@ def test_an_async_client_may_be_used_in_one_event_loop_after_another(client: Cli
 
 
 @blocking_only
-def test_threads_share_a_client_each_with_a_connection_of_its_own(client: Client) -> None:
-    client.create_queue("images", kind="pull", shards=4)
+def test_threads_share_a_client(client: Client) -> None:
+    create_queue(client, "images", shards=4)
     client.put_many("images", [{"body": str(number), "id": str(number)} for number in range(60)])
     taken: list[str] = []
     errors: list[BaseException] = []

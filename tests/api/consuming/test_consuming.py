@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from django_delayq import Queue, connections, task
-from django_delayq.api import leases
+from django_delayq.api import settle
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import registry
@@ -239,7 +239,7 @@ def test_the_moment_of_a_lease_is_known_in_later_epochs_too(delayq: Broker) -> N
     put(b"")
     (job,) = Queue("feed").reserve()
     assert job.record.shard >= 1024
-    assert abs(leases.lease_of(job.record).taken_ms - delayq.now_ms()) < 60_000
+    assert abs(settle.lease_of(job.record).taken_ms - delayq.now_ms()) < 60_000
     assert job.ack()
 
 
