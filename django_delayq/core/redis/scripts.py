@@ -226,28 +226,23 @@ class Scripts:
                 call.missing.reply = call.reply
                 raise call.missing
             return call.reply
-        if self.observer is None:
-            return self._call(name, keys, args)
-        with self.timed(name):
-            return self._call(name, keys, args)
-
-    def _call(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Any:
         connection = self._connection
-        until = end_of_call(connection.patience)
-        try:
-            packed = _pack_call(self.loaded(name)[0], keys, args)
-            pool = connection.only_pool or connection.pool(keys[0])
-            link = pool.take(until)
+        with self.timed(name):
+            until = end_of_call(connection.patience)
             try:
-                return link.exchange(packed)
-            finally:
-                pool.release(link)
-        except NoScriptError:
-            pass  # EVAL loads and runs on the node that answers, inside one command
-        except REDIS_ERRORS as error:
-            if not (connection.cluster and isinstance(error, ELSEWHERE)):
-                raise_clear(error)
-        return self._run(name, keys, args, until)
+                packed = _pack_call(self.loaded(name)[0], keys, args)
+                pool = connection.only_pool or connection.pool(keys[0])
+                link = pool.take(until)
+                try:
+                    return link.exchange(packed)
+                finally:
+                    pool.release(link)
+            except NoScriptError:
+                pass  # EVAL loads and runs on the node that answers, inside one command
+            except REDIS_ERRORS as error:
+                if not (connection.cluster and isinstance(error, ELSEWHERE)):
+                    raise_clear(error)
+            return self._run(name, keys, args, until)
 
     def _run(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
         """Run a script by its source, wherever its keys are now."""
