@@ -1,14 +1,14 @@
-"""Storage of hourly rows for whole days, replacing earlier rows of these days.
+"""Storage of hourly rows, replacing all earlier rows of some hours or days.
 
-The same days may be written repeatedly, even by several processes: rows are updated in place, so that readers see
-either the old day or the new one, and two writers do not conflict.
+The same hours may be written repeatedly, even by several processes: rows are updated in place, so that readers see
+either the old hour or the new one, and two writers do not conflict.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COPY_BEYOND: Final = 20_000
 #: rows per INSERT or DELETE
 CHUNK: Final = 1_000
+_HOUR: Final = timedelta(hours=1)
 KEY: Final = ("hour", "queue", "task")
 HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
 #: columns of a row, in the order of the model
@@ -41,48 +42,54 @@ _USUAL: Final[dict[str, Any]] = {
 _Key = tuple[datetime, str, str]
 
 
-def replace_days(hours: Iterable[Mapping[str, Any]] | Any, days: Iterable[date]) -> int:
-    """Replace all rows of some days, in one transaction.
+def replace_days(rows: Iterable[Mapping[str, Any]] | Any, days: Iterable[date]) -> int:
+    """Replace all rows of some days of UTC, in one transaction; see :func:`replace_hours`."""
+    return replace_hours(rows, (begin_of(day) + hour * _HOUR for day in days for hour in range(24)))
+
+
+def replace_hours(rows: Iterable[Mapping[str, Any]] | Any, hours: Iterable[datetime]) -> int:
+    """Replace all rows of some hours, in one transaction.
 
     Args:
-        hours: a mapping for each row, with the columns of :class:`HourlyStat`; or a table of pyarrow. A column that is
+        rows: a mapping for each row, with the columns of :class:`HourlyStat`; or a table of pyarrow. A column that is
             missing or None gets its default; ``hour`` is aware.
-        days: days of UTC. Their rows that are not among ``hours`` are deleted; no row may lie in another day.
+        hours: the starts of the hours, aware. Their rows that are not among ``rows`` are deleted; no row may lie in
+            another hour.
 
     Returns:
-        The number of rows these days have now.
+        The number of rows these hours have now.
 
     Raises:
-        ValueError: a row has an unknown column, no aware hour, lies in none of the days, or comes twice.
+        ValueError: a row has an unknown column, no aware hour, lies in none of the hours, or comes twice.
         django.db.Error: the database raised an error; nothing was changed.
     """
     alias = router.db_for_write(HourlyStat)
-    chosen = frozenset(days)
-    rows = (_checked(row, chosen) for row in _each(hours))
-    first = list(islice(rows, COPY_BEYOND + 1))
+    chosen = frozenset(hours)
+    checked = (_checked(row, chosen) for row in _each(rows))
+    first = list(islice(checked, COPY_BEYOND + 1))
     connection = connections[alias]
     with transaction.atomic(using=alias):
         if len(first) > COPY_BEYOND and _copies(connection):
-            return _by_copy(connection, chain(first, rows), chosen)
-        return _by_orm(alias, chain(first, rows), chosen)
+            return _by_copy(connection, chain(first, checked), chosen)
+        return _by_orm(alias, chain(first, checked), chosen)
 
 
-def _each(hours: Any) -> Iterator[Mapping[str, Any]]:
+def _each(rows: Any) -> Iterator[Mapping[str, Any]]:
     """Return an iterator over the rows; a pyarrow table is converted batch by batch to limit memory."""
-    if not hasattr(hours, "to_batches"):
-        return iter(hours)
-    return (row for batch in hours.to_batches(max_chunksize=CHUNK) for row in batch.to_pylist())
+    if not hasattr(rows, "to_batches"):
+        return iter(rows)
+    return (row for batch in rows.to_batches(max_chunksize=CHUNK) for row in batch.to_pylist())
 
 
-def _checked(row: Mapping[str, Any], days: Collection[date]) -> dict[str, Any]:
+def _checked(row: Mapping[str, Any], hours: Collection[datetime]) -> dict[str, Any]:
     unknown = sorted(row.keys() - _USUAL.keys())
     if unknown:
         raise ValueError(f"an hour of the history has no column {unknown[0]!r}; choose from: {', '.join(FIELDS)}")
     hour = row.get("hour")
     if not isinstance(hour, datetime) or hour.utcoffset() is None:
         raise ValueError(f"the hour of a row is an aware datetime, got {hour!r}; add its time zone (UTC)")
-    if hour.astimezone(UTC).date() not in days:
-        raise ValueError(f"the row of {hour.isoformat()} belongs to none of the days that are replaced; add its day")
+    if hour not in hours:
+        raise ValueError(f"the row of {hour.isoformat()} belongs to none of the hours that are replaced; add its hour")
     given = {name: value for name, value in row.items() if value is not None}
     made = {**_USUAL, **{name: [] for name in HISTOGRAMS}, "queue": "", "task": "", **given, "hour": to_row(hour)}
     for name in HISTOGRAMS:
@@ -90,26 +97,26 @@ def _checked(row: Mapping[str, Any], days: Collection[date]) -> dict[str, Any]:
     return made
 
 
-def _of_days(days: Collection[date]) -> Q:
-    """Return the condition for the rows of these days, as ranges of time that the index serves."""
+def _of_hours(hours: Collection[datetime]) -> Q:
+    """Return the condition for the rows of these hours, as ranges of time that the index serves."""
     condition = Q(pk__in=())
-    for first, last in _stretches(days):
-        condition |= Q(hour__gte=to_row(begin_of(first)), hour__lt=to_row(begin_of(last + timedelta(days=1))))
+    for first, end in _stretches(hours):
+        condition |= Q(hour__gte=to_row(first), hour__lt=to_row(end))
     return condition
 
 
-def _stretches(days: Collection[date]) -> Iterator[tuple[date, date]]:
-    """Yield first and last day of each run of consecutive days: a backfill of a year is one."""
-    # Along a run, a day and its place in the order grow alike.
-    for _start, run in groupby(enumerate(sorted(days)), key=lambda placed: placed[1].toordinal() - placed[0]):
-        consecutive = [day for _place, day in run]
-        yield consecutive[0], consecutive[-1]
+def _stretches(hours: Collection[datetime]) -> Iterator[tuple[datetime, datetime]]:
+    """Yield start and end of each run of consecutive hours: a backfill of a year is one."""
+    # Along a run, an hour and its place in the order grow alike.
+    for _start, run in groupby(enumerate(sorted(hours)), key=lambda placed: placed[1] - placed[0] * _HOUR):
+        consecutive = [hour for _place, hour in run]
+        yield consecutive[0], consecutive[-1] + _HOUR
 
 
 # -- any database ----------------------------------------------------------------------------------------------------
 
 
-def _by_orm(alias: str, rows: Iterable[dict[str, Any]], days: Collection[date]) -> int:
+def _by_orm(alias: str, rows: Iterable[dict[str, Any]], hours: Collection[datetime]) -> int:
     manager = HourlyStat._default_manager.using(alias)
     keys: set[_Key] = set()
     options: dict[str, Any] = {"update_conflicts": True, "update_fields": [one for one in FIELDS if one not in KEY]}
@@ -119,7 +126,7 @@ def _by_orm(alias: str, rows: Iterable[dict[str, Any]], days: Collection[date]) 
         for row in some:
             _add_key(keys, row)
         manager.bulk_create([HourlyStat(**row) for row in some], **options)
-    there = manager.filter(_of_days(days)).values_list("pk", *KEY)
+    there = manager.filter(_of_hours(hours)).values_list("pk", *KEY)
     gone = [pk for pk, *key in there.iterator(CHUNK) if tuple(key) not in keys]
     for pks in chunks(gone, CHUNK):
         manager.filter(pk__in=pks).delete()
@@ -145,7 +152,7 @@ def _copies(connection: Any) -> bool:
     return bool(connection.vendor == "postgresql" and connection.Database.__name__ == "psycopg")
 
 
-def _by_copy(connection: BaseDatabaseWrapper, rows: Iterable[dict[str, Any]], days: Collection[date]) -> int:
+def _by_copy(connection: BaseDatabaseWrapper, rows: Iterable[dict[str, Any]], hours: Collection[datetime]) -> int:
     """Write the rows by COPY into a temporary table, then upsert from it."""
     names = _Names(connection)
     with connection.cursor() as cursor:
@@ -161,8 +168,8 @@ def _by_copy(connection: BaseDatabaseWrapper, rows: Iterable[dict[str, Any]], da
         if twice is not None:
             raise _twice(*twice)
         cursor.execute(names.upsert)
-        for first, last in _stretches(days):
-            cursor.execute(names.forget, [to_row(begin_of(first)), to_row(begin_of(last + timedelta(days=1)))])
+        for first, end in _stretches(hours):
+            cursor.execute(names.forget, [to_row(first), to_row(end)])
         cursor.execute(names.drop)  # a later call in this transaction would create it again
     return written
 

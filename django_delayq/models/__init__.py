@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.times import datetime_of
-from .history import NAME_LENGTH, HourlyStat, PipelineRun
+from .history import NAME_LENGTH, HourlyStat, PipelineRun, PublishedHistory
 from .pages import Dashboard, HttpApi, LiveJob, QueueEntry
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "MorgueJob",
     "OutboxJob",
     "PipelineRun",
+    "PublishedHistory",
     "QueueEntry",
 ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
 import uuid
@@ -14,18 +13,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from ..core import loads
 from ..core.broker import Broker
-from ..core.errors import DelayQError, Misconfigured
 from ..core.loads import BulkLoad
 from .bulk_options import MAPPING, BulkOptions, BulkResult
 from .dry_run import STORM, DryRun, dry_run
-from .errors import PipelineError, RunDiffers
+from .errors import plain_errors
 from .expressions import jobs
-from .inputs import PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user
+from .inputs import PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts
 from .quarantine import count_rows
 from .redis_options import open_broker
 from .sender import open_run
@@ -45,10 +40,6 @@ Watch: TypeAlias = "Callable[[Mapping[str, int], int | None], None]"
 Source: TypeAlias = "DataFrame | Files | Table"
 #: seconds between two progress reports
 REPORT_SECONDS: Final = 0.5
-_CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+: )?(.*)$", re.MULTILINE)
-_OURS: Final = re.compile(
-    r"(?:^|: )(?:[\w.]*\.)?(PipelineError|RunDiffers|Misconfigured|InvalidJob): (.*)$", re.MULTILINE
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +76,14 @@ def bulk(
     run_id = options.run_id or uuid.uuid4().hex
     began = time.monotonic()
     with open_broker(options.address()) as broker:
-        with _clear_errors():
+        with plain_errors():
             prepared = prepare(spark, broker, source, options, run_id)
         before = sum(loads.progress(broker, prepared.run).values())
         if not prepared.run.closed:
-            with in_parts(spark, prepared.parts) if prepared.parts else nullcontext(), _clear_errors(run_id):
+            with (
+                in_parts(spark, prepared.parts) if prepared.parts else nullcontext(),
+                plain_errors(_resume_note(run_id)),
+            ):
                 if total is None and isinstance(source, Files):
                     total = prepared.frame.count()
                 with _reporting(broker, prepared.run, total, watch):
@@ -177,7 +171,7 @@ def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm
     Raises:
         Misconfigured, PipelineError: the options or the input are invalid.
     """
-    with open_broker(options.address()) as broker, _clear_errors():
+    with open_broker(options.address()) as broker, plain_errors():
         plan = _plan(spark, broker, source, options, options.run_id or "dry-run")
         with in_parts(spark, plan.parts) if plan.parts else nullcontext():
             return dry_run(plan.jobs_at(round(broker.now_ms())), broker, plan.write_options, storm_above=storm_above)
@@ -189,32 +183,8 @@ def _write(prepared: PreparedInput, options: BulkOptions, run_id: str) -> None:
     prepared.frame.write.format("delayq").options(**settings).mode("append").save()
 
 
-@contextmanager
-def _clear_errors(run_id: str | None = None) -> Iterator[None]:
-    """Convert Spark's errors to errors of this package.
-
-    With a run id, the message adds that the bulk load is still open.
-    """
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as error:
-        raise _error_of(str(error), run_id) from error
-
-
-def _error_of(text: str, run_id: str | None) -> DelayQError:
-    """Return our own error from the text of a failed Spark task, or Spark's message without the Java stack traces."""
-    text = without_user(text)
-    ours = _OURS.search(text)
-    if ours is not None:
-        kind = {"RunDiffers": RunDiffers, "Misconfigured": Misconfigured}.get(ours[1], PipelineError)
-        return kind(ours[2])
-    causes = _CAUSE.findall(text)
-    message = causes[-1] if causes else text.strip().partition("\n")[0]
-    if run_id is None:
-        return PipelineError(message[:1000])
-    return PipelineError(
-        f"{message[:1000]}. Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"
-    )
+def _resume_note(run_id: str) -> str:
+    return f". Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.errors import Misconfigured
 from ..core.inputs import short, suggest
-from .errors import PipelineError
+from .errors import PipelineError, without_user
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +30,6 @@ _OPEN_COST: Final = 4 * 1024 * 1024
 _SHOWN: Final = 3
 _ENDINGS: Final = {"csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet", "orc": "orc"}
 _PACKED: Final = re.compile(r"\.(gz|gzip|bz2|zst|zstd|lz4|snappy|deflate|xz)$")
-_USER: Final = re.compile(r"(?<=://)[^/\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +153,6 @@ def format_of(paths: Sequence[str]) -> str:
             f"files of a bulk load have one format, but {shown} look like several: give --format, or load each alone"
         )
     return next(iter(formats), "parquet")
-
-
-def without_user(text: str) -> str:
-    """Return the text without the user names and passwords of the URLs in it."""
-    return _USER.sub("", text)
 
 
 def least_parts(spark: SparkSession) -> int:

@@ -99,7 +99,6 @@ def carry_out(
     *,
     total: int = 0,
     progress: Callable[[int, int], None] | None = None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, int]:
     """Apply the operation to the selected jobs.
 
@@ -107,7 +106,6 @@ def carry_out(
         frame: the frame of a :class:`~.selection.Selection`.
         total: their number, for ``progress``.
         progress: called with the number of processed jobs and the total.
-        stop: polled between two chunks; True = stop.
 
     Returns:
         The number of jobs by outcome: retried, live (blocked by a live job), running; cancelled, stopping (it is
@@ -119,7 +117,7 @@ def carry_out(
     """
     with open_broker(options.access) as broker:
         act = partial(_act, options)
-        return act_on(broker, frame, act, total=total, progress=progress, stop=stop)
+        return act_on(broker, frame, act, total=total, progress=progress)
 
 
 def _act(options: MaintainOptions, queue: Queue, home: Home, names: Names) -> Mapping[str, int]:

@@ -168,11 +168,7 @@ class Reconciliation:
         return seen.join(rows, seen["id"] == rows[_ID], "left_anti")
 
     def cancel_orphans(
-        self,
-        orphans: Selection,
-        *,
-        progress: Callable[[int, int], None] | None = None,
-        stop: Callable[[], bool] = lambda: False,
+        self, orphans: Selection, *, progress: Callable[[int, int], None] | None = None
     ) -> dict[str, int]:
         """Cancel orphans, each only if it is unchanged since the snapshot and still has no row.
 
@@ -187,7 +183,7 @@ class Reconciliation:
             return Counter(act_in_shard(queue, home[1], names, cancel_selected()))
 
         with open_broker(self._options.jobs.address()) as broker:
-            outcomes = act_on(broker, still, act, total=orphans.total, progress=progress, stop=stop)
+            outcomes = act_on(broker, still, act, total=orphans.total, progress=progress)
         return {**outcomes, **({"needed": needed} if needed else {})}
 
     # -- the queue and the table -------------------------------------------------------------------------------------

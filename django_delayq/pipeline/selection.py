@@ -171,9 +171,8 @@ def act_on(
     *,
     total: int = 0,
     progress: Callable[[int, int], None] | None = None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, int]:
-    """Apply an operation to the jobs of a frame, chunk by chunk, until all are done or ``stop()`` returns True.
+    """Apply an operation to the jobs of a frame, chunk by chunk.
 
     Args:
         frame: with the columns :data:`NAMING`.
@@ -187,8 +186,6 @@ def act_on(
     counts: Counter[str] = Counter()
     seen = 0
     for home, names, unreadable in _chunks(frame):
-        if stop():
-            break
         if names:
             queue = broker.known_queue(home[0])
             counts.update({"gone": len(names)} if queue is None else act(queue, home, names))

@@ -104,7 +104,7 @@ def test_without_a_value_a_column_has_its_usual_one(way: None) -> None:
     [
         ({"hour": NOON.replace(tzinfo=None)}, "an aware datetime"),
         ({"hour": "2026-11-20"}, "an aware datetime"),
-        ({"hour": NOON + timedelta(days=1)}, "belongs to none of the days"),
+        ({"hour": NOON + timedelta(days=1)}, "belongs to none of the hours"),
         ({"runz": 1}, "no column 'runz'"),
     ],
 )

@@ -15,25 +15,19 @@ from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name
 from ...core.loads import read_load
 from ...history.records import Record
-from ...pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
+from ...pipeline.errors import without_user
+from ...pipeline.inputs import FORMATS, PART_BYTES, format_of
 from ...settings.conf import conf
 from ..base import positive
-from . import common, history_runs, job_writer
+from . import common, job_writer
 from .bulk_preview import print_dry_run
-from .stopping import Stopped
 
 if TYPE_CHECKING:
     from ...pipeline.bulk import BulkOptions, BulkResult
     from ...pipeline.inputs import Files, Table
 
-HELP: Final = "schedule a job for each row of files or of a model; an interrupted run can be resumed"
-EXAMPLES: Final = (
-    "delayq_pipeline bulk sms.parquet --task shop.send_sms --id 'sms:{pk}' --args pk --due +2h --dry-run",
-    "delayq_pipeline bulk --model shop.Order --filter '{\"status\": \"placed\"}' --task shop.remind --id 'order-{pk}'",
-)
 
-
-def add_arguments(parser: ArgumentParser) -> None:
+def _add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     source = parser.add_argument_group("rows")
     source.add_argument("paths", nargs="*", metavar="PATH", help="files, folders, or URLs that Spark can open")
@@ -107,7 +101,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | None:
+def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | None:
     """Show what would be written, write it unless it is a dry run, and print the result."""
     source, bulk_options = _source(options), _bulk_options(options)
     if options["dry_run"]:
@@ -117,9 +111,10 @@ def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | No
 
             print_dry_run(command, rehearse(spark, source, bulk_options, storm_above=options["storm"]))
         return None
-    run_id = options["run_id"] or history_runs.new_run_id("bulk")
+    run_id = options["run_id"] or common.new_run_id("bulk")
     bulk_options = replace(bulk_options, run_id=run_id)
     hint = f"resume it with the same command and --run-id {run_id}"
+    command.resume_hint = f"run {run_id} is incomplete: {hint}"
     detail = _run_detail(options)
     try:
         with (
@@ -129,8 +124,6 @@ def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | No
             common.session(command, options, f"delayq bulk {run_id}") as spark,
         ):
             result = _write(command, spark, source, bulk_options, options, record)
-    except Stopped as stopped:
-        raise Stopped(f"{stopped}. Run {run_id} is incomplete: {hint}") from stopped
     except DelayQError as error:
         if options["run_id"] is None and run_id not in str(error):
             raise CommandError(f"{error}\nRun {run_id}: {hint}") from error
@@ -282,3 +275,14 @@ def _result_values(result: BulkResult) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "rows_per_second": round(result.rows_per_second),
     }
+
+
+SUBCOMMAND: Final = common.Subcommand(
+    "schedule a job for each row of files or of a model; an interrupted run can be resumed",
+    _add_arguments,
+    _run,
+    (
+        "delayq_pipeline bulk sms.parquet --task shop.send_sms --id 'sms:{pk}' --args pk --due +2h --dry-run",
+        "delayq_pipeline bulk --model shop.Order --filter '{\"status\": \"new\"}' --task shop.remind --id 'order-{pk}'",
+    ),
+)

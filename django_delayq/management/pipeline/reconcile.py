@@ -20,7 +20,7 @@ from ...repair.row_jobs import database_now_ms
 from ...settings.conf import conf
 from .. import rows
 from ..base import count_text
-from . import common, history_runs, job_writer
+from . import common, job_writer
 from .address import ENV
 from .jobs import group_values, preview
 
@@ -28,13 +28,8 @@ if TYPE_CHECKING:
     from ...pipeline.reconcile import ComparisonResult, ReconcileOptions, Reconciliation
     from ...pipeline.selection import Selection
 
-HELP: Final = "compare the rows of a model with their jobs, and restore missing jobs"
-EXAMPLES: Final = (
-    "delayq_pipeline reconcile --model shop.Order --created created_at --task shop.remind --id 'order-{pk}' --dry-run",
-)
 
-
-def add_arguments(parser: ArgumentParser) -> None:
+def _add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     rows.add_rows(parser, required=True)
     parser.add_argument("--id", required=True, metavar="TEMPLATE", help="job id made of fields, like 'order-{pk}'")
@@ -44,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
+def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Compare, restore missing jobs, and print the result."""
     from ...pipeline.reconcile import Reconciliation
     from ...pipeline.table import attach
@@ -53,7 +48,7 @@ def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     if options["cancel_orphans"] and not options["dry_run"]:
         command.check_confirmable(yes=options["yes"])
     clock = _clock(reconcile_options)
-    run_id, began = history_runs.new_run_id("reconcile"), time.monotonic()
+    run_id, began = common.new_run_id("reconcile"), time.monotonic()
     detail = {name: options[name] for name in ("model", "filter", "id", "created", "grace", "dry_run")}
     queue, task = reconcile_options.jobs.queue, reconcile_options.jobs.task or ""
     with (
@@ -117,11 +112,7 @@ def _handle_orphans(
         return result
     if command.confirmed(f"Cancel {orphans.total:,} jobs that no row needs?", yes=options["yes"]):
         with command.progress("cancel") as progress:
-            result["cancelled"] = comparison.cancel_orphans(
-                orphans, progress=progress.update, stop=command.stop_request
-            )
-        if sum(result["cancelled"].values()) < orphans.total:
-            command.stop_request.check()
+            result["cancelled"] = comparison.cancel_orphans(orphans, progress=progress.update)
     return result
 
 
@@ -180,3 +171,11 @@ def _scratch(options: Mapping[str, Any]) -> str | None:
 def _clock(reconcile_options: ReconcileOptions) -> Callable[[], float]:
     """Return a function for the time of the rows' database in Unix ms."""
     return lambda: database_now_ms(apps.get_model(reconcile_options.model), reconcile_options.using)
+
+
+SUBCOMMAND: Final = common.Subcommand(
+    "compare the rows of a model with their jobs, and restore missing jobs",
+    _add_arguments,
+    _run,
+    ("delayq_pipeline reconcile --model shop.Order --created created_at --task shop.remind --id '{pk}' --dry-run",),
+)
