@@ -6,9 +6,9 @@
     make demo-pipeline ARGS=--look            afterwards: the admin, with the history of the last run
 
 The demo writes a file of customers whose messages are due within the next minute; Spark schedules a job for each; two
-worker processes run them on time. Meanwhile one failure is caused and repaired, and another one afterwards. Spark computes
-the history, which is compared with all other counters. Each step prints its command and its duration. All files are in
-``.demo-pipeline/``; Ctrl-C ends everything.
+worker processes run them on time. Meanwhile one failure is caused and repaired, and another one afterwards. Spark
+computes the history, which is compared with all other counters. Each step prints its command and its duration. All
+files are in ``.demo-pipeline/``; Ctrl-C ends everything.
 """
 
 from __future__ import annotations

@@ -143,11 +143,11 @@ def reconcile(command: DelayQCommand, options: Mapping[str, Any]) -> dict[str, A
 
 
 def _handle_orphans(command: DelayQCommand, comparison: RowComparison, options: Mapping[str, Any]) -> dict[str, Any]:
-    from ..repair.row_comparison import MOST_ROWS
+    from ..repair.row_comparison import MOST_ORPHANS
 
     orphans = comparison.orphans()
     result: dict[str, Any] = {"orphans": len(orphans), "first_orphans": sorted(one.id for one in orphans)[:10]}
-    more = "; there may be more: repeat the command" if len(orphans) >= MOST_ROWS else ""
+    more = "; there may be more: repeat the command" if len(orphans) >= MOST_ORPHANS else ""
     command.stderr.write(f"{len(orphans):,} live jobs of the task that no row needs{more}")
     if not orphans or not options["cancel_orphans"] or options["dry_run"]:
         return result
