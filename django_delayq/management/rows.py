@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
 from django.core.management.base import CommandError
+from django.db import connections
 
-from ..core.errors import Misconfigured
-from ..core.inputs import short
-from ..pipeline.table_options import check_filter
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import short, suggest
 from ..repair.row_jobs import RowJobs
 from ..rows import seconds as read_seconds
 from .base import DelayQCommand, count_text, positive
@@ -27,6 +29,46 @@ def seconds(text: str) -> float:
         return read_seconds(text.removeprefix("+"))
     except Misconfigured as error:
         raise ArgumentTypeError(str(error)) from None
+
+
+_LOOKUP: Final = re.compile(r"[A-Za-z]\w*", re.ASCII)
+_EXAMPLE: Final = '{"status": "pending", "total__gte": 10}'
+
+
+def check_filter(given: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the filters in a JSON text: one object of field lookups, or a list of such objects.
+
+    Raises:
+        InvalidJob: it is neither; the message says what to write.
+    """
+    try:
+        parsed = json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise InvalidJob(f"--filter must be JSON like {_EXAMPLE} ({error})") from None
+    filters = parsed if isinstance(parsed, list) else [parsed]
+    for one in filters:
+        if not isinstance(one, dict):
+            raise InvalidJob(f"--filter must be field lookups like {_EXAMPLE}, got {short(one)}")
+        for lookup, value in one.items():
+            if not _LOOKUP.fullmatch(lookup):  # names that begin with _ are internal to Django's filter()
+                raise InvalidJob(f"--filter has {short(lookup)}, which is no field lookup; write it like {_EXAMPLE}")
+            if any(isinstance(each, (dict, list)) for each in (value if isinstance(value, list) else [value])):
+                raise InvalidJob(
+                    f"--filter {lookup!r} has {short(value)}; a value is a text, a number, true, false, null, or a "
+                    "list of these"
+                )
+    return tuple(one for one in filters if one)
+
+
+def known_database(alias: str | None) -> str | None:
+    """Return the alias of a database; None = chosen by the router.
+
+    Raises:
+        CommandError: there is no such database.
+    """
+    if alias is not None and alias not in connections:
+        raise CommandError(f"--using: there is no database {alias!r}.{suggest(alias, connections)}", returncode=2)
+    return alias
 
 
 def add_rows(parser: ArgumentParser, *, required: bool) -> None:
@@ -103,8 +145,8 @@ def row_jobs(options: Mapping[str, Any]) -> RowJobs:
             queue=options["queue"] or task.options.queue,
             id=options["ids"][0],
             created=options["created"],
-            filters=check_filter("--filter", options["filter"]) if options["filter"] else (),
-            using=options["using"],
+            filters=check_filter(options["filter"]) if options["filter"] else (),
+            using=known_database(options["using"]),
             due=options["due"],
             args=options["job_args"],
             kwargs=options["job_kwargs"],

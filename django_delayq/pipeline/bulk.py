@@ -1,4 +1,4 @@
-"""Bulk loads: create jobs from files, a table or any Spark frame, in a write that can be resumed."""
+"""Bulk loads: create jobs from files or any Spark frame, in a write that can be resumed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -20,7 +20,7 @@ from .bulk_options import MAPPING, BulkOptions, BulkResult
 from .dry_run import STORM, DryRun, dry_run
 from .errors import plain_errors
 from .expressions import jobs
-from .inputs import PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts
+from .inputs import PART_NAMES, Files, contents, in_order, in_parts, least_parts
 from .quarantine import count_rows
 from .redis_options import open_broker
 from .sender import open_run
@@ -36,8 +36,8 @@ __all__ = ["BulkOptions", "BulkResult", "bulk", "prepare", "rehearse"]
 
 #: callback that receives the number of rows by outcome, and the total number of rows if it is known
 Watch: TypeAlias = "Callable[[Mapping[str, int], int | None], None]"
-#: files, a table, or a frame that returns the same rows each time it is computed
-Source: TypeAlias = "DataFrame | Files | Table"
+#: files, or a frame that returns the same rows each time it is computed
+Source: TypeAlias = "DataFrame | Files"
 #: seconds between two progress reports
 REPORT_SECONDS: Final = 0.5
 
@@ -65,7 +65,7 @@ def bulk(
     later call recognises the same input.
 
     Args:
-        source: files, a table, or a frame that returns the same rows each time it is computed.
+        source: files, or a frame that returns the same rows each time it is computed.
         total: number of rows of the input, if known; files are counted.
         watch: progress callback, called twice a second by a thread.
 
@@ -96,6 +96,16 @@ def bulk(
     )
 
 
+def closed_result(options: BulkOptions) -> BulkResult | None:
+    """Return the result of a bulk load that is complete; None for another one."""
+    with open_broker(options.address()) as broker:
+        load = loads.read_load(broker, options.run_id or "")
+        if load is None or not load.closed:
+            return None
+        counts = loads.progress(broker, load)
+    return BulkResult(load.id, counts.total(), dict(counts), 0, 0.0, True, counts.total())
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Input and its mapping to jobs, before anything is written."""
@@ -123,9 +133,7 @@ def _plan(
 ) -> _Plan:
     load = loads.read_load(broker, run_id)
     before = dict(load.source) if load is not None else {}
-    if isinstance(source, Table) and not source.columns:
-        source = replace(source, columns=options.columns)
-    frame = source.read(spark) if isinstance(source, Files | Table) else source
+    frame = source.read(spark) if isinstance(source, Files) else source
     parts: dict[str, str] = {}
     if isinstance(source, Files):
         parts = {"part_bytes": str(options.part_bytes), "least_parts": str(options.parts or least_parts(spark))}
@@ -136,7 +144,6 @@ def _plan(
         identity = {**source.fingerprint(spark, frame), **parts}
     else:
         identity = {"parts": str(options.parts or before.get("parts") or least_parts(spark))}
-        identity |= source.fingerprint() if isinstance(source, Table) else {}
     identity["words"] = json.dumps([getattr(options, name) for name in MAPPING])
     jobs_at = partial(jobs, frame, options)
     write_options = WriteOptions.parse(options.format_options(run_id, identity))

@@ -102,25 +102,6 @@ def _statuses(spark: SparkSession, urls: Sequence[str]) -> Iterator[tuple[str, i
         yield url, int(status.getLen()), int(status.getModificationTime())
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Django model, read by the format ``delayq.model``. ``filters``: JSON of field lookups."""
-
-    model: str
-    filters: str | None = None
-    columns: tuple[str, ...] = ()
-    using: str | None = None
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        """Return the rows."""
-        settings = {"model": self.model, "filter": self.filters, "columns": ",".join(self.columns), "using": self.using}
-        return spark.read.format("delayq.model").options(**{k: v for k, v in settings.items() if v}).load()
-
-    def fingerprint(self) -> dict[str, str]:
-        """Return the query that selects the rows; :func:`contents` identifies the rows themselves."""
-        return {"model": self.model, "filter": self.filters or "{}"}
-
-
 def contents(frame: DataFrame) -> str:
     """Return the number of rows and a checksum of their contents, independent of their order. Reads all of them.
 

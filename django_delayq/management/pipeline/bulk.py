@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from django.apps import apps
+from django.core.exceptions import EmptyResultSet, FieldError, ValidationError
 from django.core.management.base import CommandError
 from django.db import connections
 
@@ -19,12 +24,14 @@ from ...pipeline.errors import without_user
 from ...pipeline.inputs import FORMATS, PART_BYTES, format_of
 from ...settings.conf import conf
 from ..base import positive
+from ..rows import check_filter, known_database
 from . import common, job_writer
 from .bulk_preview import print_dry_run
+from .model_rows import write_rows
 
 if TYPE_CHECKING:
     from ...pipeline.bulk import BulkOptions, BulkResult
-    from ...pipeline.inputs import Files, Table
+    from ...pipeline.inputs import Files
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -103,16 +110,15 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | None:
     """Show what would be written, write it unless it is a dry run, and print the result."""
-    source, bulk_options = _source(options), _bulk_options(options)
+    _check_source(options)
+    run_id = options["run_id"] or common.new_run_id("bulk")
+    bulk_options = replace(_bulk_options(options), run_id=run_id)
     if options["dry_run"]:
-        with common.session(command, options, "delayq bulk dry run") as spark:
-            _attach(spark, options)
+        with _files(options, bulk_options) as source, common.session(command, options, "delayq bulk dry run") as spark:
             from ...pipeline.bulk import rehearse
 
             print_dry_run(command, rehearse(spark, source, bulk_options, storm_above=options["storm"]))
         return None
-    run_id = options["run_id"] or common.new_run_id("bulk")
-    bulk_options = replace(bulk_options, run_id=run_id)
     hint = f"resume it with the same command and --run-id {run_id}"
     command.resume_hint = f"run {run_id} is incomplete: {hint}"
     detail = _run_detail(options)
@@ -121,6 +127,7 @@ def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | N
             common.record_run(
                 command, "bulk", run_id, queue=bulk_options.queue, task=bulk_options.task or "", detail=detail
             ) as record,
+            _files(options, bulk_options) as source,
             common.session(command, options, f"delayq bulk {run_id}") as spark,
         ):
             result = _write(command, spark, source, bulk_options, options, record)
@@ -134,24 +141,69 @@ def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | N
     return None
 
 
-def _attach(spark: Any, options: Mapping[str, Any]) -> None:
-    if options["model"]:
-        from ...pipeline.table import attach
+@contextmanager
+def _files(options: Mapping[str, Any], bulk_options: BulkOptions) -> Iterator[Files]:
+    """Yield the files with the rows. Those of a model are copied to one, which is kept until the load is complete.
 
-        attach(spark)
+    A resumed load therefore has the rows of its beginning, whatever has happened to the table. A load that is complete
+    needs no rows.
+    """
+    from pyarrow.fs import FileType
+
+    from ...pipeline.inputs import Files
+    from ...pipeline.quarantine import file_system, stem
+
+    if not options["model"]:
+        yield Files(tuple(options["paths"]), _format(options), options["schema"], not options["no_header"])
+        return
+    rows, run_id = _rows_of(options), bulk_options.run_id or ""
+    load = read_load(ours.broker(), run_id)
+    selection = json.dumps([options["model"], options["filter"], options["using"], bulk_options.columns])
+    name = f"rows-{hashlib.sha256(selection.encode()).hexdigest()[:16]}.parquet"
+    folder = f"{common.root()}/_bulk/{stem(run_id)}"
+    system, home = file_system(folder)
+    is_copied = system.get_file_info(f"{home}/{name}").is_file
+    if not is_copied and not (load is not None and load.closed):
+        system.create_dir(home, recursive=True)
+        write_rows(rows, bulk_options.columns, f"{home}/.{name}", system)
+        system.move(f"{home}/.{name}", f"{home}/{name}")
+    try:
+        yield Files((f"{folder}/{name}",))
+    except BaseException:
+        if options["dry_run"]:
+            system.delete_dir(home)
+        raise
+    if system.get_file_info(home).type != FileType.NotFound:
+        system.delete_dir(home)
+
+
+def _rows_of(options: Mapping[str, Any]) -> Any:
+    """Return the selected rows of the model."""
+    try:
+        rows = apps.get_model(options["model"])._default_manager.using(known_database(options["using"]))
+        for one in check_filter(options["filter"]) if options["filter"] else ():
+            rows = rows.filter(**one)
+        rows.query.sql_with_params()
+    except EmptyResultSet:
+        return rows.none()
+    except (LookupError, FieldError, ValidationError, TypeError, ValueError) as error:
+        raise CommandError(f"--model and --filter cannot be used: {error}", returncode=2) from error
+    return rows.order_by()
 
 
 def _write(
     command: common.PipelineCommand,
     spark: Any,
-    source: Files | Table,
+    source: Files,
     bulk_options: BulkOptions,
     options: Mapping[str, Any],
     record: Record,
 ) -> BulkResult:
-    from ...pipeline.bulk import bulk, rehearse
+    from ...pipeline.bulk import bulk, closed_result, rehearse
 
-    _attach(spark, options)
+    over = closed_result(bulk_options) if options["model"] else None
+    if over is not None:
+        return over
     # An existing bulk load is resumed without a preview, which was shown when it began.
     if not options["yes"] and read_load(ours.broker(), bulk_options.run_id or "") is None:
         preview = rehearse(spark, source, bulk_options, storm_above=options["storm"])
@@ -190,18 +242,15 @@ def _closing_connections(watch: Callable[[Mapping[str, int], int | None], None])
     return call
 
 
-def _source(options: Mapping[str, Any]) -> Files | Table:
-    from ...pipeline.inputs import Files, Table
-
+def _check_source(options: Mapping[str, Any]) -> None:
     if bool(options["model"]) == bool(options["paths"]):
         raise CommandError(
             "the rows are missing or ambiguous: give either paths of files or --model app.Model", returncode=2
         )
-    if options["model"]:
-        return Table(options["model"], options["filter"], using=options["using"])
-    if options["filter"]:
+    if options["filter"] and not options["model"]:
         raise CommandError("--filter needs --model: leave it out, because all rows of files are used", returncode=2)
-    return Files(tuple(options["paths"]), _format(options), options["schema"], not options["no_header"])
+    if options["paths"]:
+        _format(options)
 
 
 def _format(options: Mapping[str, Any]) -> str:
