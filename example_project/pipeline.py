@@ -160,7 +160,7 @@ class Story:
 
     def work(self, workers: Part) -> None:
         """Wait until no job is left, and end the workers."""
-        begin, told, first = time.monotonic(), time.monotonic(), self.acked()
+        begin = told = time.monotonic()
         while left := self.counts(QUEUE).live:
             if workers.poll() is not None:
                 raise Failed(
@@ -171,7 +171,7 @@ class Story:
                 self.say(f"{self.acked():,} done, {left:,} left")
             time.sleep(0.2)  # other processes: there is no event to wait for
         self.stage.end(workers)
-        self.say(f"{self.acked() - first:,} jobs done in {time.monotonic() - begin:.1f} s, {self.acked():,} in all")
+        self.say(f"{self.acked():,} jobs are done, after {time.monotonic() - begin:.1f} s")
 
     def acked(self) -> int:
         return self.counts(QUEUE).counters.get("acked", 0)

@@ -20,18 +20,12 @@ import django
 from django.conf import settings
 from django.core.management import call_command
 
-django.setup()
-
 from django_delayq.connections import broker
 from django_delayq.core.job import NewJob
-from django_delayq.management.pipeline.reconcile import Tables
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
 from django_delayq.pipeline.selection import EVERY_STATE
 from django_delayq.pipeline.session import SessionOptions, opened
-from django_delayq.repair.row_jobs import RowJobs
-from shop.models import Order
-from shop.tasks import remind_customer
 
 QUEUE = "notifications"
 SHARDS = 4
@@ -40,6 +34,7 @@ LONG_AGO = datetime.now(UTC) - timedelta(days=1)
 
 
 def main() -> None:
+    django.setup()
     orders, missing, rounds = map(int, sys.argv[1:])
     fill(orders, missing)
     reading, comparing, found = [], [], []
@@ -66,6 +61,11 @@ def timed(act: Callable[[Reconciliation], object], comparison: Reconciliation) -
 
 
 def comparison_of(spark: Any) -> Reconciliation:
+    from django_delayq.management.pipeline.reconcile import Tables
+    from django_delayq.repair.row_jobs import RowJobs
+    from shop.models import Order
+    from shop.tasks import remind_customer
+
     jobs = BulkOptions(
         queue=QUEUE,
         task="shop.remind_customer",
