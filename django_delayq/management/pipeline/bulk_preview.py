@@ -19,8 +19,7 @@ def print_dry_run(command: common.PipelineCommand, dry_run: DryRun) -> None:
         f"{dry_run.rows:,} rows, {dry_run.due_now:,} of them due now; about {dry_run.bytes_per_job:,.0f} bytes per "
         f"job, {dry_run.memory / 1e6:,.1f} MB in total"
     ]
-    lines += ["", *table(("shard", "rows"), sorted(dry_run.shards.items())), ""]
-    lines += table(("due from (UTC)", "rows"), [(iso_of(start), count) for start, count in dry_run.dues])
+    lines += ["", *table(("due from (UTC)", "rows"), [(iso_of(start), count) for start, count in dry_run.dues])]
     lines += ["", *(json.dumps(row, default=str, ensure_ascii=False) for row in dry_run.first)]
     lines += ["", *(f"WARNING: {text}" for text in dry_run.warnings)]
     command.print_note("\n".join(lines))
@@ -31,7 +30,6 @@ def print_dry_run(command: common.PipelineCommand, dry_run: DryRun) -> None:
             "due_now": dry_run.due_now,
             "without_id": dry_run.without_id,
             "without_due": dry_run.without_due,
-            "shards": dict(dry_run.shards),
             "dues": list(dry_run.dues),
             "width_minutes": dry_run.width_min,
             "busiest_minute": {"at": iso_of(dry_run.busiest[0]), "rows": dry_run.busiest[1]},
