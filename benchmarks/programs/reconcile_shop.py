@@ -24,7 +24,7 @@ from django_delayq.connections import broker
 from django_delayq.core.job import NewJob
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
-from django_delayq.pipeline.selection import EVERY_STATE
+from django_delayq.pipeline.repair import EVERY_STATE
 from django_delayq.pipeline.session import SessionOptions, opened
 
 QUEUE = "notifications"

@@ -27,9 +27,8 @@ def register(spark: SparkSession) -> None:
             setting to change.
     """
     from .events import EventsSource
-    from .interpreter import check_workers
     from .jobs import JobsSource
-    from .session import activate, is_classic
+    from .session import activate, check_workers, is_classic
 
     if is_classic(spark):
         check_workers(spark)

@@ -1,4 +1,7 @@
-"""Bulk loads: create jobs from files or any Spark frame, in a write that can be resumed."""
+"""Bulk loads: create jobs from files or any Spark frame, in a write that can be resumed.
+
+Templates such as ``sms:{pk}:{day}`` and ``+2h`` become columns of Spark.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +10,252 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from pyspark.sql import functions as F
 
 from ..core import loads
 from ..core.broker import Broker
+from ..core.errors import Misconfigured
+from ..core.inputs import short, suggest
 from ..core.loads import BulkLoad
-from .bulk_options import MAPPING, BulkOptions, BulkResult
+from ..core.records.frames import CHUNK
+from ..rows import Kind, check_names_in, due_ms_of, id_parts, names_in, unsure, wrong_due
 from .dry_run import STORM, DryRun, dry_run
 from .errors import plain_errors
-from .expressions import jobs
-from .inputs import PART_NAMES, Files, contents, in_order, in_parts, least_parts
+from .inputs import PART_BYTES, PART_NAMES, Files, contents, in_order, in_parts, least_parts
+from .options import DEFAULT_PREFIX, address_of, open_broker
 from .quarantine import count_rows
-from .redis_options import open_broker
-from .sender import open_run
+from .schemas import column_of
 from .session import activate
-from .write_options import WriteOptions
-from .write_schema import check_schema
-from .writer import check_redis
+from .write_options import WriteOptions, check_schema
+from .writer import check_redis, open_run
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: options that map the columns of a row to its job
+MAPPING: Final = ("id", "due", "args", "kwargs", "payload", "score", "context", "priority")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkOptions:
+    """Mapping from rows to jobs, and the target of a bulk load.
+
+    ``id``, ``due``, ``args`` … name columns of the input, see :func:`~.bulk.jobs`. ``more`` are options of the
+    format ``delayq`` (:mod:`.write_options`): onConflict, expires, maxAttempts and so on.
+    """
+
+    queue: str
+    id: str
+    task: str | None = None
+    due: str | None = None
+    args: tuple[str, ...] = ()
+    kwargs: tuple[str, ...] = ()
+    payload: str | None = None
+    score: str | None = None
+    context: tuple[str, ...] = ()
+    #: name of a column
+    priority: str | None = None
+    #: address of Redis, a URL or JSON; or the environment variable that holds it
+    redis: str | None = None
+    redis_env: str | None = None
+    prefix: str = DEFAULT_PREFIX
+    #: None = generate one
+    run_id: str | None = None
+    #: jobs per call to Redis
+    chunk: int = CHUNK
+    #: minimum number of Spark tasks (files), or the exact number (other inputs); None = the number of cores
+    parts: int | None = None
+    #: maximum number of bytes of a file that one task reads
+    part_bytes: int = PART_BYTES
+    #: jobs per second
+    rate: float | None = None
+    #: folder for rows that are not valid jobs; None = the first of them aborts the write
+    quarantine: str | None = None
+    close: bool = True
+    #: the bulk load will never be resumed, so no fingerprint of its rows is stored
+    once: bool = False
+    more: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the input that the jobs are made of."""
+        single = [self.payload, self.score, self.priority]
+        if self.due is not None and self.due.isidentifier():  # neither a delay nor a moment
+            single.append(self.due)
+        named = [*names_in(self.id), *self.args, *self.kwargs, *self.context, *filter(None, single)]
+        return tuple(dict.fromkeys(named))
+
+    def address(self) -> dict[str, str]:
+        """Return the options that address Redis."""
+        return address_of(self.redis, self.redis_env, self.prefix)
+
+    def format_options(self, run_id: str, source: Mapping[str, str]) -> dict[str, str]:
+        """Return the options of the format ``delayq``."""
+        options: dict[str, Any] = {
+            "nullDue": "fail",
+            **self.more,
+            **self.address(),
+            "queue": self.queue,
+            "task": self.task,
+            "runId": run_id,
+            "chunk": self.chunk,
+            "source": json.dumps(dict(source)),
+            "close": "false",
+            "rateLimit": self.rate,
+            "quarantine": self.quarantine,
+            "onError": "quarantine" if self.quarantine else None,
+        }
+        return {name: str(value) for name, value in options.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class BulkResult:
+    """Result of a bulk load, as counted in Redis: each row once, however often it was sent."""
+
+    run_id: str
+    #: rows of the input that have an outcome
+    rows: int
+    #: number of rows by outcome: created, ignored, replaced, …
+    counts: Mapping[str, int]
+    #: rows in the quarantine
+    bad: int
+    seconds: float
+    #: the bulk load was closed before this call, which wrote nothing
+    was_over: bool = False
+    #: rows written earlier, by a previous attempt at this bulk load
+    before: int = 0
+
+    @property
+    def created(self) -> int:
+        """Number of jobs created."""
+        return self.counts.get("created", 0)
+
+    @property
+    def known(self) -> int:
+        """Number of valid rows that created no job."""
+        return self.rows - self.bad - self.created
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows per second in this call, without the rows written earlier."""
+        return (self.rows - self.before) / self.seconds if self.seconds > 0 else 0.0
+
+
+#: types with exactly one text form per value
+_SURE: Final[Mapping[str, Kind | None]] = {
+    "string": None,
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), "integer"),
+    "boolean": "boolean",
+    "date": "date",
+}
+
+
+def column(frame: DataFrame, name: str, what: str) -> Column:
+    """Return the column with exactly this name.
+
+    Raises:
+        Misconfigured: there is none; the message lists the existing columns.
+    """
+    if column_of(frame, name) is None:
+        names = ", ".join(frame.columns[:30])
+        raise Misconfigured(
+            f"{what}: the input has no column {short(name)}.{suggest(name, frame.columns)} Known columns: {names}"
+        )
+    return F.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """Return a name quoted for Spark's expressions."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def id_column(frame: DataFrame, template: str) -> Column:
+    """Return ``sms:{pk}:{day}`` as a column. A row in which a part is null gets no id, and so is not a valid job.
+
+    Raises:
+        Misconfigured: it names no column, or a column of a type whose text form may vary, or is not a template at all.
+    """
+    check_names_in(template)
+    parts: list[Column] = []
+    kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    for text, name in id_parts(template):
+        if text:
+            parts.append(F.lit(text))
+        if name is None:
+            continue
+        one = column(frame, name, f"the id {short(template)}")
+        kind = kinds[column_of(frame, name) or name]
+        if kind not in _SURE and not kind.startswith("decimal"):
+            raise unsure(template, name, kind)
+        parts.append(one.cast("string"))
+    return F.concat(*parts)
+
+
+def kinds_of(frame: DataFrame, names: Iterable[str]) -> dict[str, Kind]:
+    """Return the kinds of those columns whose values have one form."""
+    types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    kinds = {name: _SURE.get(types[column_of(frame, name) or name]) for name in names}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
+def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | None:
+    """Return the column of due times, named as the format expects it; None = due at once.
+
+    Args:
+        due: the name of a column (a timestamp, Unix ms as a whole number, or ISO 8601 texts, in UTC unless they say
+            otherwise), a moment like 2026-11-21T08:00:00+01:00, or a delay after the start of the bulk load, like +2h.
+        opened_ms: start of the bulk load, Unix ms.
+
+    Raises:
+        Misconfigured: it is none of these.
+    """
+    if due is None:
+        return None
+    name = column_of(frame, due)
+    if name is None:
+        return F.lit(due_ms_of(due, opened_ms, frame.columns)).cast("long").alias("due_ms")
+    kind = frame.schema[name].dataType.simpleString()
+    if kind == "timestamp":
+        return F.col(quoted(due)).alias("due")
+    if kind in ("bigint", "int"):
+        return F.col(quoted(due)).cast("long").alias("due_ms")
+    if kind == "string":
+        # A cast would read a text without a zone in that of the session, which may be the user's.
+        text = F.to_json(F.struct(F.col(quoted(due)).alias("due")))
+        return F.from_json(text, "due timestamp", {"timeZone": "UTC"})["due"].alias("due")
+    raise wrong_due(due, kind)
+
+
+def jobs(frame: DataFrame, options: BulkOptions, opened_ms: int) -> DataFrame:
+    """Map the rows of an input to jobs: the columns that the format ``delayq`` accepts.
+
+    Args:
+        opened_ms: start of the bulk load, Unix ms.
+
+    Raises:
+        Misconfigured: see :func:`id_column` and :func:`due_column`; or a column does not exist.
+    """
+    mapped = [id_column(frame, options.id).alias("id")]
+    due = due_column(frame, options.due, opened_ms)
+    if due is not None:
+        mapped.append(due)
+    for word, names in (("args", options.args), ("kwargs", options.kwargs), ("context", options.context)):
+        if names:
+            columns = [
+                column(frame, name, word).alias(f"_{n}" if word == "args" else name) for n, name in enumerate(names)
+            ]
+            mapped.append(F.struct(*columns).alias(word))
+    for word, name in (("payload", options.payload), ("score", options.score), ("priority", options.priority)):
+        if name is not None:
+            mapped.append(column(frame, name, word).alias(word))
+    return frame.select(*mapped)
+
 
 __all__ = ["BulkOptions", "BulkResult", "bulk", "prepare", "rehearse"]
 

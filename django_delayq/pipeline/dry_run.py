@@ -100,7 +100,7 @@ def dry_run(frame: DataFrame, broker: Broker, options: WriteOptions, *, storm_ab
     """Read all rows and check a sample of them closely.
 
     Args:
-        frame: jobs, as :func:`~.expressions.jobs` makes them.
+        frame: jobs, as :func:`~.bulk.jobs` makes them.
         storm_above: number of jobs due in one minute above which a warning is raised.
     """
     now_ms = round(broker.now_ms())

@@ -26,12 +26,10 @@ from ..core.broker import Broker
 from ..core.errors import Misconfigured
 from ..core.events import BEGINNING, EventEntry, Place, Stream, entries, known_places, parts, streams
 from . import event_plan as plan
-from .column_names import fault_of_case
 from .event_plan import Interval, Loss, Offsets, Positions
 from .event_rows import to_batch
-from .option_fields import SourceOptions, flag, option, queue_names, whole
-from .redis_options import config_of, open_broker
-from .schemas import EVENTS, check_columns
+from .options import SourceOptions, config_of, flag, open_broker, option, queue_names, whole
+from .schemas import EVENTS, check_columns, fault_of_case
 
 #: minimum number of rows of an Arrow batch
 BATCH: Final = 10_000

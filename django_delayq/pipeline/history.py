@@ -25,7 +25,7 @@ from ..core.inputs import short
 from . import event_plan as plan
 from .delta import BATCH, TABLE, EventFile, EventTable, number_of
 from .errors import PipelineError, plain_errors
-from .redis_options import DEFAULT_PREFIX, address_of, open_broker
+from .options import DEFAULT_PREFIX, address_of, open_broker
 from .transforms import attempts, hours
 
 if TYPE_CHECKING:

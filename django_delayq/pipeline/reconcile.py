@@ -24,12 +24,11 @@ from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, datetime_of
 from ..rows import DEAD, FIRST, GRACE_MS, LIVE, RowCounts, names_in, pattern_of
-from .bulk import BulkOptions, Watch, bulk
+from .bulk import BulkOptions, Watch, bulk, due_column, id_column, kinds_of
 from .errors import PipelineError
-from .expressions import due_column, id_column, kinds_of
+from .options import open_broker
 from .quarantine import reasons, temporary_folder
-from .redis_options import open_broker
-from .selection import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chosen, fixed, snapshot
+from .repair import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chosen, fixed, snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -21,9 +21,8 @@ from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.models.history import PipelineRun
-from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
+from django_delayq.pipeline.bulk import BulkOptions, bulk, jobs, rehearse
 from django_delayq.pipeline.errors import PipelineError, RunDiffers
-from django_delayq.pipeline.expressions import jobs
 from django_delayq.pipeline.inputs import Files
 from django_delayq.rows import seconds
 from shop.models import Customer

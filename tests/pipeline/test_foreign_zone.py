@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_delayq.pipeline.bulk_options import BulkOptions
-from django_delayq.pipeline.expressions import jobs
+from django_delayq.pipeline.bulk import BulkOptions, jobs
 from django_delayq.pipeline.inputs import Files
 
 if TYPE_CHECKING:

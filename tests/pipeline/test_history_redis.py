@@ -16,7 +16,7 @@ from django_delayq.core.outcomes import Settlement, ack, bury, fail, release
 from django_delayq.pipeline import event_plan
 from django_delayq.pipeline.errors import EventsLost, PipelineError
 from django_delayq.pipeline.history import History, HistoryOptions
-from django_delayq.pipeline.redis_options import open_broker
+from django_delayq.pipeline.options import open_broker
 
 from ..support.event_entries import last_position
 from .history_stage import Database

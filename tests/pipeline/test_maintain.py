@@ -13,8 +13,7 @@ from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.outcomes import bury, fail
 from django_delayq.core.queue import Queue
 from django_delayq.pipeline.errors import PipelineError
-from django_delayq.pipeline.maintain import MaintainOptions, carry_out, choose
-from django_delayq.pipeline.selection import Group, Selection
+from django_delayq.pipeline.repair import Group, MaintainOptions, Selection, carry_out, choose
 
 FAR = 3_600_000
 

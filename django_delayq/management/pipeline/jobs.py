@@ -19,8 +19,7 @@ from ..rows import seconds
 from . import common
 
 if TYPE_CHECKING:
-    from ...pipeline.maintain import MaintainOptions
-    from ...pipeline.selection import Selection
+    from ...pipeline.repair import MaintainOptions, Selection
 
 _VERBS: Final = {
     "retry": "run waiting jobs that have failed, and jobs of the morgue, again now or after --delay",
@@ -56,7 +55,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Select, show, confirm and run; each job only if it has not changed since it was selected."""
-    from ...pipeline.maintain import FOR, carry_out, choose
+    from ...pipeline.repair import FOR, carry_out, choose
 
     action = _maintain_options(options)
     if not options["dry_run"]:
@@ -128,7 +127,7 @@ def group_values(selection: Selection) -> list[dict[str, Any]]:
 
 
 def _maintain_options(options: Mapping[str, Any]) -> MaintainOptions:
-    from ...pipeline.maintain import MaintainOptions
+    from ...pipeline.repair import MaintainOptions
 
     due_ms = delay_ms = None
     try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ...pipeline.reconcile import ComparisonResult, ReconcileOptions, Reconciliation
-    from ...pipeline.selection import Selection
+    from ...pipeline.repair import Selection
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
