@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -257,7 +257,7 @@ def jobs(frame: DataFrame, options: BulkOptions, opened_ms: int) -> DataFrame:
     return frame.select(*mapped)
 
 
-__all__ = ["BulkOptions", "BulkResult", "bulk", "prepare", "rehearse"]
+__all__ = ["BulkOptions", "BulkResult", "bulk", "rehearse"]
 
 #: callback that receives the number of rows by outcome, and the total number of rows if it is known
 Watch: TypeAlias = "Callable[[Mapping[str, int], int | None], None]"
@@ -265,17 +265,6 @@ Watch: TypeAlias = "Callable[[Mapping[str, int], int | None], None]"
 Source: TypeAlias = "DataFrame | Files"
 #: seconds between two progress reports
 REPORT_SECONDS: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedInput:
-    """Input that is ready to be written."""
-
-    frame: DataFrame
-    run: BulkLoad
-    source: Mapping[str, str]
-    #: how files are read in parts; None = the rows are in order already
-    parts: Mapping[str, str] | None = None
 
 
 def bulk(
@@ -302,23 +291,23 @@ def bulk(
     began = time.monotonic()
     with open_broker(options.address()) as broker:
         with plain_errors():
-            prepared = prepare(spark, broker, source, options, run_id)
-        before = sum(loads.progress(broker, prepared.run).values())
-        if not prepared.run.closed:
-            with (
-                in_parts(spark, prepared.parts) if prepared.parts else nullcontext(),
-                plain_errors(_resume_note(run_id)),
-            ):
+            plan = _plan(spark, broker, source, options, run_id, with_checksum=True)
+            run = open_run(broker, run_id, options.queue, plan.write_options, plan.source)
+        was_over, before = run.closed, loads.progress(broker, run).total()
+        if not was_over:
+            with plain_errors(f". Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"):
+                frame = plan.ordered(run.opened_ms)
                 if total is None and isinstance(source, Files):
-                    total = prepared.frame.count()
-                with _reporting(broker, prepared.run, total, watch):
-                    _write(prepared, options, run_id)
-        run = loads.close_load(broker, prepared.run) if options.close else prepared.run
+                    total = frame.count()
+                settings = options.format_options(run_id, plan.identity)
+                activate(frame.sparkSession)  # any thread may call this
+                with _reporting(broker, run, total, watch):
+                    frame.write.format("delayq").options(**settings).mode("append").save()
+                activate(spark)
+        run = loads.close_load(broker, run) if options.close else run
         counts = loads.progress(broker, run)
     bad = count_rows(options.quarantine, run_id) if options.quarantine else 0
-    return BulkResult(
-        run_id, sum(counts.values()) + bad, dict(counts), bad, time.monotonic() - began, prepared.run.closed, before
-    )
+    return BulkResult(run_id, counts.total() + bad, dict(counts), bad, time.monotonic() - began, was_over, before)
 
 
 def closed_result(options: BulkOptions) -> BulkResult | None:
@@ -339,7 +328,13 @@ class _Plan:
     write_options: WriteOptions
     #: description of the input that is stored with the bulk load
     identity: dict[str, str]
-    parts: dict[str, str]
+    #: number of parts into which rows are sorted; None = files, which are in order
+    parts: int | None
+
+    def ordered(self, opened_ms: int) -> DataFrame:
+        """Return the jobs in an order, and in partitions, that are the same in every computation."""
+        ready = self.jobs_at(opened_ms)
+        return ready if self.parts is None else in_order(ready, self.parts)
 
     @property
     def source(self) -> dict[str, str]:
@@ -358,17 +353,17 @@ def _plan(
 ) -> _Plan:
     load = loads.read_load(broker, run_id)
     before = dict(load.source) if load is not None else {}
-    frame = source.read(spark) if isinstance(source, Files) else source
-    parts: dict[str, str] = {}
     if isinstance(source, Files):
-        parts = {"part_bytes": str(options.part_bytes), "least_parts": str(options.parts or least_parts(spark))}
+        how = {"part_bytes": str(options.part_bytes), "least_parts": str(options.parts or least_parts(spark))}
         # Another number of cores would split the files differently. An explicit number that differs from the stored one
         # is reported instead.
         if options.parts is None:
-            parts |= {name: before[name] for name in PART_NAMES if name in before}
-        identity = {**source.fingerprint(spark, frame), **parts}
+            how |= {name: before[name] for name in PART_NAMES if name in before}
+        frame = source.read(in_parts(spark, how))
+        identity, parts = {**source.fingerprint(spark, frame), **how}, None
     else:
-        identity = {"parts": str(options.parts or before.get("parts") or least_parts(spark))}
+        frame, parts = source, options.parts or int(before.get("parts") or least_parts(spark))
+        identity = {"parts": str(parts)}
     identity["words"] = json.dumps([getattr(options, name) for name in MAPPING])
     jobs_at = partial(jobs, frame, options)
     write_options = WriteOptions.parse(options.format_options(run_id, identity))
@@ -383,20 +378,6 @@ def _plan(
     return _Plan(jobs_at, write_options, identity, parts)
 
 
-def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str) -> PreparedInput:
-    """Open the bulk load, or find it again, and map the input to jobs.
-
-    Raises:
-        Misconfigured, PipelineError, RunDiffers: see :func:`bulk`.
-    """
-    plan = _plan(spark, broker, source, options, run_id, with_checksum=True)
-    run = open_run(broker, run_id, options.queue, plan.write_options, plan.source)
-    ready = plan.jobs_at(run.opened_ms)
-    if plan.parts:
-        return PreparedInput(ready, run, plan.identity, plan.parts)
-    return PreparedInput(in_order(ready, int(plan.identity["parts"])), run, plan.identity)
-
-
 def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm_above: int = STORM) -> DryRun:
     """Return what :func:`bulk` would write, without writing anything.
 
@@ -405,18 +386,7 @@ def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm
     """
     with open_broker(options.address()) as broker, plain_errors():
         plan = _plan(spark, broker, source, options, options.run_id or "dry-run")
-        with in_parts(spark, plan.parts) if plan.parts else nullcontext():
-            return dry_run(plan.jobs_at(round(broker.now_ms())), broker, plan.write_options, storm_above=storm_above)
-
-
-def _write(prepared: PreparedInput, options: BulkOptions, run_id: str) -> None:
-    settings = options.format_options(run_id, prepared.source)
-    activate(prepared.frame.sparkSession)  # any thread may call this
-    prepared.frame.write.format("delayq").options(**settings).mode("append").save()
-
-
-def _resume_note(run_id: str) -> str:
-    return f". Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"
+        return dry_run(plan.jobs_at(round(broker.now_ms())), broker, plan.write_options, storm_above=storm_above)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -141,25 +140,19 @@ def least_parts(spark: SparkSession) -> int:
     return max(1, int(spark.sparkContext.defaultParallelism))
 
 
-@contextmanager
-def in_parts(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Make the session read files in these parts (:data:`PART_NAMES`) during the block, overriding its settings."""
-    settings_here = {
-        "spark.sql.files.maxPartitionBytes": settings["part_bytes"],
-        "spark.sql.files.minPartitionNum": settings["least_parts"],
-        "spark.sql.files.openCostInBytes": str(_OPEN_COST),
-    }
-    before = {name: spark.conf.get(name, None) for name in settings_here}
-    for name, value in settings_here.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
+def in_parts(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Return a copy of a session that reads files in these parts (:data:`PART_NAMES`); the session stays as it is."""
+    from pyspark.sql import SparkSession
+
+    from . import register
+
+    original: Any = spark
+    copy = SparkSession(spark.sparkContext, original._jsparkSession.cloneSession())
+    copy.conf.set("spark.sql.files.maxPartitionBytes", settings["part_bytes"])
+    copy.conf.set("spark.sql.files.minPartitionNum", settings["least_parts"])
+    copy.conf.set("spark.sql.files.openCostInBytes", str(_OPEN_COST))
+    register(copy)
+    return copy
 
 
 def in_order(frame: DataFrame, parts: int) -> DataFrame:

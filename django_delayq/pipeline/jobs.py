@@ -267,9 +267,9 @@ class JobsReader(DataSourceReader):
             return
         held: list[Columns] = []
         size = 0
-        for some in read_jobs(broker, part, fetch=self.options.fetch):
-            held.append(some)
-            size += len(some["id"]) * BATCH_BYTES // BATCH_ROWS + sum(map(len, filter(None, some["args"])))
+        for page in read_jobs(broker, part, fetch=self.options.fetch):
+            held.append(page)
+            size += len(page["id"]) * BATCH_BYTES // BATCH_ROWS + sum(map(len, filter(None, page["args"])))
             if size >= BATCH_BYTES:
                 yield rows.of_jobs(part, held)
                 held, size = [], 0
