@@ -19,18 +19,20 @@ from ... import connections as ours
 from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name
 from ...core.loads import read_load
+from ...core.times import iso_of
 from ...history.records import Record
 from ...pipeline.errors import without_user
 from ...pipeline.inputs import FORMATS, PART_BYTES, format_of
 from ...settings.conf import conf
+from ...status.formatting import table
 from ..base import positive
-from ..rows import check_filter, known_database
-from . import common, job_writer
-from .bulk_preview import print_dry_run
+from ..rows import add_fields, check_filter, known_database, known_task, writer_options
+from . import common
 from .model_rows import write_rows
 
 if TYPE_CHECKING:
     from ...pipeline.bulk import BulkOptions, BulkResult
+    from ...pipeline.dry_run import DryRun
     from ...pipeline.inputs import Files
 
 
@@ -65,9 +67,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
         metavar="WHAT",
         help="due time: a column, a moment like 2026-11-21T08:00:00+01:00, or a delay like +2h30m (default: at once)",
     )
-    job_writer.add_fields(
-        made, "column", payload="payload of merged tasks, or body of the jobs of a queue of kind pull"
-    )
+    add_fields(made, "column", payload="payload of merged tasks, or body of the jobs of a queue of kind pull")
     made.add_argument(
         "--on-conflict",
         choices=("ignore", "replace", "merge", "error"),
@@ -267,7 +267,7 @@ def _bulk_options(options: Mapping[str, Any]) -> BulkOptions:
 
     settings = conf()
     name = options["task"]
-    task = job_writer.known_task(name, payload=options["payload"]) if name else None
+    task = known_task(name, payload=options["payload"]) if name else None
     queue = options["queue"] or (task.options.queue if task else None)
     if queue is None:
         raise CommandError(
@@ -297,7 +297,7 @@ def _bulk_options(options: Mapping[str, Any]) -> BulkOptions:
         part_bytes=options["part_bytes"],
         rate=options["rate"],
         quarantine=options["quarantine"],
-        more=job_writer.options(
+        more=writer_options(
             queue, task, kind=policy.kind, onConflict=options["on_conflict"], priority=options["priority"]
         ),
     )
@@ -324,6 +324,35 @@ def _result_values(result: BulkResult) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "rows_per_second": round(result.rows_per_second),
     }
+
+
+def print_dry_run(command: common.PipelineCommand, dry_run: DryRun) -> None:
+    """Print a dry run as readable text on stderr, and as JSON in the last line."""
+    lines = [
+        f"{dry_run.rows:,} rows, {dry_run.due_now:,} of them due now; about {dry_run.bytes_per_job:,.0f} bytes per "
+        f"job, {dry_run.memory / 1e6:,.1f} MB in total"
+    ]
+    lines += ["", *table(("due from (UTC)", "rows"), [(iso_of(start), count) for start, count in dry_run.dues])]
+    lines += ["", *(json.dumps(row, default=str, ensure_ascii=False) for row in dry_run.first)]
+    lines += ["", *(f"WARNING: {text}" for text in dry_run.warnings)]
+    command.print_note("\n".join(lines))
+    command.print_result(
+        {
+            "state": "dry run",
+            "rows": dry_run.rows,
+            "due_now": dry_run.due_now,
+            "without_id": dry_run.without_id,
+            "without_due": dry_run.without_due,
+            "dues": list(dry_run.dues),
+            "width_minutes": dry_run.width_min,
+            "busiest_minute": {"at": iso_of(dry_run.busiest[0]), "rows": dry_run.busiest[1]},
+            "bytes_per_job": round(dry_run.bytes_per_job),
+            "bytes": dry_run.memory,
+            "free_bytes": dry_run.free,
+            "first": list(dry_run.first),
+            "warnings": dry_run.warnings,
+        },
+    )
 
 
 SUBCOMMAND: Final = common.Subcommand(

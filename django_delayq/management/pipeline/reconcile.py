@@ -21,7 +21,8 @@ from ...repair.row_jobs import RowJobs, database_now_ms
 from ...settings.conf import conf
 from .. import rows
 from ..base import count_text
-from . import common, job_writer
+from ..rows import writer_options
+from . import common
 from .address import ENV
 from .jobs import group_values, preview
 from .model_rows import write_rows
@@ -150,7 +151,7 @@ def _reconcile_options(options: Mapping[str, Any], row_jobs: RowJobs) -> Reconci
             redis_env=ENV,
             prefix=settings.prefix,
             rate=options["rate"],
-            more=job_writer.options(row_jobs.queue, task),
+            more=writer_options(row_jobs.queue, task),
         )
         return ReconcileOptions(
             jobs=jobs,
