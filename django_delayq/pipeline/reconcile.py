@@ -50,6 +50,7 @@ class ReconcileOptions:
 
     Args:
         jobs: mapping from rows to jobs; its run id is not used.
+        id_pattern: regular expression for the ids that rows can have; None = by the types of the rows' columns.
         grace_ms: rows younger than this are ignored.
         include_morgue: also schedule jobs that have only a record in the morgue.
         scratch: a temporary folder, visible to Spark's workers and this process, for rows that are not valid jobs; None
@@ -57,6 +58,7 @@ class ReconcileOptions:
     """
 
     jobs: BulkOptions
+    id_pattern: str | None = None
     grace_ms: float = GRACE_MS
     include_morgue: bool = False
     scratch: str | None = None
@@ -192,7 +194,9 @@ class Reconciliation:
         """Return live jobs of the task, with ids that match the template, that no row needs."""
         jobs = self._options.jobs
         seen = self._snapshot((*NAMING, "task", "due"), LIVE)
-        pattern = pattern_of(jobs.id, kinds_of(self._rows(None, written=True), names_in(jobs.id)))
+        pattern = self._options.id_pattern
+        if pattern is None:
+            pattern = pattern_of(jobs.id, kinds_of(self._rows(None, written=True), names_in(jobs.id)))
         ours = fixed(seen.where(F.col("task") == F.lit(jobs.task)).where(F.col("id").rlike(rf"\A{pattern}\z")))
         return chosen(fixed(self._without_row(ours)))
 

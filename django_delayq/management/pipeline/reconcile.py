@@ -155,6 +155,7 @@ def _reconcile_options(options: Mapping[str, Any], row_jobs: RowJobs) -> Reconci
         )
         return ReconcileOptions(
             jobs=jobs,
+            id_pattern=row_jobs.id_pattern,
             grace_ms=row_jobs.grace_ms,
             include_morgue=row_jobs.include_morgue,
             scratch=_scratch(options),
