@@ -138,8 +138,12 @@ class EventTable:
 
     def positions(self, table: DeltaTable | None) -> dict[Place, str]:
         """Return the positions up to which a version has read the streams, by shard."""
-        places = [] if table is None else _places_of(table)
-        return {place: "-".join(str(number_of(table, name)) for name in _names_of(place)) for place in places}
+        positions = {}
+        for place in [] if table is None else _places_of(table):
+            number, ms = (number_of(table, name) for name in _names_of(place))
+            if number >= 0:  # else a process has died between the two
+                positions[place] = f"{number}-{ms}"
+        return positions
 
     def closed_before(self) -> date:
         """Return the first day of which no event was deleted because of its age."""
@@ -193,7 +197,7 @@ class EventTable:
         """
         transactions, known = {BATCH: batch}, _places_of(table)
         new = [place for place in positions if place not in known]
-        if new:  # before their positions, which cannot be listed
+        if new:  # before their positions, because transactions cannot be listed
             table.alter.set_table_properties({_PLACES: json.dumps([*known, *new])}, raise_if_not_exists=False)
         for place, position in positions.items():
             transactions |= dict(zip(_names_of(place), map(int, position.split("-")), strict=True))

@@ -106,6 +106,21 @@ def test_files_and_positions_are_one_version(table: EventTable, spark: SparkSess
     assert table.read(spark, {at(hour=4)}).collect() == []
 
 
+def test_a_shard_that_was_named_and_got_no_position_has_none(
+    table: EventTable, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "create_write_transaction", die)
+        with pytest.raises(KeyboardInterrupt):
+            land(table, spark, event(id="a"))
+    assert (table.positions(table.latest()), table.files()) == ({}, [])
+    assert land(table, spark, event(id="a")) == 0
+    assert table.positions(table.latest()) == {PLACE: "1-9"}
+
+
 def test_a_batch_on_a_version_that_another_has_continued_is_refused(table: EventTable, spark: SparkSession) -> None:
     land(table, spark, event(id="a"))
     latest = table.open()
