@@ -147,6 +147,7 @@ class BulkResult:
         return (self.rows - self.before) / self.seconds if self.seconds > 0 else 0.0
 
 
+# -- columns of jobs ---------------------------------------------------------------------------------------------------
 #: types with exactly one text form per value
 _SURE: Final[Mapping[str, Kind | None]] = {
     "string": None,
@@ -257,7 +258,7 @@ def jobs(frame: DataFrame, options: BulkOptions, opened_ms: int) -> DataFrame:
     return frame.select(*mapped)
 
 
-__all__ = ["BulkOptions", "BulkResult", "bulk", "rehearse"]
+# -- the load ----------------------------------------------------------------------------------------------------------
 
 #: callback that receives the number of rows by outcome, and the total number of rows if it is known
 Watch: TypeAlias = "Callable[[Mapping[str, int], int | None], None]"

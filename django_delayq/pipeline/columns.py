@@ -40,6 +40,9 @@ _ESCAPED: Final = r'["\\\x00-\x1f]'
 _SCORE_CHARS: Final = 255
 
 
+# -- cells: values of a column as JSON ---------------------------------------------------------------------------------
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Return True if the column holds texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
@@ -247,6 +250,8 @@ def _score(row: int, value: object, bad: Bad) -> str:
     return "0"
 
 
+# -- parts of jobs -----------------------------------------------------------------------------------------------------
+
 BYTES: Final = pa.large_binary()
 #: control characters of UTF-8, matched against its bytes
 _CONTROL: Final = r"[\x00-\x1f\x7f]|\xC2[\x80-\x9f]|\xE2\x80[\xA8-\xAE]|\xE2\x81[\xA6-\xA9]"
@@ -390,6 +395,9 @@ def coded(texts: list[bytes], codec: Codec | None, bad: Bad) -> list[bytes]:
 
 
 _U16: Final = Struct("<H")
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

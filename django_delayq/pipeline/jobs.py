@@ -132,6 +132,8 @@ def _times(field: pa.Field, entries: Entries) -> pa.Array:
     return pa.array(ms.astype(np.int64) * 1000).cast(field.type)
 
 
+# -- options -----------------------------------------------------------------------------------------------------------
+
 STATES: Final = ("waiting", "reserved")
 _MS: Final = re.compile(r"-?\d{1,15}")
 _IDS_EXAMPLE: Final = '["order-5", "order-6"]'
@@ -190,6 +192,8 @@ class ReadOptions(SourceOptions):
                 "dueFrom is not before dueTo, so no job can be due between them; is it the other way round?"
             )
 
+
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024

@@ -94,6 +94,8 @@ def open_broker(options: Mapping[str, str]) -> Iterator[Broker]:
         connection.close()
 
 
+# -- declared options --------------------------------------------------------------------------------------------------
+
 T = TypeVar("T")
 Check: TypeAlias = Callable[[str, str], T]
 

@@ -247,6 +247,8 @@ def _environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
+# -- the workers' Python -----------------------------------------------------------------------------------------------
+
 #: modules that the formats import in a worker; Spark itself supplies pyspark
 MODULES: Final = ("django_delayq", "redis", "pyarrow", "pandas")
 #: seconds after which a Python counts as failed to start

@@ -192,6 +192,8 @@ class Sender:
         self._bad += len(bad)
 
 
+# -- writers of Spark --------------------------------------------------------------------------------------------------
+
 logger: Final = logging.getLogger("django_delayq.pipeline")
 _POLICY: Final = "noeviction"
 
@@ -254,7 +256,7 @@ class JobsWriter(_Writer, DataSourceArrowWriter):
         Raises:
             PipelineError: a row is invalid; the bulk load stays open.
         """
-        with plain_errors():
+        with short_errors():
             fail_if_refused(messages, f"Bulk load {self.run_id} is open: {how_to_resume(self.run_id)}")
             counts = self._close_all(_run_ids(messages), close=self.write_options.close)
         logger.info("bulk load %s: %s", self.run_id, counts)
@@ -286,7 +288,7 @@ class JobsStreamWriter(_Writer, DataSourceStreamArrowWriter):
         Raises:
             PipelineError: a row is invalid; the query ends.
         """
-        with plain_errors():
+        with short_errors():
             fail_if_refused(
                 messages,
                 "The query replays this batch when it is started again; onError=quarantine skips and stores such rows",
@@ -312,7 +314,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         Misconfigured, PipelineError: options, columns or Redis do not meet the requirements.
         RunDiffers: the option ``runId`` names a bulk load that was started with other input or options.
     """
-    with plain_errors():
+    with short_errors():
         write_options, source = _check(options, schema, overwrite)
         run_id = write_options.run_id or uuid.uuid4().hex
         with open_broker(options) as broker:
@@ -326,7 +328,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
     """Return the writer of a streaming query; raises as :func:`batch_writer`."""
-    with plain_errors():
+    with short_errors():
         write_options, source = _check(options, schema, overwrite)
         if write_options.run_id:
             raise PipelineError("a stream derives its run ids from query and batch; leave the option runId out")
@@ -347,7 +349,7 @@ def _check(options: Mapping[str, str], schema: StructType, overwrite: bool) -> t
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
+def short_errors() -> Iterator[None]:
     """Make the text of an error the first line of Spark's own error, without the stack of its Python worker.
 
     Only for the workers in which Spark plans and commits a write: such a worker ends after an exception, and its
