@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_delayq.core.broker import Broker
+from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import Job, NewJob
 from django_delayq.core.outcomes import Settlement, ack, bury, fail, release
 from django_delayq.pipeline import event_plan
-from django_delayq.pipeline.errors import EventsLost, PipelineError
+from django_delayq.pipeline.errors import EventsLost
 from django_delayq.pipeline.history import History, HistoryOptions
 from django_delayq.pipeline.options import open_broker
 
@@ -266,7 +267,7 @@ def test_a_stream_that_began_anew_is_read_from_its_beginning(
 
 def test_a_redis_that_is_away_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
     nowhere = HistoryOptions(str(tmp_path / "root"), redis="redis://127.0.0.1:1/0")
-    with pytest.raises(PipelineError) as raised:
+    with pytest.raises(QueueUnavailable) as raised:
         History(spark, nowhere).run()
     assert "127.0.0.1:1" in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -111,8 +111,8 @@ def test_the_file_of_customers_is_the_same_each_time(tmp_path: Path, monkeypatch
     assert (first.rows, first.slow, first.nowhere) == (40_000, 75, 5)
     lines = first.path.read_text().splitlines()
     assert lines[0] == "customer,address,due"
-    assert lines[500] == "500,customer-500@slow.example,2026-11-21T03:00:22.475+00:00"
-    assert lines[8000] == "8000,customer-8000@nowhere.example,2026-11-21T03:00:29.600+00:00"
+    assert lines[500] == "500,customer-500@slow.example,2026-11-21T03:00:30.375+00:00"
+    assert lines[8000] == "8000,customer-8000@nowhere.example,2026-11-21T03:00:36.000+00:00"
     assert lines[-1].endswith("2026-11-21T03:01:00.000+00:00")
 
 
