@@ -22,7 +22,7 @@ def events() -> DataFrame:
 
 @dp.materialized_view
 def attempts() -> DataFrame:
-    """Compute the attempts among them, each once, with `sla_missed`."""
+    """Compute the attempts among them, with `sla_missed`."""
     return transforms.attempts(spark.read.table("events"), sla={"*": 60.0})
 
 

@@ -5,9 +5,10 @@
     make demo-pipeline CUSTOMERS=20000        with fewer customers
     make demo-pipeline ARGS=--look            afterwards: the admin, with the history of the last run
 
-The demo writes a file of customers; Spark schedules a job for each; two worker processes run them; Spark computes the
-history, which is compared with all other counters. Then two failures are caused and repaired. Each step prints its
-command and its duration. All files are in ``.demo-pipeline/``; Ctrl-C ends everything.
+The demo writes a file of customers whose messages are due within the next minute; Spark schedules a job for each; two
+worker processes run them on time. Meanwhile one failure is caused and repaired, and another one afterwards. Spark
+computes the history, which is compared with all other counters. Each step prints its command and its duration. All
+files are in ``.demo-pipeline/``; Ctrl-C ends everything.
 """
 
 from __future__ import annotations
@@ -26,14 +27,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stage import HOST, NEEDED, ROOT, Failed, Stage, check_packages
+from stage import HOST, NEEDED, ROOT, Failed, Part, Stage, check_packages
 
 if TYPE_CHECKING:
     from django_delayq.core import Counts
 
 QUEUE = "greetings"
-#: period, up to now, over which the jobs of the campaign fall due
-SPREAD = timedelta(minutes=5)
+#: the jobs of the campaign fall due in the minute after the file is written, once Spark has had time to schedule them
+LEAD = timedelta(seconds=30)
+MINUTE = timedelta(minutes=1)
+#: with very many customers the minute is longer: jobs a second that two cores run, beside all else
+RATE = 1_500
+#: lines of output that a command shows
+MOST_LINES = 4
 SLOW_EVERY = 500
 #: with fewer customers, addresses that cannot be reached are more frequent, so that a few are included
 NOWHERE_EVERY = 20_000
@@ -43,9 +49,11 @@ ORDERS_LOST = 7
 BULK = """delayq_pipeline bulk '{path}' --format csv --schema 'customer LONG, address STRING, due TIMESTAMP'
     --task shop.greet --id 'night:{{customer}}:{day}' --due due --args customer,address"""
 RETRY = f"""delayq_pipeline jobs retry --queues {QUEUE} --where "state = 'morgue'" --yes"""
-RECONCILE = """delayq_pipeline reconcile --model shop.Order --filter '{"status": "placed"}' --task shop.cancel_order
+RECONCILE = """delayq_reconcile --model shop.Order --filter '{"status": "placed"}' --task shop.cancel_order
     --id 'order-{id}' --args id --due expires_at --created created_at --grace 1s"""
 HISTORY = """SELECT sum(runs), sum(succeeded), sum(failed), sum(buried) FROM django_delayq_hourlystat WHERE queue = ?"""
+LATENESS = """SELECT lateness_p50_ms, lateness_p99_ms, lateness_max_ms FROM django_delayq_hourlystat WHERE queue = ?
+    ORDER BY runs DESC LIMIT 1"""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,7 @@ class Story:
         self.stage, self.options = stage, stage.options
         self._broker = Broker(connect(RedisConfig.parse(stage.redis.url)), prefix="shop")
         self._began, self._steps = time.monotonic(), 0
+        self._workers_log = stage.folder / "workers.log"
         # All events wait in Redis until the history reads them. Some jobs have three attempts.
         stage.env["SHOP_EVENTS_CAP"] = str(max(100_000, self.options.customers))
         stage.env["SHOP_MAILBOX"] = str(stage.folder / "mailbox")
@@ -83,32 +92,29 @@ class Story:
         bulk = BULK.format(path=path, day=day)
         with self.step("The shop: its database and products, and a check of what the pipeline needs"):
             self.run("migrate --verbosity 0")
-            self.run("shop_seed --demo-user")
-            self.run("delayq_pipeline doctor")
-        with self.step(f"A file with {customers:,} customers, as another department would send it"):
+            self.run("shop_seed --demo-user", most=1)
+            self.run("delayq_pipeline doctor", most=1)
+        with self.step(f"A file with {customers:,} customers, whose messages are due within the next minute"):
             campaign = write_customers(path, customers, datetime.now(UTC))
             providers = f"{campaign.slow:,} of them to a slow provider, {campaign.nowhere:,} at one that is down"
             self.say(f"{path}: {path.stat().st_size / 1e6:.1f} MB, {providers}")
-        with self.step("A preview of the campaign; nothing is written (--dry-run)"):
-            self.run(f"{bulk} --dry-run")
-        with self.step("The campaign, scheduled by Spark: one job for each customer"):
-            self.run(f"{bulk} --run-id night-{day} --yes")
-            expect("jobs in the queue", self.waiting(QUEUE), customers)
-        with self.step("Two worker processes run it"):
-            self.work(processes=2)
-        with self.step("The history: Spark reads what happened, computes and writes it to the shop's database"):
-            self.run("delayq_pipeline run")
-        with self.step("Is it all there, once? Four that counted by themselves are compared"):
-            self.compare(campaign, repaired=False)
-        with self.step(
-            "A mistake: the cancellations of some unpaid orders get lost. The daily reconcile restores them"
-        ):
+        with self.step("The campaign, scheduled by Spark: one job for each customer. Two workers wait for them"):
+            workers = self.start_workers(2)
+            self.run(f"{bulk} --run-id night-{day} --yes", most=1)
+            expect("jobs created", self.counts(QUEUE).counters["created"], customers)
+        with self.step("Meanwhile a mistake: cancellations of unpaid orders get lost. The reconcile restores them"):
             self.reconcile()
+        with self.step("The minute of the campaign"):
+            self.work(workers)
         with self.step("The provider is up again: an SQL condition selects the jobs of the morgue to retry"):
-            self.run(RETRY)
-            self.work(processes=1, SHOP_NOWHERE_IS_BACK="1")
-            self.run("delayq_pipeline run")
-            self.compare(campaign, repaired=True)
+            self.run(RETRY, most=1)
+            self.work(self.start_workers(1, SHOP_NOWHERE_IS_BACK="1"))
+        with self.step("The history: Spark reads what happened, and writes figures to the shop's database"):
+            self.run("delayq_pipeline run", most=1)
+            p50, p99, longest = self.query(LATENESS)
+            self.say(f"lateness of an attempt: median {p50:,} ms, 99 of 100 within {p99:,} ms, longest {longest:,} ms")
+        with self.step("Is it all there, once? Four that counted by themselves are compared"):
+            self.compare(campaign)
         self.farewell()
 
     # -- steps -------------------------------------------------------------------------------------------------------
@@ -125,10 +131,19 @@ class Story:
     def say(self, text: str) -> None:
         self.stage.line("demo", text)
 
-    def run(self, command: str) -> None:
-        """Run a command of the project as a user would type it."""
-        speaker = "spark" if command.startswith("delayq_pipeline") else "demo"
-        self.stage.manage(*shlex.split(command), speaker=speaker)
+    def run(self, command: str, most: int = MOST_LINES) -> None:
+        """Run a command of the project as a user would type it, and show the end of its output."""
+        arguments, log = shlex.split(command), self.stage.folder / "command.log"
+        self.say(f"$ {shlex.join(('manage.py', *arguments))}")
+        log.unlink(missing_ok=True)
+        part = self.stage.start("command", *arguments, log=log)
+        code = part.wait()
+        self.stage.end(part)
+        output = [line for line in log.read_text().splitlines() if line.strip()]
+        for line in output if code else output[max(0, len(output) - most) :]:
+            self.stage.line("spark" if "pipeline" in command else "demo", line)
+        if code:
+            raise Failed(f"`manage.py {arguments[0]}` ended with exit code {code}; its output is above.")
 
     def counts(self, queue: str) -> Counts:
         return self._broker.inspector.counts(queue)
@@ -137,61 +152,63 @@ class Story:
         counts = self.counts(queue)
         return counts.ready + counts.delayed
 
-    def work(self, *, processes: int, **env: str) -> None:
-        """Run workers until no job is left."""
-        begin, first = time.monotonic(), self.acked()
+    def start_workers(self, processes: int, **env: str) -> Part:
+        """Start worker processes, whose output goes to a file."""
         arguments = ("delayq_worker", "--queues", QUEUE, "--processes", str(processes), "--threads", "2")
-        log = self.stage.folder / "workers.log"
-        self.say(f"$ {shlex.join(('manage.py', *arguments))}   (output: {log})")
-        worker, told = self.stage.start("worker", *arguments, log=log, **env), begin
+        self.say(f"$ {shlex.join(('manage.py', *arguments))}   (output: {self._workers_log})")
+        return self.stage.start("worker", *arguments, log=self._workers_log, **env)
+
+    def work(self, workers: Part) -> None:
+        """Wait until no job is left, and end the workers."""
+        begin = told = time.monotonic()
         while left := self.counts(QUEUE).live:
-            if worker.poll() is not None:
-                raise Failed(f"The workers have ended ({left:,} jobs are left). Their output is in {log}.")
-            if time.monotonic() - told >= 5:
+            if workers.poll() is not None:
+                raise Failed(
+                    f"The workers have ended ({left:,} jobs are left). Their output is in {self._workers_log}."
+                )
+            if time.monotonic() - told >= MINUTE.total_seconds() / 4:
                 told = time.monotonic()
-                self.say(f"{self.acked() - first:,} done, {left:,} left")
+                self.say(f"{self.acked():,} done, {left:,} left")
             time.sleep(0.2)  # other processes: there is no event to wait for
-        seconds, done = time.monotonic() - begin, self.acked() - first
-        self.stage.end(worker)
-        self.say(f"{done:,} jobs done in {seconds:.1f} s, {done / seconds:,.0f} a second with their start")
+        self.stage.end(workers)
+        self.say(f"{self.acked():,} jobs are done, after {time.monotonic() - begin:.1f} s")
 
     def acked(self) -> int:
         return self.counts(QUEUE).counters.get("acked", 0)
 
-    def compare(self, campaign: Campaign, *, repaired: bool) -> None:
-        """Check that the file, the core's counters, the history and the mailbox agree."""
+    def query(self, sql: str) -> tuple[int, ...]:
+        """Return the row that the shop's database has for the queue of the campaign."""
         with closing(sqlite3.connect(self.stage.env["SHOP_DB"])) as database:
-            runs, succeeded, failures, buried = database.execute(HISTORY, [QUEUE]).fetchone()
+            return tuple(database.execute(sql, [QUEUE]).fetchone())
+
+    def compare(self, campaign: Campaign) -> None:
+        """Check that the file, the core's counters, the history and the mailbox agree."""
+        runs, succeeded, failures, buried = self.query(HISTORY)
         core = self.counts(QUEUE)
         mailbox = (self.stage.folder / "mailbox").glob("*.txt")
         letters = Counter(line for file in mailbox for line in file.read_text().split())
-        done = campaign.rows - (0 if repaired else campaign.nowhere)
         # jobs for a slow provider fail twice; for one that is down they fail twice and then move to the morgue
-        failed = 2 * (campaign.slow + campaign.nowhere)
-        for what, found, wanted in (
-            ("jobs created, by the core", core.counters["created"], campaign.rows),
-            ("jobs done, by the core", core.counters["acked"], done),
-            ("jobs done, by the history", succeeded, done),
-            ("customers who got a message", len(letters), done),
-            ("messages, all in all", letters.total(), done),
-            ("runs that failed, by the core", core.counters["failed"], failed),
-            ("runs that failed, by the history", failures, failed),
-            ("jobs into the morgue, by the core", core.counters["buried"], campaign.nowhere),
-            ("jobs into the morgue, by the history", buried, campaign.nowhere),
-            ("jobs in the morgue now", core.morgue, 0 if repaired else campaign.nowhere),
-            ("runs of any kind, by the history", runs, done + failed + campaign.nowhere),
+        done, failed, given_up = campaign.rows, 2 * (campaign.slow + campaign.nowhere), campaign.nowhere
+        for what, wanted, found in (
+            ("jobs done", done, {"core": core.counters["acked"], "history": succeeded, "mailbox": letters.total()}),
+            ("customers with a message", done, {"file": campaign.rows, "mailbox": len(letters)}),
+            ("runs that failed", failed, {"core": core.counters["failed"], "history": failures}),
+            ("jobs into the morgue", given_up, {"core": core.counters["buried"], "history": buried}),
+            ("jobs in the morgue now", 0, {"core": core.morgue}),
+            ("runs of any kind", done + failed + given_up, {"history": runs}),
         ):
-            expect(what, found, wanted)
-            self.say(f"{what:<38} {found:>11,}")
+            for who, number in found.items():
+                expect(f"{what}, by the {who}", number, wanted)
+            self.say(f"{what:<26} {wanted:>11,}   by {', '.join(found)}")
         self.say("0 lost, 0 doubled")
 
     def reconcile(self) -> None:
         """Place orders, lose some of their jobs, and find them by comparing the table with the queue."""
-        self.run("shop_traffic --rate 20 --seconds 2 --pay 0 --seed night")
+        self.run("shop_traffic --rate 20 --seconds 2 --pay 0 --seed night", most=0)
         there = self.waiting("orders")
-        self.run(f"shop_mishap --orders {ORDERS_LOST}")
+        self.run(f"shop_mishap --orders {ORDERS_LOST}", most=1)
         expect("jobs of unpaid orders after the mistake", self.waiting("orders"), there - ORDERS_LOST)
-        self.run(RECONCILE)
+        self.run(RECONCILE, most=1)
         expect("jobs of unpaid orders after the reconcile", self.waiting("orders"), there)
         self.say(f"{ORDERS_LOST} of {there} were missing, and are back")
 
@@ -207,7 +224,8 @@ def write_customers(path: Path, rows: int, now: datetime) -> Campaign:
     """Write a file of numbered customers with address and due time, the same for the same arguments."""
     nowhere_every = max(1, min(NOWHERE_EVERY, rows // LEAST_NOWHERE))
     providers: Counter[str] = Counter()
-    begin, step = now - SPREAD, SPREAD / rows
+    begin = now + LEAD
+    step = max(MINUTE - LEAD, timedelta(seconds=rows / RATE)) / rows
     with path.open("w", newline="") as file:
         out = csv.writer(file)
         out.writerow(("customer", "address", "due"))

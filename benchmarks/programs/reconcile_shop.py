@@ -10,6 +10,7 @@ import json
 import os
 import sqlite3
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -23,12 +24,12 @@ from django_delayq.connections import broker
 from django_delayq.core.job import NewJob
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
-from django_delayq.pipeline.selection import EVERY_STATE
+from django_delayq.pipeline.repair import EVERY_STATE
 from django_delayq.pipeline.session import SessionOptions, opened
-from django_delayq.pipeline.table import attach
 
 QUEUE = "notifications"
 SHARDS = 4
+FOLDER = tempfile.mkdtemp(prefix="delayq-bench-")
 LONG_AGO = datetime.now(UTC) - timedelta(days=1)
 
 
@@ -38,7 +39,6 @@ def main() -> None:
     fill(orders, missing)
     reading, comparing, found = [], [], []
     with opened(SessionOptions(master="local[2]", app="benchmark")) as spark:
-        attach(spark)
         for turn in range(rounds + 1):
             reads = [timed(read_queue, comparison_of(spark)), timed(read_table, comparison_of(spark))]
             took = timed(lambda comparison: found.append(comparison.look()), comparison_of(spark))
@@ -61,6 +61,11 @@ def timed(act: Callable[[Reconciliation], object], comparison: Reconciliation) -
 
 
 def comparison_of(spark: Any) -> Reconciliation:
+    from django_delayq.management.pipeline.reconcile import Tables
+    from django_delayq.repair.row_jobs import RowJobs
+    from shop.models import Order
+    from shop.tasks import remind_customer
+
     jobs = BulkOptions(
         queue=QUEUE,
         task="shop.remind_customer",
@@ -70,9 +75,17 @@ def comparison_of(spark: Any) -> Reconciliation:
         redis=os.environ["SHOP_REDIS_URL"],
         prefix=settings.DELAYQ["PREFIX"],
     )
-    return Reconciliation(
-        spark, ReconcileOptions(jobs=jobs, model="shop.Order", filters=[{"status": "placed"}], created="created_at")
+    rows = RowJobs(
+        model=Order,
+        task=remind_customer,
+        queue=QUEUE,
+        id=jobs.id,
+        due=jobs.due,
+        args=jobs.args,
+        created="created_at",
+        filters=[{"status": "placed"}],
     )
+    return Reconciliation(spark, ReconcileOptions(jobs=jobs), Tables(spark, rows, FOLDER, ()).rows)
 
 
 def read_queue(comparison: Reconciliation) -> None:
@@ -83,10 +96,7 @@ def read_queue(comparison: Reconciliation) -> None:
 
 def read_table(comparison: Reconciliation) -> None:
     """Read what the comparison reads of the table, and discard it."""
-    options, before = comparison._options, comparison._cutoff().isoformat()
-    filters = [*options.filters, {"created_at__lt": before}]
-    frame = comparison._read(options.model, options.jobs.columns, filters, None)
-    frame.write.format("noop").mode("overwrite").save()
+    comparison._read_rows(comparison._cutoff(), False).write.format("noop").mode("overwrite").save()
 
 
 # -- test data --------------------------------------------------------------------------------------------------------

@@ -81,4 +81,14 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['started_at', 'id'], name='delayq_run_at')],
             },
         ),
+        migrations.CreateModel(
+            name='PublishedHistory',
+            fields=[
+                ('history', models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ('batch', models.BigIntegerField()),
+            ],
+            options={
+                'default_permissions': (),
+            },
+        ),
     ]

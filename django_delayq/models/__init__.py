@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.times import datetime_of
-from .history import NAME_LENGTH, HourlyStat, PipelineRun
+from .history import NAME_LENGTH, HourlyStat, PipelineRun, PublishedHistory
 
 __all__ = [
     "NAME_LENGTH",
@@ -29,6 +29,7 @@ __all__ = [
     "MorgueJob",
     "OutboxJob",
     "PipelineRun",
+    "PublishedHistory",
     "QueueEntry",
 ]
 

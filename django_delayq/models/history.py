@@ -69,6 +69,23 @@ class HourlyStat(models.Model):
         return f"{self.hour:%Y-%m-%d %H}h {self.queue}/{self.task}"
 
 
+class PublishedHistory(models.Model):
+    """Progress of a history: the last batch of events whose hours are in :class:`HourlyStat`.
+
+    It is written in the transaction that writes the hours.
+    """
+
+    #: id of the Delta table
+    history = models.CharField(max_length=64, primary_key=True)
+    batch = models.BigIntegerField()
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"batch {self.batch} of {self.history}"
+
+
 class PipelineRun(models.Model):
     """One pipeline run: its parameters and its result."""
 

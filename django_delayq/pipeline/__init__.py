@@ -17,7 +17,7 @@ __all__ = ["register", "session"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register the formats ``delayq``, ``delayq.events`` and ``delayq.model`` with a Spark session.
+    """Register the formats ``delayq`` and ``delayq.events`` with a Spark session.
 
     The session becomes the active one of the calling thread; Spark needs that to find a format that is written to. Each
     thread that writes must therefore call this function too. Repeated calls are harmless.
@@ -27,15 +27,13 @@ def register(spark: SparkSession) -> None:
             setting to change.
     """
     from .events import EventsSource
-    from .interpreter import check_workers
     from .jobs import JobsSource
-    from .session import activate, is_classic
-    from .table import TableSource
+    from .session import activate, check_workers, is_classic
 
     if is_classic(spark):
         check_workers(spark)
         activate(spark)
-    for source in (JobsSource, EventsSource, TableSource):
+    for source in (JobsSource, EventsSource):
         spark.dataSource.register(source)
 
 

@@ -1,65 +1,271 @@
-"""Bulk loads: create jobs from files, a table or any Spark frame, in a write that can be resumed."""
+"""Bulk loads: create jobs from files or any Spark frame, in a write that can be resumed.
+
+Templates such as ``sms:{pk}:{day}`` and ``+2h`` become columns of Spark.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from ..core import loads
 from ..core.broker import Broker
-from ..core.errors import DelayQError, Misconfigured
+from ..core.errors import Misconfigured
+from ..core.inputs import short, suggest
 from ..core.loads import BulkLoad
-from .bulk_options import MAPPING, BulkOptions, BulkResult
+from ..core.records.frames import CHUNK
+from ..rows import Kind, check_names_in, due_ms_of, id_parts, names_in, unsure, wrong_due
 from .dry_run import STORM, DryRun, dry_run
-from .errors import PipelineError, RunDiffers
-from .expressions import jobs
-from .inputs import PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user
+from .errors import plain_errors
+from .inputs import PART_BYTES, PART_NAMES, Files, contents, in_order, in_parts, least_parts
+from .options import DEFAULT_PREFIX, address_of, open_broker
 from .quarantine import count_rows
-from .redis_options import open_broker
-from .sender import open_run
+from .schemas import column_of
 from .session import activate
-from .write_options import WriteOptions
-from .write_schema import check_schema
-from .writer import check_redis
+from .write_options import WriteOptions, check_schema
+from .writer import check_redis, open_run
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["BulkOptions", "BulkResult", "bulk", "prepare", "rehearse"]
+#: options that map the columns of a row to its job
+MAPPING: Final = ("id", "due", "args", "kwargs", "payload", "score", "context", "priority")
 
-#: callback that receives the number of rows by outcome, and the total number of rows if it is known
-Watch: TypeAlias = "Callable[[Mapping[str, int], int | None], None]"
-#: files, a table, or a frame that returns the same rows each time it is computed
-Source: TypeAlias = "DataFrame | Files | Table"
-#: seconds between two progress reports
-REPORT_SECONDS: Final = 0.5
-_CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+: )?(.*)$", re.MULTILINE)
-_OURS: Final = re.compile(
-    r"(?:^|: )(?:[\w.]*\.)?(PipelineError|RunDiffers|Misconfigured|InvalidJob): (.*)$", re.MULTILINE
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkOptions:
+    """Mapping from rows to jobs, and the target of a bulk load.
+
+    ``id``, ``due``, ``args`` … name columns of the input, see :func:`~.bulk.jobs`. ``more`` are options of the
+    format ``delayq`` (:mod:`.write_options`): onConflict, expires, maxAttempts and so on.
+    """
+
+    queue: str
+    id: str
+    task: str | None = None
+    due: str | None = None
+    args: tuple[str, ...] = ()
+    kwargs: tuple[str, ...] = ()
+    payload: str | None = None
+    score: str | None = None
+    context: tuple[str, ...] = ()
+    #: name of a column
+    priority: str | None = None
+    #: address of Redis, a URL or JSON; or the environment variable that holds it
+    redis: str | None = None
+    redis_env: str | None = None
+    prefix: str = DEFAULT_PREFIX
+    #: None = generate one
+    run_id: str | None = None
+    #: jobs per call to Redis
+    chunk: int = CHUNK
+    #: minimum number of Spark tasks (files), or the exact number (other inputs); None = the number of cores
+    parts: int | None = None
+    #: maximum number of bytes of a file that one task reads
+    part_bytes: int = PART_BYTES
+    #: jobs per second
+    rate: float | None = None
+    #: folder for rows that are not valid jobs; None = the first of them aborts the write
+    quarantine: str | None = None
+    close: bool = True
+    #: the bulk load will never be resumed, so no fingerprint of its rows is stored
+    once: bool = False
+    more: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the input that the jobs are made of."""
+        single = [self.payload, self.score, self.priority]
+        if self.due is not None and self.due.isidentifier():  # neither a delay nor a moment
+            single.append(self.due)
+        named = [*names_in(self.id), *self.args, *self.kwargs, *self.context, *filter(None, single)]
+        return tuple(dict.fromkeys(named))
+
+    def address(self) -> dict[str, str]:
+        """Return the options that address Redis."""
+        return address_of(self.redis, self.redis_env, self.prefix)
+
+    def format_options(self, run_id: str, source: Mapping[str, str]) -> dict[str, str]:
+        """Return the options of the format ``delayq``."""
+        options: dict[str, Any] = {
+            "nullDue": "fail",
+            **self.more,
+            **self.address(),
+            "queue": self.queue,
+            "task": self.task,
+            "runId": run_id,
+            "chunk": self.chunk,
+            "source": json.dumps(dict(source)),
+            "close": "false",
+            "rateLimit": self.rate,
+            "quarantine": self.quarantine,
+            "onError": "quarantine" if self.quarantine else None,
+        }
+        return {name: str(value) for name, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedInput:
-    """Input that is ready to be written."""
+class BulkResult:
+    """Result of a bulk load, as counted in Redis: each row once, however often it was sent."""
 
-    frame: DataFrame
-    run: BulkLoad
-    source: Mapping[str, str]
-    #: how files are read in parts; None = the rows are in order already
-    parts: Mapping[str, str] | None = None
+    run_id: str
+    #: rows of the input that have an outcome
+    rows: int
+    #: number of rows by outcome: created, ignored, replaced, …
+    counts: Mapping[str, int]
+    #: rows in the quarantine
+    bad: int
+    seconds: float
+    #: the bulk load was closed before this call, which wrote nothing
+    was_over: bool = False
+    #: rows written earlier, by a previous attempt at this bulk load
+    before: int = 0
+
+    @property
+    def created(self) -> int:
+        """Number of jobs created."""
+        return self.counts.get("created", 0)
+
+    @property
+    def known(self) -> int:
+        """Number of valid rows that created no job."""
+        return self.rows - self.bad - self.created
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows per second in this call, without the rows written earlier."""
+        return (self.rows - self.before) / self.seconds if self.seconds > 0 else 0.0
+
+
+# -- columns of jobs ---------------------------------------------------------------------------------------------------
+#: types with exactly one text form per value
+_SURE: Final[Mapping[str, Kind | None]] = {
+    "string": None,
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), "integer"),
+    "boolean": "boolean",
+    "date": "date",
+}
+
+
+def column(frame: DataFrame, name: str, what: str) -> Column:
+    """Return the column with exactly this name.
+
+    Raises:
+        Misconfigured: there is none; the message lists the existing columns.
+    """
+    if column_of(frame, name) is None:
+        names = ", ".join(frame.columns[:30])
+        raise Misconfigured(
+            f"{what}: the input has no column {short(name)}.{suggest(name, frame.columns)} Known columns: {names}"
+        )
+    return F.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """Return a name quoted for Spark's expressions."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def id_column(frame: DataFrame, template: str) -> Column:
+    """Return ``sms:{pk}:{day}`` as a column. A row in which a part is null gets no id, and so is not a valid job.
+
+    Raises:
+        Misconfigured: it names no column, or a column of a type whose text form may vary, or is not a template at all.
+    """
+    check_names_in(template)
+    parts: list[Column] = []
+    kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    for text, name in id_parts(template):
+        if text:
+            parts.append(F.lit(text))
+        if name is None:
+            continue
+        one = column(frame, name, f"the id {short(template)}")
+        kind = kinds[column_of(frame, name) or name]
+        if kind not in _SURE and not kind.startswith("decimal"):
+            raise unsure(template, name, kind)
+        parts.append(one.cast("string"))
+    return F.concat(*parts)
+
+
+def kinds_of(frame: DataFrame, names: Iterable[str]) -> dict[str, Kind]:
+    """Return the kinds of those columns whose values have one form."""
+    types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    kinds = {name: _SURE.get(types[column_of(frame, name) or name]) for name in names}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
+def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | None:
+    """Return the column of due times, named as the format expects it; None = due at once.
+
+    Args:
+        due: the name of a column (a timestamp, Unix ms as a whole number, or ISO 8601 texts, in UTC unless they say
+            otherwise), a moment like 2026-11-21T08:00:00+01:00, or a delay after the start of the bulk load, like +2h.
+        opened_ms: start of the bulk load, Unix ms.
+
+    Raises:
+        Misconfigured: it is none of these.
+    """
+    if due is None:
+        return None
+    name = column_of(frame, due)
+    if name is None:
+        return F.lit(due_ms_of(due, opened_ms, frame.columns)).cast("long").alias("due_ms")
+    kind = frame.schema[name].dataType.simpleString()
+    if kind == "timestamp":
+        return F.col(quoted(due)).alias("due")
+    if kind in ("bigint", "int"):
+        return F.col(quoted(due)).cast("long").alias("due_ms")
+    if kind == "string":
+        # A cast would read a text without a zone in that of the session, which may be the user's.
+        text = F.to_json(F.struct(F.col(quoted(due)).alias("due")))
+        return F.from_json(text, "due timestamp", {"timeZone": "UTC"})["due"].alias("due")
+    raise wrong_due(due, kind)
+
+
+def jobs(frame: DataFrame, options: BulkOptions, opened_ms: int) -> DataFrame:
+    """Map the rows of an input to jobs: the columns that the format ``delayq`` accepts.
+
+    Args:
+        opened_ms: start of the bulk load, Unix ms.
+
+    Raises:
+        Misconfigured: see :func:`id_column` and :func:`due_column`; or a column does not exist.
+    """
+    mapped = [id_column(frame, options.id).alias("id")]
+    due = due_column(frame, options.due, opened_ms)
+    if due is not None:
+        mapped.append(due)
+    for word, names in (("args", options.args), ("kwargs", options.kwargs), ("context", options.context)):
+        if names:
+            columns = [
+                column(frame, name, word).alias(f"_{n}" if word == "args" else name) for n, name in enumerate(names)
+            ]
+            mapped.append(F.struct(*columns).alias(word))
+    for word, name in (("payload", options.payload), ("score", options.score), ("priority", options.priority)):
+        if name is not None:
+            mapped.append(column(frame, name, word).alias(word))
+    return frame.select(*mapped)
+
+
+# -- the load ----------------------------------------------------------------------------------------------------------
+
+#: callback that receives the number of rows by outcome, and the total number of rows if it is known
+Watch: TypeAlias = "Callable[[Mapping[str, int], int | None], None]"
+#: files, or a frame that returns the same rows each time it is computed
+Source: TypeAlias = "DataFrame | Files"
+#: seconds between two progress reports
+REPORT_SECONDS: Final = 0.5
 
 
 def bulk(
@@ -74,7 +280,7 @@ def bulk(
     later call recognises the same input.
 
     Args:
-        source: files, a table, or a frame that returns the same rows each time it is computed.
+        source: files, or a frame that returns the same rows each time it is computed.
         total: number of rows of the input, if known; files are counted.
         watch: progress callback, called twice a second by a thread.
 
@@ -85,21 +291,34 @@ def bulk(
     run_id = options.run_id or uuid.uuid4().hex
     began = time.monotonic()
     with open_broker(options.address()) as broker:
-        with _clear_errors():
-            prepared = prepare(spark, broker, source, options, run_id)
-        before = sum(loads.progress(broker, prepared.run).values())
-        if not prepared.run.closed:
-            with in_parts(spark, prepared.parts) if prepared.parts else nullcontext(), _clear_errors(run_id):
+        with plain_errors():
+            plan = _plan(spark, broker, source, options, run_id, with_checksum=True)
+            run = open_run(broker, run_id, options.queue, plan.write_options, plan.source)
+        was_over, before = run.closed, loads.progress(broker, run).total()
+        if not was_over:
+            with plain_errors(f". Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"):
+                frame = plan.ordered(run.opened_ms)
                 if total is None and isinstance(source, Files):
-                    total = prepared.frame.count()
-                with _reporting(broker, prepared.run, total, watch):
-                    _write(prepared, options, run_id)
-        run = loads.close_load(broker, prepared.run) if options.close else prepared.run
+                    total = frame.count()
+                settings = options.format_options(run_id, plan.identity)
+                activate(frame.sparkSession)  # any thread may call this
+                with _reporting(broker, run, total, watch):
+                    frame.write.format("delayq").options(**settings).mode("append").save()
+                activate(spark)
+        run = loads.close_load(broker, run) if options.close else run
         counts = loads.progress(broker, run)
     bad = count_rows(options.quarantine, run_id) if options.quarantine else 0
-    return BulkResult(
-        run_id, sum(counts.values()) + bad, dict(counts), bad, time.monotonic() - began, prepared.run.closed, before
-    )
+    return BulkResult(run_id, counts.total() + bad, dict(counts), bad, time.monotonic() - began, was_over, before)
+
+
+def closed_result(options: BulkOptions) -> BulkResult | None:
+    """Return the result of a bulk load that is complete; None for another one."""
+    with open_broker(options.address()) as broker:
+        load = loads.read_load(broker, options.run_id or "")
+        if load is None or not load.closed:
+            return None
+        counts = loads.progress(broker, load)
+    return BulkResult(load.id, counts.total(), dict(counts), 0, 0.0, True, counts.total())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +329,13 @@ class _Plan:
     write_options: WriteOptions
     #: description of the input that is stored with the bulk load
     identity: dict[str, str]
-    parts: dict[str, str]
+    #: number of parts into which rows are sorted; None = files, which are in order
+    parts: int | None
+
+    def ordered(self, opened_ms: int) -> DataFrame:
+        """Return the jobs in an order, and in partitions, that are the same in every computation."""
+        ready = self.jobs_at(opened_ms)
+        return ready if self.parts is None else in_order(ready, self.parts)
 
     @property
     def source(self) -> dict[str, str]:
@@ -129,20 +354,17 @@ def _plan(
 ) -> _Plan:
     load = loads.read_load(broker, run_id)
     before = dict(load.source) if load is not None else {}
-    if isinstance(source, Table) and not source.columns:
-        source = replace(source, columns=options.columns)
-    frame = source.read(spark) if isinstance(source, Files | Table) else source
-    parts: dict[str, str] = {}
     if isinstance(source, Files):
-        parts = {"part_bytes": str(options.part_bytes), "least_parts": str(options.parts or least_parts(spark))}
+        how = {"part_bytes": str(options.part_bytes), "least_parts": str(options.parts or least_parts(spark))}
         # Another number of cores would split the files differently. An explicit number that differs from the stored one
         # is reported instead.
         if options.parts is None:
-            parts |= {name: before[name] for name in PART_NAMES if name in before}
-        identity = {**source.fingerprint(spark, frame), **parts}
+            how |= {name: before[name] for name in PART_NAMES if name in before}
+        frame = source.read(in_parts(spark, how))
+        identity, parts = {**source.fingerprint(spark, frame), **how}, None
     else:
-        identity = {"parts": str(options.parts or before.get("parts") or least_parts(spark))}
-        identity |= source.fingerprint() if isinstance(source, Table) else {}
+        frame, parts = source, options.parts or int(before.get("parts") or least_parts(spark))
+        identity = {"parts": str(parts)}
     identity["words"] = json.dumps([getattr(options, name) for name in MAPPING])
     jobs_at = partial(jobs, frame, options)
     write_options = WriteOptions.parse(options.format_options(run_id, identity))
@@ -157,64 +379,15 @@ def _plan(
     return _Plan(jobs_at, write_options, identity, parts)
 
 
-def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str) -> PreparedInput:
-    """Open the bulk load, or find it again, and map the input to jobs.
-
-    Raises:
-        Misconfigured, PipelineError, RunDiffers: see :func:`bulk`.
-    """
-    plan = _plan(spark, broker, source, options, run_id, with_checksum=True)
-    run = open_run(broker, run_id, options.queue, plan.write_options, plan.source)
-    ready = plan.jobs_at(run.opened_ms)
-    if plan.parts:
-        return PreparedInput(ready, run, plan.identity, plan.parts)
-    return PreparedInput(in_order(ready, int(plan.identity["parts"])), run, plan.identity)
-
-
 def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm_above: int = STORM) -> DryRun:
     """Return what :func:`bulk` would write, without writing anything.
 
     Raises:
         Misconfigured, PipelineError: the options or the input are invalid.
     """
-    with open_broker(options.address()) as broker, _clear_errors():
+    with open_broker(options.address()) as broker, plain_errors():
         plan = _plan(spark, broker, source, options, options.run_id or "dry-run")
-        with in_parts(spark, plan.parts) if plan.parts else nullcontext():
-            return dry_run(plan.jobs_at(round(broker.now_ms())), broker, plan.write_options, storm_above=storm_above)
-
-
-def _write(prepared: PreparedInput, options: BulkOptions, run_id: str) -> None:
-    settings = options.format_options(run_id, prepared.source)
-    activate(prepared.frame.sparkSession)  # any thread may call this
-    prepared.frame.write.format("delayq").options(**settings).mode("append").save()
-
-
-@contextmanager
-def _clear_errors(run_id: str | None = None) -> Iterator[None]:
-    """Convert Spark's errors to errors of this package.
-
-    With a run id, the message adds that the bulk load is still open.
-    """
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as error:
-        raise _error_of(str(error), run_id) from error
-
-
-def _error_of(text: str, run_id: str | None) -> DelayQError:
-    """Return our own error from the text of a failed Spark task, or Spark's message without the Java stack traces."""
-    text = without_user(text)
-    ours = _OURS.search(text)
-    if ours is not None:
-        kind = {"RunDiffers": RunDiffers, "Misconfigured": Misconfigured}.get(ours[1], PipelineError)
-        return kind(ours[2])
-    causes = _CAUSE.findall(text)
-    message = causes[-1] if causes else text.strip().partition("\n")[0]
-    if run_id is None:
-        return PipelineError(message[:1000])
-    return PipelineError(
-        f"{message[:1000]}. Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"
-    )
+        return dry_run(plan.jobs_at(round(broker.now_ms())), broker, plan.write_options, storm_above=storm_above)
 
 
 @contextmanager

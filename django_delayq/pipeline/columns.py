@@ -1,32 +1,403 @@
 """Conversion of an Arrow batch to bulk entries, a column at a time, byte for byte as ``schedule()`` would store them.
 
 Only the keys of the jobs differ: they are derived from the bulk load, so each attempt at it writes the same ones.
+Faults are recorded by row number. A faulty row gets a placeholder that is never used.
 """
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cache
+from json.encoder import encode_basestring
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..core import codec
 from ..core.builder import MAX_OPTIONS_BYTES
-from ..core.codec import codec_at
+from ..core.codec import Codec, codec_at, dump_with
 from ..core.errors import InvalidJob
-from ..core.inputs import check_task_name
+from ..core.inputs import check_id, check_task_name, short
 from ..core.job import RAW, NewJob, Payload
 from ..core.loads import BulkLoad, LoadEntry, entry_of
 from ..core.options import OPTIONS
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
-from . import cells
-from . import column_parts as parts
-from .cells import Bad
-from .column_parts import BYTES, check_of, each, raw, row_values
 from .write_options import NOW, WriteOptions
 
+#: row number -> description of the fault; the first one found stays
+Bad: TypeAlias = dict[int, str]
+
+_TEXT: Final = pa.large_string()
+#: characters that JSON must escape inside a string
+_ESCAPED: Final = r'["\\\x00-\x1f]'
+_SCORE_CHARS: Final = 255
+
+
+# -- cells: values of a column as JSON ---------------------------------------------------------------------------------
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return True if the column holds texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return True if the column holds lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+@cache
+def _empty_text() -> pa.Scalar:
+    """Return an empty text. pyarrow imports pandas to make a scalar, which workers that convert nothing do without."""
+    return pa.scalar("", _TEXT)
+
+
+def values_of(array: pa.Array, bad: Bad) -> list[Any]:
+    """Return the values as a caller of ``schedule()`` would pass them: aware datetimes in UTC, maps as dicts."""
+    try:
+        converted: list[Any] = array.to_pylist()
+    except (ValueError, OverflowError, UnicodeDecodeError, pa.ArrowException):
+        converted = [_value(array, row, bad) for row in range(len(array))]
+    mended = _mender(array.type)
+    return converted if mended is None else [mended(value) for value in converted]
+
+
+def _value(array: pa.Array, row: int, bad: Bad) -> Any:
+    try:
+        return array[row].as_py()
+    except UnicodeDecodeError:
+        bad.setdefault(row, "a text in it is not valid UTF-8; clean it, or give it as binary")
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        bad.setdefault(row, f"a value in it is beyond what Python can hold ({error})")
+    return None
+
+
+def _mender(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return a function that converts Arrow's value of a type to the expected one; None = no conversion needed."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return lambda value: value if value is None else datetime.astimezone(value, UTC)
+    if is_list(kind):
+        one = _mender(kind.value_type)
+        return None if one is None else lambda value: value if value is None else list(map(one, value))
+    if pa.types.is_map(kind):
+        inner = _mender(kind.item_type) or (lambda value: value)
+        return lambda value: value if value is None else {name: inner(one) for name, one in value}
+    if pa.types.is_struct(kind):
+        menders = {field.name: mender for field in kind if (mender := _mender(field.type)) is not None}
+        return (lambda value: value if value is None else _mend_struct(value, menders)) if menders else None
+    return None
+
+
+def _mend_struct(value: dict[str, Any], menders: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    return {name: menders[name](one) if name in menders else one for name, one in value.items()}
+
+
+def json_texts(array: pa.Array, what: str, bad: Bad) -> pa.Array:
+    """Return the canonical JSON of each value (:func:`~..core.codec.encode`), as a text array without nulls."""
+    kind = array.type
+    if pa.types.is_null(kind):
+        return pa.array(["null"] * len(array), _TEXT)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return pc.fill_null(pc.cast(array, _TEXT), "null")
+    if is_text(kind) and _is_plain(array):
+        return pc.fill_null(_join('"', pc.cast(array, _TEXT), '"'), "null")
+    if pa.types.is_floating(kind):
+        texts = [_float_text(row, value, what, bad) for row, value in enumerate(array.to_pylist())]
+    elif is_text(kind):
+        texts = ["null" if value is None else encode_basestring(value) for value in values_of(array, bad)]
+    else:
+        texts = [encoded_json(row, value, what, bad) for row, value in enumerate(values_of(array, bad))]
+    return pa.array(texts, _TEXT)
+
+
+def is_valid(array: pa.Array) -> bool:
+    """Return True if all texts are valid UTF-8."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_plain(array: pa.Array) -> bool:
+    """Return True if the texts need no escaping between quotes."""
+    return is_valid(array) and not pc.any(pc.match_substring_regex(array, _ESCAPED)).as_py()
+
+
+def _float_text(row: int, value: float | None, what: str, bad: Bad) -> str:
+    if value is None:
+        return "null"
+    if not math.isfinite(value):
+        bad.setdefault(row, f"{what}: {value!r} has no form in JSON; use null or a text")
+    return repr(value)
+
+
+def encoded_json(row: int, value: Any, what: str, bad: Bad) -> str:
+    """Return the canonical JSON of a value, as :func:`~..core.codec.encode` writes it."""
+    try:
+        return codec.encode(value, limit=1 << 40, what=what).decode()
+    except InvalidJob as error:
+        bad.setdefault(row, str(error))
+        return "null"
+
+
+def list_texts(array: pa.Array, bad: Bad) -> pa.Array:
+    """Return the JSON of each list; an empty text for an empty list and for null."""
+    if array.offset:
+        array = pa.concat_arrays([array])  # so that the offsets computed below start at its first value
+    large = array.cast(pa.large_list(array.type.value_type))
+    parents = pc.list_parent_indices(large)
+    inner: Bad = {}
+    texts = json_texts(large.flatten(), "args", inner)
+    for place, reason in inner.items():
+        bad.setdefault(parents[place].as_py(), reason)
+    counts = pc.fill_null(pc.list_value_length(large), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(counts).cast(pa.int64())])
+    joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, texts), pa.scalar(",", _TEXT))
+    return pc.if_else(pc.equal(counts, 0), _empty_text(), _join("[", joined, "]"))
+
+
+def struct_texts(array: pa.Array, bad: Bad) -> pa.Array:
+    """Return the fields of each struct as a JSON list in order; an empty text for null and where there are none."""
+    pieces: list[Any] = []
+    for field, column in zip(array.type, array.flatten(), strict=True):
+        pieces += (",", json_texts(column, f"args.{field.name}", bad))
+    return _joined(array, ["[", *pieces[1:], "]"]) if pieces else empty_texts(array)
+
+
+def object_texts(array: pa.Array, bad: Bad) -> pa.Array:
+    """Return the JSON object of each struct; an empty text for null and for structs without fields."""
+    fields = sorted(zip([field.name for field in array.type], array.flatten(), strict=True), key=lambda pair: pair[0])
+    pieces: list[Any] = []
+    for name, column in fields:
+        # escaped as the codec does it, so that the name is not mistaken for one of the codec's tags
+        shown = f"${name}" if len(fields) == 1 and name[:1] == "$" else name
+        pieces += (f",{encode_basestring(shown)}:", json_texts(column, f"kwargs.{name}", bad))
+    if not pieces:
+        return empty_texts(array)
+    return _joined(array, ["{" + pieces[0][1:], *pieces[1:], "}"])
+
+
+def _joined(array: pa.Array, pieces: list[Any]) -> pa.Array:
+    texts = _join(*pieces)
+    return texts if array.null_count == 0 else pc.if_else(array.is_valid(), texts, _empty_text())
+
+
+def _join(*pieces: Any) -> pa.Array:
+    """Concatenate texts and arrays of texts row by row; null where one of them is null."""
+    typed = [pa.scalar(piece, _TEXT) if isinstance(piece, str) else piece for piece in pieces]
+    return pc.binary_join_element_wise(*typed, _empty_text())
+
+
+def empty_texts(array: pa.Array) -> pa.Array:
+    """Return an empty text for each value."""
+    return pa.array([""] * len(array), _TEXT)
+
+
+def parsed_texts(array: pa.Array, kind: type, what: str, bad: Bad) -> list[Any]:
+    """Parse JSON texts, each of which must be a list or a dict; None for null."""
+    parsed_texts: list[Any] = []
+    for row, text in enumerate(values_of(array, bad)):
+        value = None
+        if text is not None:
+            try:
+                value = _plain.decode(text if isinstance(text, str) else text.decode())
+            except (ValueError, RecursionError) as error:
+                bad.setdefault(row, f"{what} is no JSON ({short(text)}: {error})")
+            else:
+                if type(value) is not kind:
+                    form = "a list, like [1, 2]" if kind is list else 'an object, like {"a": 1}'
+                    bad.setdefault(row, f"{what} has to be {form}, not {short(text)}")
+                    value = None
+        parsed_texts.append(value)
+    return parsed_texts
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+_plain: Final = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def score_texts(array: pa.Array, bad: Bad) -> list[str]:
+    """Return numbers, or texts of numbers, as texts; empty for null, which means the time of arrival."""
+    if pa.types.is_integer(array.type):
+        texts: list[str] = pc.fill_null(pc.cast(array, _TEXT), "").to_pylist()
+        return texts
+    return [_score(row, value, bad) for row, value in enumerate(values_of(array, bad))]
+
+
+def _score(row: int, value: object, bad: Bad) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else str(value) if isinstance(value, Decimal) else repr(value)
+    # float() also accepts underscores, surrounding blanks and the digits of every script.
+    plain = len(text) <= _SCORE_CHARS and text.isascii() and "_" not in text and text == text.strip()
+    try:
+        if plain and math.isfinite(float(text)):
+            return text
+    except ValueError:
+        pass
+    bad.setdefault(row, f"score must be a finite number of at most {_SCORE_CHARS} characters, got {short(value)}")
+    return "0"
+
+
+# -- parts of jobs -----------------------------------------------------------------------------------------------------
+
+BYTES: Final = pa.large_binary()
+#: control characters of UTF-8, matched against its bytes
+_CONTROL: Final = r"[\x00-\x1f\x7f]|\xC2[\x80-\x9f]|\xE2\x80[\xA8-\xAE]|\xE2\x81[\xA6-\xA9]"
+T = TypeVar("T")
+
+
+def id_bytes(array: pa.Array, bad: Bad) -> list[bytes]:
+    """Return the ids in UTF-8; numbers are converted to text."""
+    if pa.types.is_integer(array.type):
+        if array.null_count:
+            _note_nulls(array, bad)
+        encoded: list[bytes] = pc.fill_null(array.cast(pa.large_string()), "").cast(BYTES).to_pylist()
+        return encoded
+    plain = array.cast(BYTES)
+    sizes = pc.min_max(pc.binary_length(plain)).as_py()
+    fine = not plain.null_count and (sizes["min"] is None or (sizes["min"] > 0 and sizes["max"] <= 255))
+    if fine and is_valid(array) and not pc.any(pc.match_substring_regex(plain, _CONTROL)).as_py():
+        return plain.to_pylist()  # type: ignore[no-any-return]
+    _note_nulls(array, bad)
+    checked = []
+    for row, value in enumerate(values_of(array, bad)):
+        try:
+            checked.append(check_id("?" if value is None else value).encode())
+        except InvalidJob as error:
+            bad.setdefault(row, str(error))
+            checked.append(b"?")
+    return checked
+
+
+def _note_nulls(array: pa.Array, bad: Bad) -> None:
+    for row in pc.indices_nonzero(array.is_null()).to_pylist():
+        bad.setdefault(row, "id is null; give each job an id, or leave the row out")
+
+
+def argument_bytes(args: pa.Array | None, kwargs: pa.Array | None, n: int, bad: Bad) -> list[bytes]:
+    """Return the arguments of each row as :func:`~..core.codec.encode_args` encodes them."""
+    if kwargs is None or pa.types.is_null(kwargs.type):
+        return [b""] * n if args is None else _positional(args, bad).cast(BYTES).to_pylist()
+    if pa.types.is_struct(kwargs.type):
+        named = object_texts(kwargs, bad).to_pylist()
+    else:
+        objects_read = objects_of(kwargs, "kwargs", bad)
+        named = [encoded_json(row, value, "kwargs", bad) if value else "" for row, value in enumerate(objects_read)]
+    if args is None:
+        return [f'{{"k":{value}}}'.encode() if value else b"" for value in named]
+    places = _positional(args, bad).to_pylist()
+    return [
+        (f'{{"a":{place},"k":{value}}}' if place else f'{{"k":{value}}}').encode() if value else place.encode()
+        for place, value in zip(places, named, strict=True)
+    ]
+
+
+def _positional(array: pa.Array, bad: Bad) -> pa.Array:
+    """Return JSON lists as texts; empty where there are no arguments."""
+    if is_list(array.type):
+        return list_texts(array, bad)
+    if pa.types.is_struct(array.type):
+        return struct_texts(array, bad)
+    if pa.types.is_null(array.type):
+        return empty_texts(array)
+    texts = []
+    for row, items in enumerate(parsed_texts(array, list, "args", bad)):
+        try:
+            texts.append(codec.encode_args(tuple(items or ()), {}, limit=1 << 40).decode())
+        except InvalidJob as error:
+            bad.setdefault(row, str(error))
+            texts.append("")
+    return pa.array(texts, pa.large_string())
+
+
+def objects_of(array: pa.Array, what: str, bad: Bad) -> list[Any]:
+    """Return a dict, or None, for each struct, map or text of a JSON object."""
+    if is_text(array.type):
+        return parsed_texts(array, dict, what, bad)
+    return values_of(array, bad)
+
+
+def raw_bytes(array: pa.Array, bad: Bad) -> list[bytes]:
+    """Return the bytes unchanged; null becomes empty."""
+    if is_text(array.type) and not is_valid(array):
+        values_of(array, bad)
+    if pa.types.is_null(array.type):
+        return [b""] * len(array)
+    values: list[bytes] = pc.fill_null(array.cast(BYTES), b"").to_pylist()
+    return values
+
+
+def row_values(array: pa.Array, default: T, check: Callable[[Any], T], bad: Bad) -> list[T]:
+    """Return the checked value of each row, with one check per distinct value; the default for null."""
+    checked: dict[Any, T | InvalidJob] = {}
+    results: list[T] = []
+    for row, value in enumerate(values_of(array, bad)):
+        if value is None:
+            if default == "":
+                bad.setdefault(row, "task is null, and there is no option task")
+            results.append(default)
+            continue
+        if value not in checked:
+            try:
+                checked[value] = check(value)
+            except InvalidJob as error:
+                checked[value] = error
+        answer = checked[value]
+        if isinstance(answer, InvalidJob):
+            bad.setdefault(row, str(answer))
+            answer = default
+        results.append(answer)
+    return results
+
+
+def check_of(name: str) -> Callable[[Any], Any]:
+    """Return the check of an option of jobs for the values of its column; times are seconds, also as decimals."""
+    check = OPTIONS[name].job
+    if check is None:
+        raise KeyError(name)
+    is_number = check.schema.get("type") == "number"
+    return lambda value: check(name, float(value) if is_number else value)
+
+
+def canonical(value: dict[str, Any]) -> bytes:
+    """Encode the options of a job as ``core/builder.py`` does."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def each(value: T | list[T], rows: Sequence[object]) -> list[T]:
+    """Return one value per row, repeating a value that applies to all rows."""
+    return value if isinstance(value, list) else [value] * len(rows)
+
+
+def coded(texts: list[bytes], codec: Codec | None, bad: Bad) -> list[bytes]:
+    """Return canonical JSON as the codec stores it; a row that it cannot store becomes invalid."""
+    if codec is None:
+        return texts
+    stored = [b""] * len(texts)
+    for row, data in enumerate(texts):
+        try:
+            stored[row] = b"" if row in bad or not data else dump_with(codec, json.loads(data))
+        except InvalidJob as error:
+            bad[row] = str(error)
+    return stored
+
+
 _U16: Final = Struct("<H")
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +425,10 @@ class Packer:
         self._kinds: dict[tuple[str, str, int, bool], bytes] = {}
 
     def pack(self, batch: pa.RecordBatch) -> Packed:
-        """Return the entries of a batch whose columns are among :data:`~.write_schema.COLUMNS`."""
+        """Return the entries of a batch whose columns are among :data:`~.write_options.COLUMNS`."""
         bad: Bad = {}
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        ids = parts.ids(columns["id"], bad)
+        ids = id_bytes(columns["id"], bad)
         dues = self._dues(columns, batch.num_rows, bad)
         texts = self._option_texts(columns, dues, bad)
         merged = "payload" in columns and not self._pull
@@ -154,12 +525,12 @@ class Packer:
             if option.member and name in columns and name != "context":
                 read[option.member] = row_values(columns[name], None, check_of(name), bad)
         if "context" in columns:
-            read["context"] = parts.objects(columns["context"], "context", bad)
+            read["context"] = objects_of(columns["context"], "context", bad)
         if "expires" in columns:
             us = columns["expires"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
             read["expires_ms"] = [None if one is None else -(-one // 1000) for one in us]
         if not read:
-            return parts.canonical(self._common) if self._common else b""
+            return canonical(self._common) if self._common else b""
         texts = []
         for row, (due_ms, *values) in enumerate(zip(dues.to_pylist(), *read.values(), strict=True)):
             own = {name: value for name, value in zip(read, values, strict=True) if value is not None}
@@ -174,7 +545,7 @@ class Packer:
         if not options:
             return b""
         try:
-            encoded = parts.canonical(options)
+            encoded = canonical(options)
         except (TypeError, ValueError, RecursionError) as error:
             bad.setdefault(row, f"context may hold plain JSON values only: {error}")
             return b""
@@ -190,12 +561,12 @@ class Packer:
 
     def _args(self, columns: dict[str, pa.Array], n: int, bad: Bad) -> list[bytes]:
         if self._pull:
-            args = raw(columns["payload"], bad) if "payload" in columns else [b""] * n
+            args = raw_bytes(columns["payload"], bad) if "payload" in columns else [b""] * n
         elif self._options.encoded:
-            args = raw(columns["args"], bad) if "args" in columns else [b""] * n
+            args = raw_bytes(columns["args"], bad) if "args" in columns else [b""] * n
         else:
-            args = parts.arguments(columns.get("args"), columns.get("kwargs"), n, bad)
-            args = parts.coded(args, self._codec, bad)
+            args = argument_bytes(columns.get("args"), columns.get("kwargs"), n, bad)
+            args = coded(args, self._codec, bad)
         self._check_sizes(args, "the arguments take", bad)
         return args
 
@@ -221,7 +592,7 @@ class Packer:
     ) -> Packed:
         """Build jobs with a payload one by one; their records have too many parts for a columnar path to pay off."""
         payloads = self._payloads(columns["payload"], bad)
-        scores = cells.score_texts(columns["score"], bad) if "score" in columns else [""] * len(ids)
+        scores = score_texts(columns["score"], bad) if "score" in columns else [""] * len(ids)
         names, conflicts, priorities = (each(column, ids) for column in routing)
         options = self._options
         entries: list[LoadEntry] = []
@@ -250,9 +621,9 @@ class Packer:
 
     def _payloads(self, array: pa.Array, bad: Bad) -> list[bytes]:
         if self._options.encoded:
-            payloads = raw(array, bad)
+            payloads = raw_bytes(array, bad)
         else:
-            payloads = parts.coded(cells.json_texts(array, "payload", bad).cast(BYTES).to_pylist(), self._codec, bad)
+            payloads = coded(json_texts(array, "payload", bad).cast(BYTES).to_pylist(), self._codec, bad)
         self._check_sizes(payloads, "payload takes", bad)
         return payloads
 

@@ -12,8 +12,6 @@ from ..core import layouts
 from ..core.broker import Broker
 from ..core.job import KEY_BYTES
 from ..core.loads import BulkLoad, memory_of
-from ..core.records.keys import number_of
-from ..core.redis.scripts import clear_errors
 from .columns import Packer
 from .write_options import NOW, WriteOptions
 
@@ -40,8 +38,6 @@ class DryRun:
     without_due: int
     #: rows that are already due
     due_now: int
-    #: index of a shard -> rows
-    shards: Mapping[int, int]
     #: (start, rows) of the non-empty spans of equal width, and that width in minutes
     dues: Sequence[tuple[int, int]]
     width_min: int
@@ -104,49 +100,41 @@ def dry_run(frame: DataFrame, broker: Broker, options: WriteOptions, *, storm_ab
     """Read all rows and check a sample of them closely.
 
     Args:
-        frame: jobs, as :func:`~.expressions.jobs` makes them.
+        frame: jobs, as :func:`~.bulk.jobs` makes them.
         storm_above: number of jobs due in one minute above which a warning is raised.
     """
     now_ms = round(broker.now_ms())
-    queue = options.queue or ""
-    _, layout = broker.read_layout(queue)
-    if layout is None or layouts.is_deleted(layout):
-        layout = layouts.new_layout(options.shards or 1, options.kind or "python")
+    _, layout = broker.read_layout(options.queue or "")
+    kind = options.kind or "python" if layout is None or layouts.is_deleted(layout) else layout["kind"]
     due = _due(frame, now_ms, options)
-    place = F.pmod(F.crc32(F.col("id").cast("string").cast("binary")), F.lit(layout["shards"])).cast("int")
-    # Two queries: grouping by minute and shard together would return a row for each pair of them.
-    minute = F.floor(due / _MINUTE_MS).cast("long")
-    rows, now = F.count(F.lit(1)).alias("rows"), F.sum(F.when(due <= now_ms, 1).otherwise(0)).alias("now")
-    by_minute = _rows_of(frame.groupBy(minute.alias("of")).agg(rows, now))
-    by_place = _rows_of(frame.groupBy(place.alias("of")).agg(rows))
-    minutes = {row["of"]: row["rows"] for row in by_minute if row["of"] is not None}
-    shards = {
-        **dict.fromkeys(range(layout["shards"]), 0),
-        **{row["of"]: row["rows"] for row in by_place if row["of"] is not None},
-    }
+    by_minute: list[dict[str, Any]] = (
+        frame.groupBy(F.floor(due / _MINUTE_MS).cast("long").alias("minute"))
+        .agg(
+            F.count(F.lit(1)).alias("rows"),
+            F.count_if(due <= now_ms).alias("now"),
+            F.count_if(F.col("id").isNull()).alias("without_id"),
+        )
+        .toArrow()
+        .to_pylist()
+    )
+    minutes = {row["minute"]: row["rows"] for row in by_minute if row["minute"] is not None}
     width, dues = _buckets(minutes)
     busiest = max(minutes.items(), key=lambda pair: (pair[1], -pair[0]), default=(now_ms // _MINUTE_MS, 0))
-    size, bad = _sample(frame, options, layout["kind"], now_ms)
+    size, bad = _sample(frame, options, kind, now_ms)
     return DryRun(
         rows=sum(row["rows"] for row in by_minute),
-        without_id=sum(row["rows"] for row in by_place if row["of"] is None),
-        without_due=sum(row["rows"] for row in by_minute if row["of"] is None),
+        without_id=sum(row["without_id"] for row in by_minute),
+        without_due=sum(row["rows"] for row in by_minute if row["minute"] is None),
         due_now=sum(row["now"] for row in by_minute),
-        shards=shards,
         dues=dues,
         width_min=width,
         busiest=(busiest[0] * _MINUTE_MS, busiest[1]),
         bytes_per_job=size,
-        free=_free(broker, queue, layout["epoch"], shards, options.max_memory),
+        free=_free(broker, options.max_memory),
         first=frame.limit(_SHOWN).toArrow().to_pylist(),
         bad=bad,
         storm_above=storm_above,
     )
-
-
-def _rows_of(frame: DataFrame) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
-    return rows
 
 
 def _due(frame: DataFrame, now_ms: int, options: WriteOptions) -> Any:
@@ -187,25 +175,12 @@ def _sample(frame: DataFrame, options: WriteOptions, kind: str, now_ms: int) -> 
     return (sum(sizes) / len(sizes) if sizes else 0.0), bad
 
 
-def _free(broker: Broker, queue: str, epoch: int, shards: Mapping[int, int], max_memory: float) -> int | None:
-    """Return how many bytes the jobs may take before the first node is so full that a bulk load stops."""
-    rows: dict[str, int] = {}
-    for place, count in shards.items():
-        node = _node_of(broker, queue, number_of(epoch, place))
-        rows[node] = rows.get(node, 0) + count
-    total, room = sum(rows.values()), []
-    for node, memory in memory_of(broker).items():
-        used, limit = int(memory["used_memory"]), int(memory.get("maxmemory", 0))
-        free = int(limit * (max_memory or 1.0)) if limit else int(memory.get("total_system_memory", 0))
-        if free and (rows.get(node) or not total):
-            room.append((free - used) * (total or 1) // (rows.get(node) or 1))
-    return max(0, min(room)) if room else None
-
-
-def _node_of(broker: Broker, queue: str, number: int) -> str:
-    """Return the name, as used by :func:`memory_of`, of the node that holds or would hold a shard."""
-    if not broker.connection.cluster:
-        return ""
-    client: Any = broker.client
-    with clear_errors():
-        return str(client.get_node_from_key(broker.shard(queue, number).keys[0]).name)
+def _free(broker: Broker, max_memory: float) -> int | None:
+    """Return how many bytes the jobs may take before a bulk load stops; on a cluster the sum of the masters."""
+    room = 0
+    for memory in memory_of(broker).values():
+        limit = int(int(memory.get("maxmemory", 0)) * (max_memory or 1.0)) or int(memory.get("total_system_memory", 0))
+        if not limit:
+            return None
+        room += max(0, limit - int(memory["used_memory"]))
+    return room

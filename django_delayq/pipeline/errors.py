@@ -1,8 +1,18 @@
-"""Errors raised by the pipeline in addition to those of the core."""
+"""Errors raised by the pipeline in addition to those of the core, and the short form of Spark's own."""
 
 from __future__ import annotations
 
-from ..core.errors import DelayQError
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ..core.errors import DelayQError, Misconfigured
+
+_USER: Final = re.compile(r"(?<=://)[^/\s]*@")
+#: the last line of a Python worker's stack trace
+_TRACE: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE)
+_CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+: )?(.*)$", re.MULTILINE)
 
 
 class PipelineError(DelayQError):
@@ -19,3 +29,48 @@ class RunDiffers(PipelineError):
 
 class EventsLost(PipelineError):
     """Error for events that were trimmed before they were read, or lost by Redis."""
+
+
+_KINDS: Final = {kind.__name__: kind for kind in (PipelineError, RunDiffers, EventsLost, Misconfigured)}
+#: an error of a Python worker, as Spark quotes it
+_OURS: Final = re.compile(
+    r"(?:^|: )(?:[\w.]*\.)?(PipelineError|RunDiffers|EventsLost|Misconfigured|InvalidJob|QueueUnavailable): (.*)$",
+    re.MULTILINE,
+)
+
+
+@contextmanager
+def plain_errors(note: str = "") -> Iterator[None]:
+    """Raise errors of Spark as errors of this package, in one line without stack traces and credentials.
+
+    Args:
+        note: what to do, added to errors that are not ours.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_spark_error(error):
+            raise
+        raise plain_error(str(error), note) from error
+
+
+def is_spark_error(error: BaseException) -> bool:
+    """Return True if the error comes from Spark; its message is long."""
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+
+
+def plain_error(text: str, note: str = "") -> DelayQError:
+    """Return the error of this package that a text of Spark quotes, else Spark's own cause in one line."""
+    text = without_user(text)
+    ours = _OURS.search(text)
+    if ours is not None:
+        kind: Callable[[str], DelayQError] = _KINDS.get(ours[1], PipelineError)
+        return kind(ours[2])
+    causes = _TRACE.findall(text) or _CAUSE.findall(text)
+    message = causes[-1] if causes else text.strip().partition("\n")[0]
+    return PipelineError(message[:1000] + note)
+
+
+def without_user(text: str) -> str:
+    """Return the text without the user names and passwords of the URLs in it."""
+    return _USER.sub("", text)

@@ -8,15 +8,17 @@ queue that a reader does not read keeps its positions, so that a later reader re
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from ..core.broker import Broker
+from ..core.deployment import Deployment
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.events import BEGINNING, EventEntry, Place, Stream, distance, following, parts
+from ..core.events import BEGINNING, EventEntry, Place, Stream, distance, entries, following, parts
 from ..core.inputs import check_queue_name, short
 from ..core.records.keys import MAX_SHARDS
+from .errors import EventsLost
 
 Offsets: TypeAlias = dict[str, dict[str, str]]
 Positions: TypeAlias = dict[Place, str]
@@ -25,6 +27,9 @@ Positions: TypeAlias = dict[Place, str]
 SMALL: Final = 5_000
 _EXAMPLE: Final = '{"orders": {"0": "1-1700000000000"}}'
 _MOST_LISTED: Final = 5
+#: behind every position of one number
+_LAST_MS: Final = 2**64 - 1
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,18 @@ def text_of(losses: Sequence[Loss]) -> str:
     )
 
 
+def report(losses: Sequence[Loss], *, fails: bool) -> None:
+    """Report lost events.
+
+    Raises:
+        EventsLost: there are some, and they fail the reader; otherwise they are logged.
+    """
+    if losses and fails:
+        raise EventsLost(text_of(losses))
+    for loss in losses:
+        log.warning("events were lost, and failOnDataLoss is false: %s", loss)
+
+
 # -- offsets ---------------------------------------------------------------------------------------------------------
 
 
@@ -102,8 +119,8 @@ def _number(text: object) -> int:
     raise ValueError(f"{short(text)} is no shard number")
 
 
-def check_start(name: str, text: str) -> str | Positions:
-    """Return the parsed option ``startingOffset``: earliest, latest, or the positions of offsets in JSON.
+def check_offsets(name: str, text: str) -> str | Positions:
+    """Return a parsed offset: earliest, latest, or the positions of offsets in JSON.
 
     Raises:
         InvalidJob, Misconfigured: it is something else.
@@ -145,10 +162,10 @@ def joining(positions: Mapping[Place, str], streams: Mapping[Place, Stream], kno
     }
 
 
-def find_losses(broker: Broker, positions: Mapping[Place, str], streams: Mapping[Place, Stream]) -> list[Loss]:
+def find_losses(deployment: Deployment, positions: Mapping[Place, str], streams: Mapping[Place, Stream]) -> list[Loss]:
     """Return the events that a reader at these positions has missed."""
     unread = {place: at for place, at in positions.items() if parts(streams[place].last) > parts(at)}
-    next_events = following(broker, unread)
+    next_events = following(deployment, unread)
     losses = []
     for place, position in sorted(positions.items()):
         why, other_stream = _why_lost(position, streams[place], next_events.get(place))
@@ -208,35 +225,23 @@ def ends(
     return reached
 
 
-def limit_to(
-    most: int,
-    positions: Mapping[Place, str],
-    ends: Mapping[Place, str],
-    walk: Callable[[Place, str, int], str],
-) -> Positions:
-    """Return end positions, moved back so that about ``most`` events are read: the last entry is read whole.
+def limited(deployment: Deployment, most: int, positions: Mapping[Place, str], ends: Mapping[Place, str]) -> Positions:
+    """Return end positions, moved back so that about ``most`` events are read: an equal share of each shard.
 
-    Shards with few events are read completely, the others get equal shares. If there are more shards than events, those
-    furthest behind come first.
+    An entry is read whole, so a share may be exceeded by the rest of its last entry.
 
     Args:
         ends: the end positions without a limit.
-        walk: ``walk(place, position, n)`` = the end of the last entry that is at most n events further, or of the next.
     """
-    begun = {place: positions.get(place, BEGINNING) for place in ends}
-    sizes = {place: distance(begun[place], ends[place]) for place in ends}
-    pending = sorted(
-        (place for place in ends if ends[place] != begun[place]), key=lambda place: parts(begun[place])[::-1]
-    )
-    chosen = sorted(pending[:most], key=lambda place: sizes[place])
-    result, left = {**ends, **{place: begun[place] for place in pending}}, most
-    for at, place in enumerate(chosen):
-        share = left // (len(chosen) - at)
-        if sizes[place] <= share:
-            result[place] = ends[place]
-        elif share:
-            result[place] = min(walk(place, begun[place], share), ends[place], key=parts)
-        left = max(0, left - distance(begun[place], result[place]))
+    unread = {place: distance(positions.get(place, BEGINNING), end) for place, end in ends.items()}
+    share = max(1, most // max(1, sum(map(bool, unread.values()))))
+    result = dict(ends)
+    for place, events in unread.items():
+        if events > share:
+            number = parts(positions.get(place, BEGINNING))[0] + share
+            # An entry has the number of its last event.
+            found = entries(deployment, *place, f"{number - 1}-{_LAST_MS}", 1)
+            result[place] = min([*(entry.position for entry in found), ends[place]], key=parts)
     return result
 
 

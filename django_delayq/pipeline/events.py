@@ -1,28 +1,56 @@
 """Data source ``delayq.events``: the outcome of every attempt, as a batch or as a stream.
 
+::
+
     spark.readStream.format("delayq.events").option("redis", "redis://localhost:6379/0").load()
 
 Spark runs the streaming reader in a process of its own to plan offsets and partitions; the tasks read them. The
-positions are in Spark's checkpoint alone.
+positions are in Spark's checkpoint alone. A batch reads what is stored now, or from one offset to another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
-from typing import Any
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from ..core.broker import Broker
-from ..core.events import BEGINNING, Place, Stream, distance, entries, known_places, streams
+from ..core.errors import Misconfigured
+from ..core.events import BEGINNING, EventEntry, Place, Stream, entries, known_places, parts, streams
 from . import event_plan as plan
-from .event_plan import Offsets, Positions
-from .event_reading import EventsOptions, EventsPartition, TaskReader, report
-from .redis_options import config_of, open_broker
-from .schemas import EVENTS
+from .event_plan import Interval, Loss, Offsets, Positions
+from .event_rows import to_batch
+from .options import SourceOptions, config_of, flag, open_broker, option, queue_names, whole
+from .schemas import EVENTS, check_columns, fault_of_case
+
+#: minimum number of rows of an Arrow batch
+BATCH: Final = 10_000
+#: number of events converted to columns at once, small enough for the processor's cache
+PIECE: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class EventsOptions(SourceOptions):
+    """Selection of events, and how they are read."""
+
+    #: queues to read; empty = every queue, future ones included
+    queues: tuple[str, ...] = option("queue", queue_names, ())
+    #: earliest, latest or positions
+    start: str | Positions = option("startingOffset", plan.check_offsets, "earliest")
+    #: of a batch: latest, or positions that exist, as another reader has planned them
+    end: str | Positions = option("endingOffset", plan.check_offsets, "latest")
+    max_rows: int = option("maxRowsPerTrigger", whole(1, 10**12), 500_000)
+    #: entries requested in one call
+    fetch: int = option("fetch", whole(1, 10_000), 100)
+    fail_on_loss: bool = option("failOnDataLoss", flag, True)
 
 
 class EventsSource(DataSource):
@@ -48,28 +76,124 @@ class EventsSource(DataSource):
         return EventsStreamReader(self.options, schema)
 
 
-# -- batch ----------------------------------------------------------------------------------------------------------
+# -- tasks ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class EventsPartition(InputPartition):
+    """Partition read by one task."""
+
+    intervals: list[Interval]
+
+
+class TaskReader:
+    """Reader of the events of a partition; runs on executors."""
+
+    def __init__(self, options: Any, schema: StructType) -> None:
+        self.options = options.copy()  # dict() would lose the case-insensitivity
+        self.chosen = EventsOptions.parse(self.options)
+        check_columns(schema, EVENTS, "an event")
+        self.arrow = to_arrow_schema(schema, timezone="UTC")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a partition in batches.
+
+        Raises:
+            EventsLost: events that existed when the batch was planned are gone.
+        """
+        fault = fault_of_case(self.arrow.names)
+        if fault:
+            raise Misconfigured(fault)
+        assigned = partition.intervals if isinstance(partition, EventsPartition) else []
+        with open_broker(self.options) as broker, _without_collector():
+            small: list[pa.RecordBatch] = []
+            for interval in assigned:
+                for some in walk(broker, interval, self.chosen):
+                    small.append(to_batch(some, interval.queue, interval.number, self.arrow))
+                    if sum(batch.num_rows for batch in small) >= BATCH:
+                        yield from united(small)
+                        small = []
+            yield from united(small)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Disable Python's cyclic garbage collector during the block.
+
+    Lists of bytes form no cycles, but creating many of them makes the collector scan them again and again.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def united(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Combine the rows into one batch, or none."""
+    return batches if len(batches) < 2 else pa.Table.from_batches(batches).combine_chunks().to_batches()
+
+
+def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator[list[EventEntry]]:
+    """Yield the events of an interval, at least :data:`PIECE` at a time.
+
+    Raises:
+        EventsLost: events were trimmed, unless the options allow data loss.
+    """
+    position, gathered = interval.after, list[EventEntry]()
+    while True:
+        page = entries(broker, interval.queue, interval.number, position, options.fetch, until=interval.until)
+        fault = _gap(position, page, interval.until)
+        if fault:
+            plan.report([Loss(interval.queue, interval.number, position, fault)], fails=options.fail_on_loss)
+        if page:
+            position = page[-1].position
+            gathered += page
+        if sum(entry.size for entry in gathered) >= PIECE:
+            yield gathered
+            gathered = []
+        if not page or position == interval.until:
+            break
+    if gathered:
+        yield gathered
+
+
+def _gap(position: str, page: Sequence[EventEntry], until: str) -> str:
+    """Return which events are missing after a position, or "" if none is."""
+    if not page:
+        return f"the stream ends here, but went up to {until} when the batch was planned"
+    missing = page[-1].last - parts(position)[0] - sum(entry.size for entry in page)
+    return plan.text_of_gap(missing)
+
+
+# -- batch ------------------------------------------------------------------------------------------------------------
 
 
 class EventsReader(TaskReader, DataSourceReader):
-    """Reader of the events that exist when the query is planned."""
+    """Reader of the events that exist when the query is planned, or between two offsets."""
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition per large shard; smaller shards share one."""
-        with open_broker(self.options) as broker:
-            places = known_places(broker, self.chosen.queues)
-            start_option = self.chosen.start
-            by_place = streams(broker, {*places, *(() if isinstance(start_option, str) else start_option)})
-            start = plan.starting(by_place, start_option)
-            if not isinstance(start_option, str):
-                losses = plan.find_losses(broker, start, by_place)
-                report(losses, self.chosen)
-                start |= {(loss.queue, loss.number): BEGINNING for loss in losses if loss.other_stream}
-            tasks = plan.intervals(start, plan.ends(start, by_place, places, None))
-        return [EventsPartition(task) for task in tasks]
+        start, end = self.chosen.start, self.chosen.end
+        if isinstance(start, str) or isinstance(end, str):
+            with open_broker(self.options) as broker:
+                start, end = self._planned(broker, start, end)
+        return [EventsPartition(task) for task in plan.intervals(start, end)]
+
+    def _planned(self, broker: Broker, start: str | Positions, end: str | Positions) -> tuple[Positions, Positions]:
+        places = known_places(broker, self.chosen.queues)
+        by_place = streams(broker, {*places, *(() if isinstance(start, str) else start)})
+        positions = plan.starting(by_place, start)
+        if not isinstance(start, str):
+            losses = plan.find_losses(broker, positions, by_place)
+            plan.report(losses, fails=self.chosen.fail_on_loss)
+            positions |= {(loss.queue, loss.number): BEGINNING for loss in losses if loss.other_stream}
+        return positions, plan.ends(positions, by_place, places, None) if isinstance(end, str) else end
 
 
-# -- streaming ------------------------------------------------------------------------------------------------------
+# -- streaming --------------------------------------------------------------------------------------------------------
 
 
 class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -137,7 +261,7 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         same = [place for place in places if place not in replaced]
         end = plan.ends(positions, by_place, same, self._target)
         if isinstance(limit, ReadMaxRows):
-            end = plan.limit_to(limit.max_rows, positions, end, self._walk)
+            end = plan.limited(self._broker, limit.max_rows, positions, end)
         self._newest = plan.to_offsets({place: by_place[place].last for place in places})
         return plan.to_offsets({**others, **end})
 
@@ -168,16 +292,6 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
     def _check(self, positions: Mapping[Place, str], by_place: Mapping[Place, Stream]) -> list[plan.Loss]:
         losses = plan.find_losses(self._broker, positions, by_place)
         new = [loss for loss in losses if ((loss.queue, loss.number), loss.after) not in self._reported]
-        report(new, self.chosen)
+        plan.report(new, fails=self.chosen.fail_on_loss)
         self._reported.update(((loss.queue, loss.number), loss.after) for loss in new)
         return losses
-
-    def _walk(self, place: Place, position: str, number: int) -> str:
-        """Return the end of the last entry that is at most ``number`` events further, or of the next entry."""
-        begun = position
-        while page := entries(self._broker, *place, position, min(number, self.chosen.fetch)):
-            for entry in page:
-                if position != begun and distance(begun, entry.position) > number:
-                    return position
-                position = entry.position
-        return position

@@ -1,85 +1,160 @@
-"""Job history: lands events, computes attempts and hourly metrics from them, and publishes the metrics.
+"""Job history: lands the events of the streams in a Delta table, and publishes hourly metrics of them.
 
-Every change of a table is one version (:mod:`.versions`). The next pipeline run repairs what an interrupted one left,
-and arrives at the same metrics:
-
-=========================================  ===================================================================
-interrupted                                recovery
-=========================================  ===================================================================
-while files are written                    no version has them; a batch is read again, and days stay pending
-after a batch is landed                    the next run sees that it is in, and does not land it again
-before attempts and metrics are complete   the days are marked as pending: the next run computes them completely
-before or while metrics are published      the same, and all metrics of the day are published again
-before the mark is deleted                 the day is computed and published once more, with the same metrics
-=========================================  ===================================================================
+A batch of events is one version of the table (:mod:`.delta`), with the positions that it has reached: it is in exactly
+once. Metrics live in the database alone. It stores the number of the last batch whose hours it has, in the transaction
+that stores the hours; the files of later batches name the hours that have to be computed. A run that dies at any step
+is therefore completed by the next one, and a database that was restored from a copy gets the hours it lacks.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from . import quality, upkeep
-from .computing import Computing
-from .day_hours import DayHours, parts, whole
-from .errors import PipelineError
-from .history_guard import POLL_SECONDS, stoppable
-from .history_options import HistoryOptions
-from .landing import Landed, Landing, Source, events_source
-from .status import Status, status_of
-from .store import PendingDays, Store, read_offsets
-from .summary import Summary
-from .tables import ATTEMPTS, Step, ignore, read, tables_of
-from .upkeep import DaysDone, OnDays, Purge
+import pyarrow as pa
+
+from ..core.events import BEGINNING, Lag, known_places, lag, streams
+from ..core.inputs import short
+from . import event_plan as plan
+from .delta import BATCH, TABLE, EventFile, EventTable, number_of
+from .errors import PipelineError, plain_errors
+from .options import DEFAULT_PREFIX, address_of, open_broker
+from .transforms import attempts, hours
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from ..core.broker import Broker
 
 log = logging.getLogger(__name__)
 
-#: callback for the metrics of some days; the table contains all metrics of these days
-OnHours = Callable[["pa.Table", list[date]], object]
-#: maximum number of days computed at once, and of attempts in a backfill unless a single day has more
-DAYS_AT_ONCE: Final = 31
-ROWS_AT_ONCE: Final = 500_000
+#: the next events, and the positions behind them; None = there are no more
+Batch: TypeAlias = "tuple[DataFrame, plan.Positions] | None"
+#: made for a run, and then called with the stored positions for one batch after another
+Source: TypeAlias = "Callable[[SparkSession], Callable[[plan.Positions], Batch]]"
+#: called with the name of each completed step; tests make one fail
+Step: TypeAlias = Callable[[str], None]
+#: days whose metrics are computed at once
+DAYS_AT_ONCE: Final = 7
+_SIGNS: Final = frozenset("*?[]{}\\")
 
-__all__ = ["DaysDone", "History", "HistoryOptions", "OnDays", "OnHours", "Purge", "Status", "Summary", "read"]
+
+class HoursStore(Protocol):
+    """Database of the metrics."""
+
+    def published(self, history: str) -> int:
+        """Return the number of the last batch whose hours are stored; -1 for none."""
+
+    def publish(self, history: str, batch: int | None, metrics: pa.Table, selected: Collection[datetime]) -> None:
+        """Replace the metrics of some hours, and store the number of the batch unless it is None; all or nothing.
+
+        Args:
+            history: id of the history.
+            metrics: all metrics of these hours; the columns of the model ``HourlyStat``.
+            selected: starts of the hours.
+        """
 
 
-def _never() -> bool:
-    return False
+@dataclass(frozen=True, slots=True)
+class HistoryOptions:
+    """Location, inputs and retention of a history."""
+
+    #: a path, or a URL that Spark and deltalake can write to (:data:`.delta.SCHEMES`)
+    root: str
+    #: address of Redis: a URL, or JSON for the core's ``RedisConfig.parse``
+    redis: str | None = None
+    #: or the name of an environment variable that holds the same; Spark's plans do not show its value
+    redis_env: str | None = None
+    prefix: str = DEFAULT_PREFIX
+    #: queues to read now; empty = every one, future ones included. The others keep their positions
+    queues: tuple[str, ...] = ()
+    #: task or queue → seconds by which an attempt may be late; "*" = all others
+    sla: dict[str, float] = field(default_factory=lambda: {"*": 60.0})
+    #: events per batch
+    max_rows: int = 500_000
+    #: False: a gap in the streams is logged, and reading continues after it
+    fail_on_loss: bool = True
+    #: seconds to wait for another process on the same history
+    wait_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not self.root or _SIGNS & set(self.root):
+            raise PipelineError(
+                f"root must be a folder without any of * ? [ ] {{ }} \\ in its name, got {short(self.root)}"
+            )
+        if self.max_rows < 1:
+            raise PipelineError(f"max_rows must be 1 or more, got {short(self.max_rows)}")
+        for who, seconds in self.sla.items():
+            if not seconds >= 0:
+                raise PipelineError(f"sla: {short(who)} must be a number of seconds from 0 on, got {short(seconds)}")
+
+    def address(self) -> dict[str, str]:
+        """Return the options that address Redis."""
+        return address_of(self.redis, self.redis_env, self.prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Result of a pipeline run."""
+
+    #: events landed; for a backfill, events of the days
+    rows: int = 0
+    batches: int = 0
+    #: days of which hours were computed and published
+    days: tuple[date, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DaysDone:
+    """Progress of a backfill or a compaction: days and their events, done and in all."""
+
+    days: int
+    of_days: int
+    rows: int
+    of_rows: int
+
+
+#: callback, called at the beginning and after each portion of days
+OnDays: TypeAlias = Callable[[DaysDone], object]
+
+
+def ignore(*_: object) -> None:
+    """Do nothing: the default of a callback."""
 
 
 class History:
-    """History below one root, used by one process at a time; others wait, and log a warning if it takes long.
+    """History below one root, used by one process at a time.
 
     Args:
-        spark: a session, with the formats registered unless ``source`` is given; None = for :meth:`status` and
-            :meth:`purge`, which do not need Spark.
-        source: factory for the stream of events; None = the format ``delayq.events``.
+        spark: a session with the formats registered; None = for everything that only reads or deletes.
+        store: database of the metrics; None = none are computed.
+        source: another source of events than Redis.
         step: called with the name of each completed step.
     """
 
     def __init__(
-        self, spark: SparkSession | None, options: HistoryOptions, *, source: Source | None = None, step: Step = ignore
+        self,
+        spark: SparkSession | None,
+        options: HistoryOptions,
+        store: HoursStore | None = None,
+        *,
+        source: Source | None = None,
+        step: Step = ignore,
     ) -> None:
         self.options = options
-        self.store = Store(options.root)
-        self.tables = tables_of(self.store, step)
+        self.table = EventTable(options.root)
         self._spark = spark
-        self._source = source
+        self._store = store
+        self._source = source or (lambda session: RedisEvents(session, options))
         self._step = step
-        self._pending = PendingDays(self.store)
-        self._computing = Computing(self.tables, options)
-        self._checked = False
 
     @property
     def spark(self) -> SparkSession:
@@ -92,78 +167,57 @@ class History:
             raise PipelineError("Reading and writing the history needs a session of Spark")
         return self._spark
 
-    # --- operations
-
-    def run(self, on_hours: OnHours = ignore, *, stop: Callable[[], bool] = _never, patient: bool = False) -> Summary:
+    def run(self, on_rows: Callable[[int], object] = ignore) -> Summary:
         """Process the events that exist now, then return.
 
         Args:
-            on_hours: called on the driver with the metrics (columns of the model ``HourlyStat``) of some days; by
-                default they stay in the tables only. An exception in it is raised to the caller, and the next run
-                publishes these days.
-            stop: polled by a thread; the run ends within a second after it returns True.
-            patient: wait for another process that is working on the history, however long it takes.
+            on_rows: called with the number of landed events after each batch.
 
         Raises:
             EventsLost: events were trimmed before they were read.
             PipelineError: any other failure; the message says what to do.
         """
-        began, landed, published = time.monotonic(), Landed(), list[date]()
-        with (
-            stoppable(self.spark, stop) as stopping,
-            self.store.alone(self.options.wait_s, stopping.is_set, patient=patient),
-        ):
-            interrupted = self._pending.see()
-            landing = self._landing()
-            landed = landing.landed
-            landing.run(stopping.is_set)
-            self._step("landed")
-            days = self._pending.open_days()
-            selection = self._computing.hours_of(days, landed.hours, interrupted)
-            for part in parts(days, {}, DAYS_AT_ONCE, 0):
-                self._publish({day: selection[day] for day in part}, on_hours, stopping, published)
-        return self._summary(landed, published, began, stopping.is_set())
+        began, rows, batches = time.monotonic(), 0, 0
+        with plain_errors(), self.table.alone(self.options.wait_s):
+            read = self._source(self.spark)
+            while True:
+                table = self.table.open()
+                found = read(self.table.positions(table))
+                if found is None:
+                    break
+                frame, positions = found
+                batch = number_of(table, BATCH) + 1
+                # A source has a task for each shard; one file of each task would be too small.
+                files = self.table.write(frame.coalesce(self.spark.sparkContext.defaultParallelism), batch)
+                self._step("files written")
+                self.table.commit(table, files, batch, positions)
+                self._step("batch landed")
+                rows += sum(json.loads(file.stats)["numRecords"] for file in files)
+                batches += 1
+                on_rows(rows)
+            pending = self.pending()
+            last = max((file.batch for file in pending), default=None)
+            days = self._publish({file.hour for file in pending}, last)
+        return Summary(rows, batches, days, time.monotonic() - began)
 
-    def stream(
-        self,
-        interval_s: float,
-        on_hours: OnHours = ignore,
-        stop: Callable[[], bool] = _never,
-        *,
-        on_summary: Callable[[Summary], object] = ignore,
-    ) -> int:
-        """Run repeatedly until ``stop`` returns True, and return within a second after that.
+    def pending(self) -> list[EventFile]:
+        """Return the files of batches whose hours are not published yet; none of days that have lost events by age."""
+        table = self.table.latest()
+        if table is None or self._store is None:
+            return []
+        published = self._store.published(str(table.metadata().id))
+        files = [file for file in self.table.files() if file.batch > published]
+        closed = sorted({file.day for file in files if file.day < self.table.closed_before()})
+        if closed:
+            log.warning(
+                "events arrived for closed days, of which older events were deleted by age; their metrics stay as they "
+                "are: %s",
+                ", ".join(map(str, closed)),
+            )
+        return [file for file in files if file.day not in closed]
 
-        If another process is working on the history, wait for it, however long it takes.
-
-        Args:
-            interval_s: seconds between the starts of two runs.
-            on_summary: called after each run.
-
-        Returns:
-            The number of runs.
-        """
-        runs = 0
-        while not stop():
-            began = time.monotonic()
-            on_summary(self.run(on_hours, stop=stop, patient=True))
-            runs += 1
-            while not stop() and (left := began + interval_s - time.monotonic()) > 0:
-                time.sleep(min(POLL_SECONDS, left))
-        return runs
-
-    def backfill(
-        self,
-        first: date,
-        last: date,
-        on_hours: OnHours = ignore,
-        *,
-        stop: Callable[[], bool] = _never,
-        on_days: OnDays = ignore,
-    ) -> Summary:
-        """Recompute attempts and metrics of the days ``first`` to ``last`` from the landed events.
-
-        Days without kept events stay unchanged.
+    def backfill(self, first: date, last: date, on_days: OnDays = ignore) -> Summary:
+        """Compute and publish the metrics of the days ``first`` to ``last`` again. Days without kept events stay.
 
         Args:
             on_days: progress callback.
@@ -173,23 +227,43 @@ class History:
         """
         if last < first:
             raise PipelineError(f"The last day, {last}, is before the first, {first}")
-        began, counted, published = time.monotonic(), Landed(), list[date]()
-        with stoppable(self.spark, stop) as stopping, self.store.alone(self.options.wait_s, stopping.is_set):
-            closed = self.store.closed_before()
-            days = [day for day in self.tables["events"].days() if first <= day <= last and day >= closed]
-            if not days:
+        began = time.monotonic()
+        with plain_errors(), self.table.alone(self.options.wait_s):
+            first = max(first, self.table.closed_before())
+            files = [file for file in self.table.files() if first <= file.day <= last]
+            if not files:
                 raise PipelineError(f"No events from {first} to {last} are kept, so nothing can be computed")
-            rows = upkeep.count_attempts(self.spark, self.tables["events"], days)
-            self._pending.note(days)
-            of_rows = sum(rows.values())
-            on_days(DaysDone(0, len(days), 0, of_rows))
-            for part in parts(days, rows, DAYS_AT_ONCE, ROWS_AT_ONCE):
-                self._publish(whole(part), on_hours, stopping, published, counted)
-                on_days(DaysDone(len(published), len(days), sum(rows.get(day, 0) for day in published), of_rows))
-        return self._summary(counted, published, began, stopping.is_set())
+            selected = {_start(file.day) + timedelta(hours=hour) for file in files for hour in range(24)}
+            days = self._publish(selected, None, files, on_days)
+        return Summary(sum(file.rows for file in files), 0, days, time.monotonic() - began)
+
+    def _publish(
+        self,
+        selected: Collection[datetime],
+        batch: int | None,
+        files: Sequence[EventFile] = (),
+        on_days: OnDays = ignore,
+    ) -> tuple[date, ...]:
+        """Publish the metrics of some hours, a few days at once; the last portion carries the number of the batch."""
+        days, of_rows = sorted({hour.date() for hour in selected}), sum(file.rows for file in files)
+        on_days(DaysDone(0, len(days), 0, of_rows))
+        for start in range(0, len(days), DAYS_AT_ONCE):
+            done = days[: start + DAYS_AT_ONCE]
+            part = {hour for hour in selected if hour.date() in days[start : start + DAYS_AT_ONCE]}
+            events = self.table.read(self.spark, part)
+            metrics = _in_utc(hours(attempts(events, self.options.sla)).toArrow())
+            table = self.table.latest()
+            if self._store is not None and table is not None:
+                is_last = len(done) == len(days)
+                self._store.publish(str(table.metadata().id), batch if is_last else None, metrics, part)
+            self._step("hours published")
+            on_days(DaysDone(len(done), len(days), sum(file.rows for file in files if file.day in done), of_rows))
+        return tuple(days)
 
     def compact(self, older_than_days: float = 2, *, on_days: OnDays = ignore) -> tuple[date, ...]:
-        """Merge the files of each day that ended ``older_than_days`` ago, and delete files that nobody needs.
+        """Merge the files of each hour of the days that ended ``older_than_days`` ago, and delete replaced files.
+
+        A day with hours that are not published yet is left to the next time.
 
         Args:
             on_days: progress callback.
@@ -197,87 +271,103 @@ class History:
         Returns:
             The days that had several files for an hour.
         """
-        with self.store.alone(self.options.wait_s):
-            first = upkeep.horizon(datetime.now(UTC), older_than_days)
-            days = upkeep.compact(self.spark, self.tables["events"], first, on_days)
-            self._vacuum()
+        with self.table.alone(self.options.wait_s):
+            first, files = first_kept(older_than_days), self.table.files()
+            pending, counts = {file.day for file in self.pending()}, Counter(file.hour for file in files)
+            several = {hour.date() for hour, count in counts.items() if count > 1}
+            days = sorted(day for day in several - pending if day < first)
+            rows = {day: sum(file.rows for file in files if file.day == day) for day in days}
+            on_days(DaysDone(0, len(days), 0, sum(rows.values())))
+            for done, day in enumerate(days, 1):
+                self.table.compact(day)
+                self._step("day compacted")
+                on_days(DaysDone(done, len(days), sum(islice(rows.values(), done)), sum(rows.values())))
+            self.table.vacuum()
+            return tuple(days)
+
+    def purge(self, keep_days: float | None) -> tuple[date, ...]:
+        """Delete the events of days that ended longer ago; None = keep all. Return these days.
+
+        Their files leave the disk a day later, with the next purge or compaction.
+        """
+        with self.table.alone(self.options.wait_s):
+            days = self.outdated(keep_days)
+            if keep_days is not None:
+                self.table.delete_before(first_kept(keep_days))
+            self.table.vacuum()
             return days
 
-    def _vacuum(self) -> None:
-        for table in self.tables.values():
-            table.vacuum()
+    def outdated(self, keep_days: float | None) -> tuple[date, ...]:
+        """Return the days that :meth:`purge` deletes."""
+        first = date.min if keep_days is None else first_kept(keep_days)
+        return tuple(sorted({file.day for file in self.table.files() if file.day < first}))
 
-    def purge(
-        self,
-        events_days: float | None = None,
-        attempts_days: float | None = None,
-        hours_days: float | None = None,
-        *,
-        on_days: OnDays = ignore,
-    ) -> Purge:
-        """Delete days older than the given ages; None = as configured in the options.
+    def lag(self, broker: Broker) -> list[Lag]:
+        """Return how far the history is behind in each shard. Needs no Spark."""
+        return lag(broker, self.table.positions(self.table.latest()))
 
-        Args:
-            on_days: progress callback.
 
-        Returns:
-            The deleted days by table; a caller may delete copies of the metrics accordingly.
+def first_kept(keep_days: float) -> date:
+    """Return the first day to keep: the first one that ended less than ``keep_days`` ago, in UTC."""
+    return (datetime.now(UTC) - timedelta(days=keep_days)).date()
+
+
+def read(spark: SparkSession, table: str) -> DataFrame:
+    """Return the events of a history, for a Spark without a reader for Delta tables.
+
+    Args:
+        spark: any session. The rows are those of the latest version, even if the table changes meanwhile.
+        table: path or URL of the table, like ``/srv/history/events``.
+    """
+    root, _, name = table.rstrip("/").rpartition("/")
+    if name != TABLE:
+        raise PipelineError(f"a history has the table {TABLE}, not {short(name)}; attempts are a query over it")
+    return EventTable(root or ".").read(spark)
+
+
+def _start(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def _in_utc(metrics: Any) -> pa.Table:
+    place = metrics.schema.get_field_index("hour")
+    return metrics.set_column(place, "hour", metrics.column("hour").cast(pa.timestamp("us", tz="UTC")))
+
+
+class RedisEvents:
+    """Source of a history: the streams of a Redis, up to where they end at the first call."""
+
+    def __init__(self, spark: SparkSession, options: HistoryOptions) -> None:
+        self._spark = spark
+        self._options = options
+        self._target: plan.Positions | None = None
+
+    def __call__(self, stored: plan.Positions) -> Batch:
+        """Return the next events.
+
+        Raises:
+            EventsLost: unread events are gone, and the options do not allow that.
         """
-        kept = self.options
-        days = {
-            "events": kept.keep_events_days if events_days is None else events_days,
-            "attempts": kept.keep_attempts_days if attempts_days is None else attempts_days,
-            "hours": kept.keep_hours_days if hours_days is None else hours_days,
-        }
-        with self.store.alone(self.options.wait_s):
-            gone = upkeep.purge(self.store, self.tables, days, datetime.now(UTC), on_days=on_days, step=self._step)
-            self._vacuum()
-            return gone
-
-    def status(self, door: Callable[[], AbstractContextManager[Broker]] | None = None) -> Status:
-        """Return the state of the history: kept data, pending days, positions in the streams.
-
-        Args:
-            door: opens a broker, to compute the lag of each shard; None = leave the lag out.
-        """
-        return status_of(self.store, self.tables, self.options.consumer, door)
-
-    # --- steps
-
-    def _landing(self) -> Landing:
-        options = self.options
-        if not self._checked:
-            quality.check(self.spark.createDataFrame([], ATTEMPTS), options.expectations)
-            self._checked = True
-        source = self._source or events_source(options)
-        return Landing(self.spark, self.tables["events"], options, source, self._pending, self._step)
-
-    def _publish(
-        self,
-        selected: DayHours,
-        on_hours: OnHours,
-        stopping: threading.Event,
-        published: list[date],
-        counted: Landed | None = None,
-    ) -> None:
-        if stopping.is_set():
-            return
-        self._computing.compute(self.spark, selected, counted)
-        for metrics, days in self._computing.metrics(self.spark, list(selected)):
-            on_hours(metrics, days)
-            self._step("hours published")
-            self._pending.settle(days)
-            published += days
-            self._step("days settled")
-
-    def _summary(self, landed: Landed, published: Sequence[date], began: float, stopped: bool) -> Summary:
-        return Summary(
-            landed.rows,
-            landed.bad,
-            landed.batches,
-            tuple(published),
-            read_offsets(self.store, self.options.consumer),
-            time.monotonic() - began,
-            landed.broken,
-            stopped,
+        options = self._options
+        with open_broker(options.address()) as broker:
+            places = known_places(broker)
+            by_place = streams(broker, {*places, *stored})
+            # A first run also stores where the queues begin that it does not read: what they lose later is a loss.
+            start = stored or plan.starting(by_place, "earliest")
+            start = {**start, **plan.joining(start, by_place, places)}
+            read = {place: at for place, at in start.items() if not options.queues or place[0] in options.queues}
+            losses = plan.find_losses(broker, read, by_place)
+            plan.report(losses, fails=options.fail_on_loss)
+            read |= {(loss.queue, loss.number): BEGINNING for loss in losses if loss.other_stream}
+            if self._target is None:
+                self._target = {place: by_place[place].last for place in places}
+            end = plan.ends(read, by_place, [place for place in places if place in read], self._target)
+            if all(read.get(place, BEGINNING) == position for place, position in end.items()):
+                return None
+            end = plan.limited(broker, options.max_rows, read, end)
+        frame = (
+            self._spark.read.format("delayq.events")
+            .options(**options.address(), failOnDataLoss=str(options.fail_on_loss).lower())
+            .options(startingOffset=json.dumps(plan.to_offsets(read)), endingOffset=json.dumps(plan.to_offsets(end)))
         )
+        return frame.load(), {**start, **end}

@@ -10,13 +10,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.errors import Misconfigured
 from ..core.inputs import short, suggest
-from .errors import PipelineError
+from .errors import PipelineError, without_user
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +29,6 @@ _OPEN_COST: Final = 4 * 1024 * 1024
 _SHOWN: Final = 3
 _ENDINGS: Final = {"csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet", "orc": "orc"}
 _PACKED: Final = re.compile(r"\.(gz|gzip|bz2|zst|zstd|lz4|snappy|deflate|xz)$")
-_USER: Final = re.compile(r"(?<=://)[^/\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +101,6 @@ def _statuses(spark: SparkSession, urls: Sequence[str]) -> Iterator[tuple[str, i
         yield url, int(status.getLen()), int(status.getModificationTime())
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Django model, read by the format ``delayq.model``. ``filters``: JSON of field lookups."""
-
-    model: str
-    filters: str | None = None
-    columns: tuple[str, ...] = ()
-    using: str | None = None
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        """Return the rows."""
-        settings = {"model": self.model, "filter": self.filters, "columns": ",".join(self.columns), "using": self.using}
-        return spark.read.format("delayq.model").options(**{k: v for k, v in settings.items() if v}).load()
-
-    def fingerprint(self) -> dict[str, str]:
-        """Return the query that selects the rows; :func:`contents` identifies the rows themselves."""
-        return {"model": self.model, "filter": self.filters or "{}"}
-
-
 def contents(frame: DataFrame) -> str:
     """Return the number of rows and a checksum of their contents, independent of their order. Reads all of them.
 
@@ -156,35 +135,24 @@ def format_of(paths: Sequence[str]) -> str:
     return next(iter(formats), "parquet")
 
 
-def without_user(text: str) -> str:
-    """Return the text without the user names and passwords of the URLs in it."""
-    return _USER.sub("", text)
-
-
 def least_parts(spark: SparkSession) -> int:
     """Return the minimum number of tasks, so that every core has one."""
     return max(1, int(spark.sparkContext.defaultParallelism))
 
 
-@contextmanager
-def in_parts(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Make the session read files in these parts (:data:`PART_NAMES`) during the block, overriding its settings."""
-    settings_here = {
-        "spark.sql.files.maxPartitionBytes": settings["part_bytes"],
-        "spark.sql.files.minPartitionNum": settings["least_parts"],
-        "spark.sql.files.openCostInBytes": str(_OPEN_COST),
-    }
-    before = {name: spark.conf.get(name, None) for name in settings_here}
-    for name, value in settings_here.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
+def in_parts(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Return a copy of a session that reads files in these parts (:data:`PART_NAMES`); the session stays as it is."""
+    from pyspark.sql import SparkSession
+
+    from . import register
+
+    original: Any = spark
+    copy = SparkSession(spark.sparkContext, original._jsparkSession.cloneSession())
+    copy.conf.set("spark.sql.files.maxPartitionBytes", settings["part_bytes"])
+    copy.conf.set("spark.sql.files.minPartitionNum", settings["least_parts"])
+    copy.conf.set("spark.sql.files.openCostInBytes", str(_OPEN_COST))
+    register(copy)
+    return copy
 
 
 def in_order(frame: DataFrame, parts: int) -> DataFrame:

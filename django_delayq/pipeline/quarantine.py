@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from .cells import Bad
+from .columns import Bad
 from .errors import PipelineError
 
 REASON: Final = "reason"

@@ -1,18 +1,18 @@
 """Comparison of a table with the queue: jobs that the table requires and the queue lacks are scheduled again.
 
-The rules are those of :mod:`..rows`.
+The rules are those of :mod:`..rows`. The rows come as frames, whose columns the caller has read; Spark's workers know
+nothing of models.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.sql import Observation
@@ -23,42 +23,86 @@ from ..core.bulk import act_in_shard
 from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, datetime_of
-from ..rows import DEAD, FIRST, GRACE_MS, LIVE, day_before, names_in, pattern_of
-from .bulk import Watch, bulk
+from ..rows import DEAD, FIRST, GRACE_MS, LIVE, RowCounts, names_in, pattern_of
+from .bulk import BulkOptions, Watch, bulk, due_column, id_column, kinds_of
 from .errors import PipelineError
-from .expressions import due_column, id_column, kinds_of
+from .options import open_broker
 from .quarantine import reasons, temporary_folder
-from .reconcile_options import ComparisonResult, ReconcileOptions
-from .redis_options import open_broker
-from .selection import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chosen, fixed, snapshot
+from .repair import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chosen, fixed, snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ..core.queue import Queue
 
-__all__ = ["GRACE_MS", "ComparisonResult", "ReconcileOptions", "Reconciliation"]
-
-OUTBOX: Final = "django_delayq.OutboxJob"
+#: reads the rows that need a job: those created before a moment (None = young rows, too); if the second is true, from
+#: the database that is written to, because a replica lags behind
+Rows: TypeAlias = "Callable[[datetime | None, bool], DataFrame]"
 _ID: Final = "__job_id"
 _BAD: Final = "__bad"
 _BURIED: Final = "__buried"
 _MOST_ID: Final = 255
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileOptions:
+    """Jobs that should exist.
+
+    Args:
+        jobs: mapping from rows to jobs; its run id is not used.
+        id_pattern: regular expression for the ids that rows can have; None = by the types of the rows' columns.
+        grace_ms: rows younger than this are ignored.
+        include_morgue: also schedule jobs that have only a record in the morgue.
+        scratch: a temporary folder, visible to Spark's workers and this process, for rows that are not valid jobs; None
+            = a folder for temporary files, which suffices if all of them run on this machine.
+    """
+
+    jobs: BulkOptions
+    id_pattern: str | None = None
+    grace_ms: float = GRACE_MS
+    include_morgue: bool = False
+    scratch: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs.task is None:
+            raise PipelineError(
+                "which task? Give the name of the task whose jobs are compared; raw jobs cannot be reconciled"
+            )
+        if self.grace_ms < 0:
+            raise PipelineError("the grace is the minimum age of compared rows; give 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonResult(RowCounts):
+    """Result of a comparison with Spark, before anything is scheduled."""
+
+    #: the missing rows, as a fixed snapshot
+    frame: DataFrame
+
+
 class Reconciliation:
     """Comparison of a table with a queue. Call :meth:`look` first, then any of the other methods.
 
     Args:
-        spark: a session with the formats registered, whose workers can import the project (:func:`.table.attach`).
+        spark: a session with the formats registered.
+        rows: reads the rows that need a job.
+        outbox: reads ``job_id`` and ``state`` of the durable jobs of the queue; None = there are none.
         now_ms: another clock, like the database's, Unix ms; the earlier one of it and Redis's is used.
     """
 
     def __init__(
-        self, spark: SparkSession, options: ReconcileOptions, *, now_ms: Callable[[], float] | None = None
+        self,
+        spark: SparkSession,
+        options: ReconcileOptions,
+        rows: Rows,
+        *,
+        outbox: Callable[[], DataFrame] | None = None,
+        now_ms: Callable[[], float] | None = None,
     ) -> None:
         self._spark = spark
         self._options = options
+        self._read_rows = rows
+        self._read_outbox = outbox
         self._other_clock = now_ms
         #: the first rows that :meth:`put_back` found invalid: id and reason
         self.refused: tuple[tuple[str | None, str], ...] = ()
@@ -74,20 +118,12 @@ class Reconciliation:
     def queued(self) -> DataFrame:
         """Id and state of the jobs seen in the queue and in the outbox (``outbox`` or ``morgue``)."""
         _ = self.began_ms
-        options, queue = self._options, self._options.jobs.queue
         state = F.when(F.col("state").isin(*DEAD), "morgue").otherwise("outbox").alias("state")
-        outbox = [
-            fixed(
-                self._read(OUTBOX, ["job_id", "state"], [{"queue": queue}], alias).select(
-                    F.col("job_id").alias("id"), state
-                )
-            )
-            for alias in options.outbox
-        ]
+        durable = None
+        if self._read_outbox is not None:  # read before the queue
+            durable = fixed(self._read_outbox().select(F.col("job_id").alias("id"), state))
         jobs = fixed(self._snapshot(("id", "state"), EVERY_STATE).select("id", "state"))
-        for other in outbox:
-            jobs = jobs.unionByName(other)
-        return jobs
+        return jobs if durable is None else jobs.unionByName(durable)
 
     def look(self) -> ComparisonResult:
         """Read the queue, then the table, and compare them.
@@ -158,21 +194,19 @@ class Reconciliation:
         """Return live jobs of the task, with ids that match the template, that no row needs."""
         jobs = self._options.jobs
         seen = self._snapshot((*NAMING, "task", "due"), LIVE)
-        pattern = pattern_of(jobs.id, kinds_of(self._rows(None, self._options.written), names_in(jobs.id)))
+        pattern = self._options.id_pattern
+        if pattern is None:
+            pattern = pattern_of(jobs.id, kinds_of(self._rows(None, written=True), names_in(jobs.id)))
         ours = fixed(seen.where(F.col("task") == F.lit(jobs.task)).where(F.col("id").rlike(rf"\A{pattern}\z")))
         return chosen(fixed(self._without_row(ours)))
 
     def _without_row(self, seen: DataFrame) -> DataFrame:
         # Compared with young rows as well: their jobs are not orphans.
-        rows = self._rows(None, self._options.written)
+        rows = self._rows(None, written=True)
         return seen.join(rows, seen["id"] == rows[_ID], "left_anti")
 
     def cancel_orphans(
-        self,
-        orphans: Selection,
-        *,
-        progress: Callable[[int, int], None] | None = None,
-        stop: Callable[[], bool] = lambda: False,
+        self, orphans: Selection, *, progress: Callable[[int, int], None] | None = None
     ) -> dict[str, int]:
         """Cancel orphans, each only if it is unchanged since the snapshot and still has no row.
 
@@ -187,7 +221,7 @@ class Reconciliation:
             return Counter(act_in_shard(queue, home[1], names, cancel_selected()))
 
         with open_broker(self._options.jobs.address()) as broker:
-            outcomes = act_on(broker, still, act, total=orphans.total, progress=progress, stop=stop)
+            outcomes = act_on(broker, still, act, total=orphans.total, progress=progress)
         return {**outcomes, **({"needed": needed} if needed else {})}
 
     # -- the queue and the table -------------------------------------------------------------------------------------
@@ -204,42 +238,15 @@ class Reconciliation:
     def _cutoff(self) -> datetime:
         return datetime_of(self.began_ms - self._options.grace_ms)
 
-    def _rows(self, before: datetime | None, using: str | None = None) -> DataFrame:
+    def _rows(self, before: datetime | None, *, written: bool = False) -> DataFrame:
         """Return the rows that need a job, with its id and any fault; ``before`` None = young rows, too."""
-        options, jobs = self._options, self._options.jobs
-        filters = [*options.filters]
-        if before is not None:
-            filters.append({f"{options.created}__lt": self._bound(before)})
-        table = self._read(options.model, jobs.columns, filters, using or options.using)
+        jobs, table = self._options.jobs, self._read_rows(before, written)
         due, ident = due_column(table, jobs.due, round(self.began_ms)), id_column(table, jobs.id)
         if due is not None and table.select(due).schema[0].dataType.simpleString() == "timestamp":
             due = F.ceil(F.unix_micros(due) / 1000)
         far = str(jobs.more.get("allowFar", "false")).lower() == "true"
         last = MAX_DUE_MS if far else min(MAX_DUE_MS, round(self.began_ms) + TEN_YEARS_MS)
         return table.withColumn(_BAD, _fault_of(ident, due, last)).withColumn(_ID, ident)
-
-    def _bound(self, before: datetime) -> str:
-        """Return the limit for ``created``: a time, or for a date field a day that is over in every time zone."""
-        name = self._options.created
-        kind = self._read(self._options.model, [name], [], self._options.using).schema[0].dataType.simpleString()
-        if kind not in ("timestamp", "date"):
-            raise PipelineError(
-                f"{name} is {kind}; name a field with the moment, or the day, since which a row needs its job"
-            )
-        return before.isoformat() if kind == "timestamp" else day_before(before).isoformat()
-
-    def _read(
-        self, model: str, columns: Sequence[str], filters: Sequence[Mapping[str, Any]], using: str | None
-    ) -> DataFrame:
-        partitions = self._options.partitions or self._spark.sparkContext.defaultParallelism
-        options_of_format = {
-            "model": model,
-            "columns": ",".join(columns),
-            "filter": json.dumps([*filters]),
-            "partitions": str(partitions),
-            **({"using": using} if using else {}),
-        }
-        return self._spark.read.format("delayq.model").options(**options_of_format).load()
 
     def _count(self, seen: Observation) -> int:
         try:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 #: outcome of an event that stands for a chunk of a bulk load and not for an attempt
 BULK: Final = AttemptOutcome.BULK
-#: key of an event
-KEY: Final = ("queue", "shard", "stream_id")
 #: number of buckets of a histogram: 0 ms; from 2^(i-1) to below 2^i ms for i = 1 … 30; all longer times
 BUCKETS: Final = 32
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -64,7 +62,7 @@ def is_attempt() -> Column:
 
 
 def attempts(events: DataFrame, sla: Mapping[str, float]) -> DataFrame:
-    """Return the attempts among the events, each once, however often it was read.
+    """Return the attempts among the events.
 
     Args:
         events: columns of :data:`.schemas.EVENTS`.
@@ -75,7 +73,7 @@ def attempts(events: DataFrame, sla: Mapping[str, float]) -> DataFrame:
         The events' columns without ``jobs`` and ``created``, and ``sla_missed`` (never null: an attempt that never
         started is not late).
     """
-    runs = events.where(is_attempt()).dropDuplicates(list(KEY))
+    runs = events.where(is_attempt())
     limit = _limit_ms(sla)
     missed = F.lit(False) if limit is None else F.coalesce(F.col("lateness_ms") > limit, F.lit(False))
     # Columns are named explicitly: drop() and withColumn() of Spark Connect request the schema at once, and a

@@ -24,20 +24,175 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from ..core import loads
 from ..core.broker import Broker
-from ..core.errors import DelayQError
-from ..core.loads import memory_of
-from .column_names import fault_of_case
+from ..core.errors import DelayQError, InvalidJob
+from ..core.inputs import check_queue_name
+from ..core.loads import BulkLoad, BulkLoadLimits, BulkLoadWriter, memory_of
+from .columns import Bad, Packer, is_valid, values_of
 from .errors import PipelineError, RunDiffers
-from .redis_options import open_broker
-from .sender import AT, Refused, Sender, Sent, open_run
-from .write_options import WriteOptions
-from .write_schema import check_schema
+from .options import open_broker
+from .quarantine import Quarantine, texts_of
+from .schemas import fault_of_case
+from .write_options import QUARANTINE, WriteOptions, check_schema
+
+#: separator between the run id and the queue's name, where rows name their queues
+AT: Final = "@"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(WriterCommitMessage):
+    """Result of one Spark task that sent jobs, for the driver."""
+
+    #: the bulk loads that it wrote to, one per queue
+    run_ids: tuple[str, ...] = ()
+    rows: int = 0
+    bad: int = 0
+    #: reason for which the input cannot be written; raised by the driver, because Spark would retry a failed task in
+    #: vain
+    refused: str = ""
+
+
+class Refused(PipelineError):
+    """Error for input that cannot be written as it is, so that retrying the task is useless."""
+
+
+def open_run(broker: Broker, run_id: str, queue: str, options: WriteOptions, source: Mapping[str, str]) -> BulkLoad:
+    """Open the bulk load of one queue; the queue is created if necessary with the shards and the kind of the options.
+
+    Raises:
+        RunDiffers: the bulk load was started with other input or options.
+    """
+    broker.queue(queue, shards=options.shards, kind=options.kind or "python")
+    try:
+        return loads.open_load(broker, run_id, queue, source=source, chunk=options.chunk)
+    except loads.BulkLoadDiffers as error:
+        raise RunDiffers(str(error)) from None
+
+
+class Sender:
+    """Sender of the rows of one task.
+
+    Args:
+        part, attempt: index of the task, and number of the attempt at it.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        options: WriteOptions,
+        source: Mapping[str, str],
+        run_id: str,
+        part: int = 0,
+        attempt: int = 0,
+    ) -> None:
+        self._broker = broker
+        self._options = options
+        self._source = source
+        self._run_id = run_id
+        self._quarantine: Quarantine | None = None
+        if options.on_error == QUARANTINE and options.quarantine:
+            self._quarantine = Quarantine(options.quarantine, run_id, part, attempt)
+        self._targets: dict[str, tuple[Packer, BulkLoadWriter] | None] = {}
+        self._writers: list[BulkLoadWriter] = []
+        self._run_ids: list[str] = []
+        self._rows = 0
+        self._bad = 0
+
+    def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
+        """Send all rows.
+
+        Raises:
+            DelayQError: see :meth:`JobsWriter.write`.
+        """
+        done = False
+        try:
+            for batch in batches:
+                if not self._send_batch(batch):
+                    break
+            for writer in self._writers:
+                writer.finish()
+            done = True
+        finally:
+            if not done:
+                for writer in self._writers:
+                    writer.abandon()
+            if self._quarantine is not None:
+                self._quarantine.close(keep=done)
+        return Sent(tuple(self._run_ids), self._rows, self._bad)
+
+    def _send_batch(self, batch: pa.RecordBatch) -> bool:
+        """Return True if more batches should be sent."""
+        if not batch.num_rows:
+            return True
+        self._rows += batch.num_rows
+        if "queue" not in batch.schema.names:
+            return self._send_to(self._options.queue or "", self._run_id, batch)
+        if not is_valid(batch.column("queue")):
+            bad: Bad = {}
+            values_of(batch.column("queue"), bad)
+            self._refuse(batch, bad)
+            batch = batch.filter(pa.array([row not in bad for row in range(batch.num_rows)]))
+        texts = batch.column("queue").cast(pa.string())
+        if self._options.queue is not None:  # before rows are grouped by queue, so that they keep their order
+            texts = pc.fill_null(texts, self._options.queue)
+        # One queue after the other; the rows of each keep their order.
+        for name in pc.unique(texts).to_pylist():
+            rows = batch.filter(pc.is_null(texts) if name is None else pc.equal(texts, name))
+            try:
+                queue = check_queue_name(name)
+            except InvalidJob as error:
+                reason = "queue is null, and there is no option queue" if name is None else str(error)
+                self._refuse(rows, dict.fromkeys(range(rows.num_rows), reason))
+            else:
+                self._send_to(queue, f"{self._run_id}{AT}{queue}", rows)
+        return True
+
+    def _send_to(self, queue: str, run_id: str, batch: pa.RecordBatch) -> bool:
+        """Return True if the bulk load of the queue is still open."""
+        target = self._target_of(queue, run_id)
+        if target is None:
+            return False
+        packer, writer = target
+        try:
+            packed = packer.pack(batch)
+        except InvalidJob as error:
+            raise Refused(f"queue {queue!r}: {error}") from error
+        if packed.bad:
+            self._refuse(batch, packed.bad)
+        writer.add(packed.entries)
+        return True
+
+    def _target_of(self, queue: str, run_id: str) -> tuple[Packer, BulkLoadWriter] | None:
+        """Return the packer and the writer of a queue; None = its bulk load is closed, so everything is written."""
+        if queue not in self._targets:
+            options = self._options
+            run = open_run(self._broker, run_id, queue, options, self._source)
+            self._run_ids.append(run.id)
+            self._targets[queue] = None
+            if not run.closed:
+                kind = str(self._broker.queue(queue).layout["kind"])
+                limits = BulkLoadLimits(options.rate_limit, options.patience, options.max_memory)
+                writer = BulkLoadWriter(self._broker, run, limits)
+                self._writers.append(writer)
+                self._targets[queue] = Packer(options, run, kind), writer
+        return self._targets[queue]
+
+    def _refuse(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
+        """Quarantine rows, or abort the task at the first of them."""
+        if self._quarantine is None:
+            row = min(bad)
+            raise Refused(f"the row with id {texts_of(batch, [row])[0]} cannot be written: {bad[row]}")
+        self._quarantine.add(batch, dict(bad))
+        self._bad += len(bad)
+
+
+# -- writers of Spark --------------------------------------------------------------------------------------------------
 
 logger: Final = logging.getLogger("django_delayq.pipeline")
 _POLICY: Final = "noeviction"
@@ -101,7 +256,7 @@ class JobsWriter(_Writer, DataSourceArrowWriter):
         Raises:
             PipelineError: a row is invalid; the bulk load stays open.
         """
-        with plain_errors():
+        with short_errors():
             fail_if_refused(messages, f"Bulk load {self.run_id} is open: {how_to_resume(self.run_id)}")
             counts = self._close_all(_run_ids(messages), close=self.write_options.close)
         logger.info("bulk load %s: %s", self.run_id, counts)
@@ -133,7 +288,7 @@ class JobsStreamWriter(_Writer, DataSourceStreamArrowWriter):
         Raises:
             PipelineError: a row is invalid; the query ends.
         """
-        with plain_errors():
+        with short_errors():
             fail_if_refused(
                 messages,
                 "The query replays this batch when it is started again; onError=quarantine skips and stores such rows",
@@ -159,7 +314,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         Misconfigured, PipelineError: options, columns or Redis do not meet the requirements.
         RunDiffers: the option ``runId`` names a bulk load that was started with other input or options.
     """
-    with plain_errors():
+    with short_errors():
         write_options, source = _check(options, schema, overwrite)
         run_id = write_options.run_id or uuid.uuid4().hex
         with open_broker(options) as broker:
@@ -173,7 +328,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
     """Return the writer of a streaming query; raises as :func:`batch_writer`."""
-    with plain_errors():
+    with short_errors():
         write_options, source = _check(options, schema, overwrite)
         if write_options.run_id:
             raise PipelineError("a stream derives its run ids from query and batch; leave the option runId out")
@@ -194,7 +349,7 @@ def _check(options: Mapping[str, str], schema: StructType, overwrite: bool) -> t
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
+def short_errors() -> Iterator[None]:
     """Make the text of an error the first line of Spark's own error, without the stack of its Python worker.
 
     Only for the workers in which Spark plans and commits a write: such a worker ends after an exception, and its

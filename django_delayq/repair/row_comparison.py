@@ -1,4 +1,9 @@
-"""Comparison of a table with a queue, in this process: the rules of :mod:`..rows`, without Spark."""
+"""Comparison of a table with a queue in this process, in constant memory: the rules of :mod:`..rows`, without Spark.
+
+The rows are read in pages. A page is compared alone: the jobs of its rows are looked up by their ids, and the rows
+without a job are read once more behind that. Nothing is kept of a page but its counts, so missing jobs are found again,
+page by page, when they are restored.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,10 +20,10 @@ from django.db import router
 from .. import connections
 from ..core.actions import cancel_selected, live_ids
 from ..core.bulk import act_in_shard
-from ..core.errors import InvalidJob, Misconfigured
+from ..core.errors import InvalidJob
 from ..core.queue import Queue
 from ..core.records.frames import CHUNK
-from ..core.snapshot import Part, read_entries, read_jobs
+from ..core.snapshot import Part, read_jobs
 from ..core.times import datetime_of
 from ..models import OutboxJob
 from ..outbox import durability
@@ -28,8 +33,8 @@ from ..scheduling.build import plan_of
 from ..scheduling.verbs import schedule_many
 from .row_jobs import RowJobs, database_now_ms
 
-#: most rows that are compared; the pipeline compares any number
-MOST_ROWS: Final = 100_000
+#: most orphans that one call finds
+MOST_ORPHANS: Final = 100_000
 _PAGE: Final = 2_000
 
 Progress = Callable[[int, int], None]
@@ -42,6 +47,23 @@ class Orphan:
     shard: int
     id: str
     key: str
+
+
+@dataclass(slots=True)
+class _Found:
+    """Counts of a comparison so far."""
+
+    rows: int = 0
+    buried: int = 0
+    bad: int = 0
+    first_bad: list[tuple[str | None, str]] = field(default_factory=list)
+
+    def add_bad(self, ident: str | None, reason: str) -> None:
+        """Count a row that cannot have a job; the first ones are kept."""
+        self.bad += 1
+        self.first_bad = sorted([*self.first_bad, (ident, reason)], key=lambda one: (one[0] is not None, one[0]))[
+            :FIRST
+        ]
 
 
 class RowComparison:
@@ -57,7 +79,7 @@ class RowComparison:
         self._progress = progress
         self._is_ours = re.compile(jobs.id_pattern).fullmatch
         self._builder = plan_of(jobs.task, {"queue": jobs.queue}, many=True).builder
-        self._missing: list[dict[str, Any]] = []
+        self._missing = 0
 
     @cached_property
     def began_ms(self) -> float:
@@ -66,41 +88,25 @@ class RowComparison:
         return min(connections.broker().now_ms(), database_now_ms(jobs.model, jobs.using))
 
     def look(self) -> RowCounts:
-        """Compare the table with the queue. Only the rows without a live job are kept in memory.
-
-        They are read once more after the look for their jobs: a job that ended meanwhile has changed its row.
+        """Compare the table with the queue.
 
         Raises:
-            Misconfigured: the table has too many rows, or an option does not fit it.
+            Misconfigured: an option does not fit the table.
             QueueUnavailable: Redis cannot be reached.
         """
-        rows = self._jobs.rows(datetime_of(self.began_ms - self._jobs.grace_ms))
-        total, counts = rows.count(), Counter[str]()
-        if total > MOST_ROWS:
-            raise Misconfigured(
-                f"{total:,} rows are more than the {MOST_ROWS:,} that are compared in one process; narrow --filter, or "
-                "use delayq_pipeline reconcile, which takes the same options"
-            )
-        idents: dict[Any, str | None] = {}
-        for page in chunks(rows.values(*{"pk", *names_in(self._jobs.id)}).iterator(_PAGE), _PAGE):
-            counts["rows"] += len(page)
-            idents |= self._without_live_job({row["pk"]: id_of(self._jobs.id, row) for row in page})
-            self._progress(counts["rows"], total)
-        buried = self._buried({ident for ident in idents.values() if ident is not None})
-        bad: list[tuple[str | None, str]] = []
-        self._missing.clear()
-        taken: set[str | None] = set()
-        for pks in chunks(idents):
-            for row in rows.filter(pk__in=pks):
-                self._compare(row, buried, taken, counts, bad)
+        found, first = _Found(), set[str]()
+        self._missing = 0
+        for entries in self._pages(found):
+            self._missing += len(entries)
+            first = set(sorted(first.union(str(entry["id"]) for entry in entries))[:FIRST])
         return RowCounts(
-            rows=counts["rows"],
+            rows=found.rows,
             known=self._count_known(),
-            missing=len(self._missing),
-            buried=counts["buried"],
-            bad=len(bad),
-            first=tuple(sorted({str(entry["id"]) for entry in self._missing})[:FIRST]),
-            first_bad=tuple(sorted(bad, key=lambda one: (one[0] is not None, one[0]))[:FIRST]),
+            missing=self._missing,
+            buried=found.buried,
+            bad=found.bad,
+            first=tuple(sorted(first)),
+            first_bad=tuple(found.first_bad),
         )
 
     def put_back(self, *, rate: float | None = None, progress: Progress = lambda done, total: None) -> dict[str, int]:
@@ -111,25 +117,25 @@ class RowComparison:
         """
         jobs, outcomes, began = self._jobs, Counter[str](), time.monotonic()
         conflict = "merge" if jobs.task.options.merge else "ignore"
-        for start in range(0, len(self._missing), CHUNK):
-            chunk = self._missing[start : start + CHUNK]
-            outcomes.update(schedule_many(jobs.task, chunk, queue=jobs.queue, on_conflict=conflict))
-            progress(start + len(chunk), len(self._missing))
-            if rate is not None:
-                time.sleep(max(0.0, (start + len(chunk)) / rate - (time.monotonic() - began)))
+        for entries in self._pages(_Found()):
+            for chunk in chunks(entries, CHUNK):
+                outcomes.update(schedule_many(jobs.task, chunk, queue=jobs.queue, on_conflict=conflict))
+                progress(outcomes.total(), max(outcomes.total(), self._missing))
+                if rate is not None:
+                    time.sleep(max(0.0, outcomes.total() / rate - (time.monotonic() - began)))
         return {word: count for word, count in outcomes.items() if count}
 
     def orphans(self) -> list[Orphan]:
         """Return live jobs of the task, with ids that match the template, that no row needs; young rows count, too.
 
-        At most :data:`MOST_ROWS`: another call finds the others when these are cancelled.
+        At most :data:`MOST_ORPHANS`: another call finds the others when these are cancelled.
         """
         orphans: list[Orphan] = []
-        for chunk in chunks(self._live_jobs(), MOST_ROWS):
+        for chunk in chunks(self._live_jobs(), MOST_ORPHANS):
             orphans += self._without_row(chunk)
-            if len(orphans) >= MOST_ROWS:
+            if len(orphans) >= MOST_ORPHANS:
                 break
-        return orphans[:MOST_ROWS]
+        return orphans[:MOST_ORPHANS]
 
     def cancel_orphans(self, orphans: list[Orphan], progress: Progress = lambda done, total: None) -> dict[str, int]:
         """Cancel orphans, each only if it is unchanged since it was read and still has no row.
@@ -166,8 +172,11 @@ class RowComparison:
         """Return those ids whose jobs are in the morgue, or are refused or buried in the outbox."""
         buried = {ident for ident, state in self._outbox_states(idents) if state in DEAD}
         for queue, number, place in self._parts(("morgue",) if idents else ()):
-            for entries in read_entries(queue.deployment, Part(queue.name, number, place)):
-                buried |= idents.intersection(entries.idents())
+            key = queue.deployment.shard(queue.name, number).names["morgue"]
+            mine = tuple(ident for ident in idents if number in queue.shards_of(ident))
+            if mine and queue.deployment.client.exists(key):
+                for some in read_jobs(queue.deployment, Part(queue.name, number, place, idents=mine, args=False)):
+                    buried.update(some["id"])
         return buried
 
     def _outbox_states(self, idents: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -197,31 +206,53 @@ class RowComparison:
         if queue is not None:
             yield from ((queue, number, place) for number in queue.numbers for place in places)
 
-    def _compare(
-        self,
-        row: Mapping[str, Any],
-        buried: set[str],
-        taken: set[str | None],
-        counts: Counter[str],
-        bad: list[tuple[str | None, str]],
-    ) -> None:
-        """Add a row without a live job to the missing or to the bad ones; ``taken`` holds ids that are missing."""
+    def _pages(self, found: _Found) -> Iterator[list[dict[str, Any]]]:
+        """Yield the missing jobs of each page of rows, and count what was found.
+
+        Rows that share a plain job count once: they follow each other, because the rows are in the order of what ids
+        are made of.
+        """
+        jobs = self._jobs
+        rows = jobs.rows(datetime_of(self.began_ms - jobs.grace_ms))
+        names, total = names_in(jobs.id), rows.count()
+        last: str | None = None
+        for page in chunks(rows.order_by(*names, "pk").values(*{"pk", *names}).iterator(_PAGE), _PAGE):
+            found.rows += len(page)
+            idents = self._without_live_job({row["pk"]: id_of(jobs.id, row) for row in page})
+            buried = self._buried({ident for ident in idents.values() if ident is not None})
+            taken: set[str | None] = {last}
+            entries: list[dict[str, Any]] = []
+            for pks in chunks(idents):
+                for row in rows.filter(pk__in=pks):
+                    entries += self._compared(row, buried, taken, found)
+            last = None if jobs.task.options.merge else id_of(jobs.id, page[-1])
+            yield entries
+            self._progress(found.rows, total)
+
+    def _compared(
+        self, row: Mapping[str, Any], buried: set[str], taken: set[str | None], found: _Found
+    ) -> list[dict[str, Any]]:
+        """Return the job of a row without a live one; none if it is not to be restored.
+
+        Args:
+            taken: ids that are missing already; gets those of plain jobs.
+        """
         ident = id_of(self._jobs.id, row)
-        if ident in taken:
-            return
+        if ident is not None and ident in taken:
+            return []
         try:
             entry = self._jobs.entry(ident, row, round(self.began_ms))
             options = {name: value for name, value in entry.items() if name not in ("args", "kwargs")}
             self._builder.build(tuple(entry.get("args", ())), entry.get("kwargs", {}), options)
         except (InvalidJob, TypeError) as error:
-            bad.append((ident, str(error)))
-            return
-        counts["buried"] += ident in buried
+            found.add_bad(ident, str(error))
+            return []
+        found.buried += ident in buried
         if ident in buried and not self._jobs.include_morgue:
-            return
-        self._missing.append(entry)
+            return []
         if not self._jobs.task.options.merge:
             taken.add(ident)  # rows that share a plain job count once
+        return [entry]
 
     def _without_row(self, orphans: list[Orphan]) -> list[Orphan]:
         # Read from the database that is written to, because a replica lags behind.

@@ -393,20 +393,16 @@ class MetricsConf(Section):
 class PipelineConf(Section):
     """``DELAYQ["PIPELINE"]``: the data pipeline on Spark (:mod:`django_delayq.pipeline`)."""
 
-    #: folder (or URL that Spark and deltalake can write to) of the history and of Spark's checkpoints
+    #: folder (or URL that Spark and deltalake can write to) of the history
     root: str = key(".delayq/history", _text)
     #: Spark's master: ``local[*,4]`` runs here with four tries for each task; or ``spark://host:7077`` and others
     master: str = key("local[*,4]", _text)
     #: Spark's own options, added to and overriding the defaults of a session
     conf: Mapping[str, str] = key({}, dict_of(_text, _text, '{"spark.driver.memory": "2g"}'))
-    #: name of the history's checkpoint below its root
-    consumer: str = key("history", _text)
     #: task or queue → seconds by which an attempt may be late; a later one counts as missed. "*" = all others
     sla: Mapping[str, float] = key({"*": 60.0}, dict_of(_text, partial(check_number, low=0), '{"*": 60}'))
-    #: days that events are kept as they were read; None = forever
-    keep_events_days: float | None = key(30.0, check_number, 0.001, unit="days", optional=True)
-    #: days that finished attempts are kept; None = forever
-    keep_attempts_days: float | None = key(180.0, check_number, 0.001, unit="days", optional=True)
+    #: days that the events are kept; None = forever
+    keep_events_days: float | None = key(180.0, check_number, 0.001, unit="days", optional=True)
     #: days that the hourly metrics, and the records of the pipeline's runs, are kept; None = forever
     keep_hours_days: float | None = key(365.0, check_number, 0.001, unit="days", optional=True)
 

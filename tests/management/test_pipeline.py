@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from django.core.management import CommandError, call_command
 
 from django_delayq.management.commands.delayq_pipeline import SUBCOMMANDS
 from django_delayq.management.pipeline import address, common
-from django_delayq.models.history import PipelineRun
 
 if TYPE_CHECKING:
     from .conftest import Depot
@@ -77,7 +75,6 @@ def test_the_command_line_comes_before_the_settings(settings: Any) -> None:
             "'yesterday' is not a day; write it like 2026-11-21",
         ),
         (["backfill"], "--from"),
-        (["runs", "--kind", "magic"], "invalid choice: 'magic'"),
     ],
 )
 def test_wrong_use_is_explained(arguments: list[str], words: str) -> None:
@@ -163,87 +160,7 @@ def test_without_spark_the_doctor_says_what_to_install(bare: Depot, tmp_path: Pa
     answer = bare.manage("delayq_pipeline", "doctor", "--json")
     assert answer.returncode == 3, answer.stderr
     told = json.loads(answer.stdout)
-    assert told["missing"] == ["pyspark", "java", "database"]
+    assert told["missing"] == ["pyspark", "java"]
     texts = {one["what"]: one["text"] for one in told["findings"] if one["level"] == "ERROR"}
     assert "pip install 'django-delayq[spark]'" in texts["pyspark"]
     assert "apt-get install openjdk-17-jre-headless" in texts["java"]
-    assert "manage.py migrate django_delayq" in texts["database"]
-
-
-# -- runs --------------------------------------------------------------------------------------------------------------
-
-
-def test_an_export_that_cannot_be_written_names_its_own_folder(tmp_path: Path, settings: Any) -> None:
-    settings.DELAYQ = {**settings.DELAYQ, "PIPELINE": {"root": str(tmp_path / "history")}}
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CommandError) as caught:
-        run("export", "--parquet", str(tmp_path / "file" / "below"))
-    assert f"copies from {tmp_path}/history to {tmp_path}/file/below" in str(caught.value)
-    assert "PIPELINE" not in str(caught.value)
-
-
-def a_run(run_id: str, minutes_ago: float, **about: Any) -> PipelineRun:
-    began = datetime.now(UTC) - timedelta(minutes=minutes_ago)
-    about = {
-        "kind": "history",
-        "state": "finished",
-        "ended_at": began + timedelta(seconds=30),
-        "seen_at": began,
-        **about,
-    }
-    return PipelineRun.objects.create(run_id=run_id, started_at=began, **about)
-
-
-@pytest.mark.django_db
-def test_runs_are_listed_the_latest_first() -> None:
-    assert run("runs") == "No pipeline run found.\n"
-    a_run("old", 160, rows=7)
-    a_run("sms", 120, kind="bulk", state="failed", rows=5, created=3, known=1, bad=1, error="RedisError: away\nmore")
-    a_run("dead", 70, state="running", ended_at=None)
-    a_run("now", 0.1, state="running", ended_at=None)
-    told = json.loads(run("runs", "--json"))["runs"]
-    assert [(one["run_id"], one["state"]) for one in told] == [
-        ("now", "running"),
-        ("dead", "died"),
-        ("sms", "failed"),
-        ("old", "finished"),
-    ]
-    assert told[2] | {"started_at": 0, "ended_at": 0} == {
-        "run_id": "sms",
-        "kind": "bulk",
-        "state": "failed",
-        "queue": "",
-        "task": "",
-        "started_at": 0,
-        "ended_at": 0,
-        "seconds": 30.0,
-        "total": None,
-        "rows": 5,
-        "created": 3,
-        "known": 1,
-        "bad": 1,
-        "detail": {},
-        "error": "RedisError: away\nmore",
-    }
-    head, *lines = run("runs").splitlines()
-    assert head.split() == ["started", "kind", "run", "state", "took", "rows", "created", "known", "bad"]
-    assert [line.split()[3] for line in lines[:4]] == ["now", "dead", "sms", "old"]
-    assert lines[4] == "sms: RedisError: away"
-
-
-@pytest.mark.django_db
-def test_runs_can_be_chosen() -> None:
-    for number in range(5):
-        a_run(f"h{number}", number + 1)
-    a_run("b", 10, kind="bulk")
-    a_run("dead", 80, state="running", ended_at=None)
-
-    def names(*arguments: str) -> list[str]:
-        return [one["run_id"] for one in json.loads(run("runs", "--json", *arguments))["runs"]]
-
-    assert names("--limit", "2") == ["h0", "h1"]
-    assert names("--kind", "bulk") == ["b"]
-    assert names("--run-id", "h3") == ["h3"]
-    assert names("--state", "died") == ["dead"]
-    assert names("--state", "running") == []
-    assert run("runs", "--state", "failed") == "No pipeline run found.\n"

@@ -14,7 +14,7 @@ from django_delayq import embedded
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.redis.config import RedisConfig
 from django_delayq.management.pipeline import address
-from django_delayq.pipeline.redis_options import config_of
+from django_delayq.pipeline.options import config_of
 from django_delayq.settings.conf import conf
 
 

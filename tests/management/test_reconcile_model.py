@@ -6,6 +6,7 @@ import json
 import re
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
@@ -223,7 +224,7 @@ def test_orphans_are_looked_for_in_chunks(
 ) -> None:
     remind(orders(1)[0])
     many_jobs(delayq, 7, task=remind_customer.name)
-    monkeypatch.setattr(row_comparison, "MOST_ROWS", 3)
+    monkeypatch.setattr(row_comparison, "MOST_ORPHANS", 3)
     comparison = RowComparison(row_jobs_of_orders())
     found: list[str] = []
     while orphans := comparison.orphans():
@@ -236,7 +237,7 @@ def test_orphans_are_looked_for_in_chunks(
 def test_more_orphans_than_fit_are_not_kept_in_memory(
     delayq: DjangoBroker, orders: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_comparison, "MOST_ROWS", 100)
+    monkeypatch.setattr(row_comparison, "MOST_ORPHANS", 100)
     many_jobs(delayq, 300, task=remind_customer.name)
     comparison = RowComparison(row_jobs_of_orders())
     short = peak_kib(comparison.orphans)
@@ -263,16 +264,35 @@ def test_a_row_whose_job_ends_during_the_comparison_is_not_missing(
     assert reconcile("--dry-run")["first"] == [name(missing)]
 
 
-def test_more_rows_than_fit_are_left_to_the_pipeline_before_a_job_is_read(
+def test_the_comparison_needs_no_more_memory_for_a_longer_table(
     delayq: DjangoBroker, orders: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orders(3)
-    many_jobs(delayq, 1)
-    monkeypatch.setattr(row_comparison, "MOST_ROWS", 2)
-    delayq.client.config_resetstat()
-    with pytest.raises(CommandError, match=r"3 rows are more than the 2 .*use delayq_pipeline reconcile"):
-        call(*ROWS, *JOBS)
-    assert not {"cmdstat_evalsha", "cmdstat_hscan", "cmdstat_zrange"} & {*delayq.client.info("commandstats")}
+    monkeypatch.setattr(row_comparison, "_PAGE", 50)
+    orders(60)
+    comparison = RowComparison(row_jobs_of_orders())
+    assert comparison.look().missing == 60  # what is loaded once is loaded
+    short = peak_kib(comparison.look)
+    orders(3_000)
+    found: list[int] = []
+    long = peak_kib(lambda: found.append(comparison.look().missing))
+    assert found == [3_060]
+    assert long < short + 200, "3,000 jobs are 1,500 KiB"
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 100])
+def test_pages_are_compared_alone_and_rows_of_one_job_count_once(
+    delayq: DjangoBroker, orders: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(row_comparison, "_PAGE", page)
+    remind(orders(7)[3])
+    comparison = RowComparison(row_jobs_of_orders())
+    counts = comparison.look()
+    assert (counts.rows, counts.missing, len(counts.first)) == (7, 6, 6)
+    assert comparison.put_back() == {"created": 6}
+    assert comparison.look().missing == 0
+    shared = RowComparison(replace(row_jobs_of_orders(), id="customer-{customer_id}"))
+    assert (shared.look().rows, shared.look().missing) == (7, 1)
+    assert shared.put_back() == {"created": 1}
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,8 @@ from pyspark.sql import functions as F
 from django_delayq.pipeline.bulk import BulkOptions, bulk
 from django_delayq.pipeline.inputs import Files
 from django_delayq.pipeline.jobs import JobsSource
-from django_delayq.pipeline.sender import Sent
 from django_delayq.pipeline.session import SessionOptions, opened
-from django_delayq.pipeline.writer import JobsWriter, batch_writer
+from django_delayq.pipeline.writer import JobsWriter, Sent, batch_writer
 
 from .few_rows import CONF
 

@@ -1,13 +1,12 @@
 """``delayq_pipeline run`` that stops for good at a step: ``python -m tests.pipeline.history_kill_program STEP``.
 
-Steps are told by a pattern, as ``attempts: * written``. It says the step's name on stdout, and waits to be killed.
+It says the step's name on stdout, and waits to be killed.
 """
 
 from __future__ import annotations
 
 import signal
 import sys
-from fnmatch import fnmatchcase
 from functools import partial
 
 import django
@@ -17,7 +16,7 @@ from django_delayq.pipeline import history
 
 
 def stops_at(wanted: str, name: str) -> None:
-    if fnmatchcase(name, wanted):
+    if name == wanted:
         print(f"at {name}", flush=True)
         signal.pause()
 

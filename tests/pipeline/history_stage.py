@@ -1,11 +1,12 @@
-"""Events made by hand, an inbox that streams them, a database of figures, and the same figures computed in Python."""
+"""Events made by hand, an inbox that has them, a database of figures, and the same figures computed in Python."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -13,19 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from django_delayq.core.outcomes import COUNTED, IN_MORGUE
-from django_delayq.pipeline.history import History, HistoryOptions
+from django_delayq.pipeline.delta import EventTable
+from django_delayq.pipeline.event_plan import Positions
+from django_delayq.pipeline.history import Batch, History, HistoryOptions, ignore
 from django_delayq.pipeline.schemas import EVENTS
-from django_delayq.pipeline.store import Store
 from django_delayq.pipeline.transforms import HOURS
-from django_delayq.pipeline.versions import Versions, partition_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DAY = date(2026, 10, 20)
+#: of an inbox
+PLACE = ("inbox", 0)
 _numbers = itertools.count(1)
 _ARROW = {
     "string": pa.string(),
@@ -105,11 +108,11 @@ def no_more(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=repr)
 
 
-# --- what streams
+# --- the source
 
 
 class Inbox:
-    """A folder of Parquet files; each file that is added is a batch of the stream."""
+    """A folder of Parquet files; each file that is added is a batch of the source."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -123,9 +126,15 @@ class Inbox:
         pq.write_table(pa.Table.from_pylist(list(events), schema), fresh)
         fresh.rename(self.folder / name)
 
-    def __call__(self, spark: SparkSession) -> DataFrame:
-        stream = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", "1").option("latestFirst", "false")
-        return stream.parquet(str(self.folder))
+    def __call__(self, spark: SparkSession) -> Callable[[Positions], Batch]:
+        def read(stored: Positions) -> Batch:
+            done = int(stored.get(PLACE, "0-0").partition("-")[0])
+            files = sorted(self.folder.glob("[0-9]*.parquet"))[done:]
+            if not files:
+                return None
+            return spark.read.schema(EVENTS).parquet(str(files[0])), {PLACE: f"{done + 1}-7"}
+
+        return read
 
 
 # --- who is told
@@ -133,44 +142,59 @@ class Inbox:
 
 @dataclass
 class Database:
-    """Keeps the figures as the table of the Django side does: those of a day are replaced whole."""
+    """Keeps the figures as the tables of the Django side do: those of an hour are replaced whole, with the batch."""
 
     rows: dict[tuple[datetime, str, str], Row] = field(default_factory=dict)
-    calls: list[list[date]] = field(default_factory=list)
+    batches: dict[str, int] = field(default_factory=dict)
+    #: hours of each call
+    calls: list[set[datetime]] = field(default_factory=list)
     is_down: bool = False
 
-    def __call__(self, table: pa.Table, days: list[date]) -> None:
+    def published(self, history: str) -> int:
+        return self.batches.get(history, -1)
+
+    def publish(self, history: str, batch: int | None, metrics: pa.Table, selected: Collection[datetime]) -> None:
         if self.is_down:
             raise ConnectionError("the database is down")
-        assert table.schema.names == COLUMNS
-        self.calls.append(days)
-        self.rows = {key: row for key, row in self.rows.items() if key[0].date() not in days}
-        for row in table.to_pylist():
+        assert metrics.schema.names == COLUMNS
+        self.calls.append(set(selected))
+        self.rows = {key: row for key, row in self.rows.items() if key[0] not in selected}
+        for row in metrics.to_pylist():
             key = (row["hour"], row["queue"], row["task"])
-            assert row["hour"].date() in days
+            assert row["hour"] in selected
             assert key not in self.rows
             self.rows[key] = row
+        if batch is not None:
+            self.batches[history] = batch
 
 
 def history(
-    spark: SparkSession, root: Path, inbox: Inbox, step: Callable[[str], None] | None = None, **options: Any
+    spark: SparkSession,
+    root: Path,
+    inbox: Inbox,
+    database: Database | None = None,
+    step: Callable[[str], None] = ignore,
+    **options: Any,
 ) -> History:
     """A history of an inbox."""
-    more = {} if step is None else {"step": step}
-    return History(spark, HistoryOptions(str(root), **options), source=inbox, **more)
+    return History(spark, HistoryOptions(str(root), **options), database, source=inbox, step=step)
 
 
-def move_day(root: Path, day: date, to: date, names: Iterable[str] = ("events", "attempts", "hours")) -> None:
+def move_day(root: Path, day: date, to: date) -> None:
     """Make a day of a history an older one, of which only the folders' names tell."""
-    for name in names:
-        table = Versions(Store(str(root)), name)
-        files = []
-        for file in table.files({day: None}):
+    table = EventTable(str(root))
+    latest = table.open()
+    actions: list[Any] = []
+    for file in table.files():
+        if file.day == day:
             path = file.path.replace(f"day={day}", f"day={to}")
-            (root / name / path).parent.mkdir(parents=True)
-            (root / name / file.path).rename(root / name / path)
-            files.append(AddAction(path, file.bytes, partition_values(path), 0, True, "{}"))
-        table.replace(files, {day: None}, table.replaced())
+            (root / "events" / path).parent.mkdir(parents=True)
+            (root / "events" / file.path).rename(root / "events" / path)
+            values = {"day": str(day), "hour": str(file.hour.hour)}
+            stats = json.dumps({"numRecords": file.rows})
+            actions.append(RemoveAction(file.path, True, 0, file.bytes, dict(values)))
+            actions.append(AddAction(path, file.bytes, {**values, "day": str(to)}, 0, True, stats))
+    latest.create_write_transaction(actions, "append", latest.schema(), ["day", "hour"])
 
 
 # --- the same figures, computed without Spark

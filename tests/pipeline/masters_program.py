@@ -19,9 +19,8 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 
 from django_delayq.pipeline.jobs import JobsSource
-from django_delayq.pipeline.sender import Sent
 from django_delayq.pipeline.session import SessionOptions, opened
-from django_delayq.pipeline.writer import JobsWriter, batch_writer
+from django_delayq.pipeline.writer import JobsWriter, Sent, batch_writer
 
 #: the environment variable that tells the workers of Spark where Redis is
 REDIS = "MASTERS_REDIS"

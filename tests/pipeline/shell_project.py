@@ -60,9 +60,9 @@ def summed(rows: Iterable[Mapping[str, Any]]) -> list[tuple[object, ...]]:
     return [(*group, *(found[*group, name] for name in SUMMED)) for group in sorted({key[:2] for key in found})]
 
 
-def lake(spark: SparkSession, root: Path, table: str) -> list[dict[str, Any]]:
-    """All rows of a table of a history, in one order."""
-    return sorted((row.asDict() for row in read(spark, f"{root}/{table}").collect()), key=repr)
+def lake(spark: SparkSession, root: Path) -> list[dict[str, Any]]:
+    """All events of a history, in one order."""
+    return sorted((row.asDict() for row in read(spark, f"{root}/events").collect()), key=repr)
 
 
 def make(folder: Path, manage_env: dict[str, str]) -> ShellProject:

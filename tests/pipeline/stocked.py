@@ -1,6 +1,6 @@
-"""Databases with the tables of the app ``stock``, which this process fills and Spark's workers read.
+"""Databases with the tables of the app ``stock``.
 
-stock            one on SQLite, in a file; its workers are in another time zone
+stock            one on SQLite, in a file
 postgres_stock   one on PostgreSQL
 any_stock        a test with each of both
 """
@@ -9,40 +9,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-
-from django_delayq.pipeline.django_worker import DATABASES_ENV
-from django_delayq.pipeline.table import TableSource
 
 if TYPE_CHECKING:
     from tests.support.postgres_box import PostgresBox
 
-ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = "tests.pipeline.stock.settings"
-
 
 class Stock:
-    """A database, and the workers' way to it."""
+    """A database."""
 
-    def __init__(self, alias: str, url: str) -> None:
-        #: in this process; the workers' own is ``default``
+    def __init__(self, alias: str) -> None:
         self.alias = alias
-        #: what the workers' environment has to say
-        self.environ = {
-            "DJANGO_SETTINGS_MODULE": SETTINGS,
-            "DELAYQ_TEST_DB": url,
-            DATABASES_ENV: "{}",
-            "PYTHONPATH": str(ROOT),
-        }
-
-    def read(self, spark: SparkSession, model: str, **options: object) -> DataFrame:
-        """A table, with these options."""
-        told = {name: str(value) for name, value in options.items()}
-        return spark.read.format("delayq.model").options(model=model, **told).load()
 
     def rows(self, model: Any) -> Any:
         """A manager of this database."""
@@ -54,19 +33,6 @@ class Stock:
 
         for model in reversed(MODELS):
             self.rows(model).all().delete()
-
-
-@contextlib.contextmanager
-def attached(spark: SparkSession, environ: dict[str, str]) -> Iterator[None]:
-    """The workers of a session find this in their environment."""
-    environment: dict[str, str] = spark.sparkContext.environment
-    before = dict(environment)
-    environment.update(environ)
-    spark.dataSource.register(TableSource)
-    yield
-    environment.clear()
-    environment.update(before)
-    spark.dataSource.register(TableSource)
 
 
 @contextlib.contextmanager
@@ -95,25 +61,25 @@ def _sqlite(tmp_path_factory: pytest.TempPathFactory, django_db_setup: None, dja
     options = {"timeout": 20, "transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"}
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": options}
     with _opened("stock_sqlite", database, django_db_blocker):
-        yield Stock("stock_sqlite", f"sqlite:///{path}")
+        yield Stock("stock_sqlite")
 
 
 @pytest.fixture(scope="session")
 def _postgres(postgres_box: PostgresBox, django_db_setup: None, django_db_blocker: Any) -> Iterator[Stock]:
     with postgres_box.database() as database, _opened("stock_postgres", database.django, django_db_blocker):
-        yield Stock("stock_postgres", database.url)
+        yield Stock("stock_postgres")
 
 
 @pytest.fixture
-def stock(spark: SparkSession, _sqlite: Stock, django_db_blocker: Any) -> Iterator[Stock]:
+def stock(_sqlite: Stock, django_db_blocker: Any) -> Iterator[Stock]:
     """Empty tables on SQLite."""
-    yield from _used(spark, _sqlite, django_db_blocker)
+    yield from _used(_sqlite, django_db_blocker)
 
 
 @pytest.fixture
-def postgres_stock(spark: SparkSession, _postgres: Stock, django_db_blocker: Any) -> Iterator[Stock]:
+def postgres_stock(_postgres: Stock, django_db_blocker: Any) -> Iterator[Stock]:
     """Empty tables on PostgreSQL."""
-    yield from _used(spark, _postgres, django_db_blocker)
+    yield from _used(_postgres, django_db_blocker)
 
 
 @pytest.fixture(params=["stock", "postgres_stock"], ids=["sqlite", "postgres"])
@@ -123,7 +89,7 @@ def any_stock(request: pytest.FixtureRequest) -> Stock:
     return found
 
 
-def _used(spark: SparkSession, stock: Stock, blocker: Any) -> Iterator[Stock]:
-    with blocker.unblock(), attached(spark, stock.environ):
+def _used(stock: Stock, blocker: Any) -> Iterator[Stock]:
+    with blocker.unblock():
         stock.empty()
         yield stock

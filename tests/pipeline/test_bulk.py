@@ -21,21 +21,19 @@ from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.models.history import PipelineRun
-from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
+from django_delayq.pipeline.bulk import BulkOptions, bulk, jobs, rehearse
 from django_delayq.pipeline.errors import PipelineError, RunDiffers
-from django_delayq.pipeline.expressions import jobs
-from django_delayq.pipeline.inputs import Files, Table
+from django_delayq.pipeline.inputs import Files
 from django_delayq.rows import seconds
+from shop.models import Customer
 from tests.core.world import raw
 from tests.support.moments import in_days
 
-from .stock.models import Item
 from .test_writer import take
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from .stocked import Stock
 
 DAY = date(2026, 11, 21)
 SOON = datetime(2030, 1, 2, 3, 4, 5, 678_900, UTC)
@@ -275,20 +273,42 @@ def test_a_file_that_is_not_what_it_is_called_is_told(
         bulk(spark, files, BulkOptions(**how, run_id="r"), total=2)
 
 
-def test_the_rows_of_a_model_become_jobs(
-    spark: SparkSession, broker: Broker, how: dict[str, Any], stock: Stock
+@pytest.mark.django_db(transaction=True)
+def test_the_rows_of_a_model_become_jobs_and_a_resumed_load_has_those_of_its_beginning(
+    spark: SparkSession, delayq: Broker, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make_task(name="bulk.due", queue="due")(lambda pk: None)
+    settings.DELAYQ = {**settings.DELAYQ, "PIPELINE": {"root": str(tmp_path / "history")}}
+    copies = tmp_path / "history" / "_bulk"
     for n in range(20):
-        stock.rows(Item).create(name=f"item {n}", count=n, made=SOON)
-    source = Table("stock.Item", '{"count__gte": 5}')
-    options = BulkOptions(**{**how, "id": "item-{id}"}, due="made", args=("count",), run_id="r", parts=2)
-    result = bulk(spark, source, options)
-    assert (result.rows, result.created) == (15, 15)
-    jobs = broker.inspector.page("q", "waiting", limit=50).jobs
-    assert sorted(job.job.args for job in jobs) == sorted(b"[%d]" % n for n in range(5, 20))
-    assert {job.due_ms for job in jobs} == {int(SOON.timestamp() * 1000) + 1}
-    with pytest.raises(RunDiffers, match="filter was"):
-        bulk(spark, Table("stock.Item"), options)
+        Customer.objects.create(name=f"c{n}", email=f"{n}@{'nowhere' if n < 5 else 'example.com'}")
+    words = ["bulk", "--model", "shop.Customer", "--filter", '{"email__endswith": "example.com"}', "--task", "bulk.due"]
+    words += ["--id", "item-{id}", "--due", "+1h", "--args", "name", "--yes", "--run-id", "r"]
+    call_command("delayq_pipeline", *words, "--dry-run", stdout=StringIO(), stderr=StringIO())
+    assert list(copies.iterdir()) == []
+
+    def die(*_: object, **__: object) -> None:
+        raise ConnectionResetError("died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("django_delayq.core.loads.close_load", die)
+        with pytest.raises((ConnectionResetError, CommandError), match="died"):
+            call_command("delayq_pipeline", *words, stdout=StringIO(), stderr=StringIO())
+    assert len(list(copies.rglob("*.parquet"))) == 1
+    Customer.objects.filter(name="c7").delete()
+    other = [word.replace("example.com", "com") for word in words]
+    with pytest.raises(CommandError, match="files was"):
+        call_command("delayq_pipeline", *other, stdout=StringIO(), stderr=StringIO())
+    out = StringIO()
+    call_command("delayq_pipeline", *words, stdout=out, stderr=StringIO())
+    told = json.loads(out.getvalue())
+    assert (told["rows"], told["created"], told["before"]) == (15, 15, 15)
+    jobs = delayq.inspector.page("due", "waiting", limit=50).jobs
+    assert sorted(job.job.args for job in jobs) == sorted(b'["c%d"]' % n for n in range(5, 20))
+    assert list(copies.iterdir()) == [], "a load that is complete needs no rows"
+    out = StringIO()
+    call_command("delayq_pipeline", *words, stdout=out, stderr=StringIO())
+    assert (json.loads(out.getvalue())["was_over"], list(copies.iterdir())) == (True, [])
 
 
 # -- the dry run -------------------------------------------------------------------------------------------------------
@@ -306,9 +326,6 @@ def test_a_dry_run_tells_what_would_be_and_changes_nothing(
     assert raw(broker) == before == {}
     assert broker.client.dbsize() == 0
     assert (found.rows, found.without_id, found.without_due, found.due_now) == (300, 1, 1, 0)
-    assert sum(found.shards.values()) == 299
-    assert set(found.shards) == {0, 1, 2}
-    assert min(found.shards.values()) > 70
     assert [count for _, count in found.dues] == [59, 60, 60, 60, 60]
     assert found.busiest == (1_893_456_060_000, 60)
     assert len(found.first) == 5
@@ -362,7 +379,7 @@ def test_the_command_uses_the_tasks_own_queue_and_policy_and_keeps_a_row(
     )
     preview = StringIO()
     dry = run(*words, "--dry-run", err=preview)
-    assert (dry["rows"], len(dry["shards"]), dry["busiest_minute"]["rows"]) == (1_000, 3, 1_000)
+    assert (dry["rows"], dry["busiest_minute"]["rows"]) == (1_000, 1_000)
     assert "1,000 rows, 0 of them due now" in preview.getvalue(), "for people, on stderr"
     assert PipelineRun.objects.count() == 0
     told = run(*words)

@@ -19,16 +19,13 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.models.history import PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
-from django_delayq.pipeline.errors import PipelineError, RunDiffers
-from django_delayq.pipeline.inputs import Table, format_of, without_user
+from django_delayq.pipeline.errors import PipelineError, RunDiffers, without_user
+from django_delayq.pipeline.inputs import format_of
 
-from .stock.models import Item
 from .test_writer import take
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from .stocked import Stock
 
 
 @pytest.fixture
@@ -72,20 +69,6 @@ def test_what_the_rows_hold_counts_and_not_only_their_ids(
         bulk(spark, spark.sql(words.format("CAST(NULL AS STRING)", "'1'")), options)
 
 
-def test_a_table_that_changed_is_not_gone_on_with(
-    spark: SparkSession, broker: Broker, how: dict[str, Any], stock: Stock
-) -> None:
-    for n in range(8):
-        stock.rows(Item).create(name=f"item {n}", count=n)
-    options = BulkOptions(**{**how, "id": "item-{id}", "args": ("count",)}, run_id="r", close=False, parts=2)
-    assert bulk(spark, Table("stock.Item"), options).created == 8
-    stock.rows(Item).filter(count=0).update(note="which no job has")
-    assert bulk(spark, Table("stock.Item"), options).before == 8
-    stock.rows(Item).filter(count=3).delete()
-    with pytest.raises(RunDiffers, match=r"rows was '8, .* and is '7, "):
-        bulk(spark, Table("stock.Item"), options)
-
-
 def test_a_run_that_failed_for_a_bad_row_goes_on_with_a_quarantine(
     spark: SparkSession, broker: Broker, how: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -97,7 +80,7 @@ def test_a_run_that_failed_for_a_bad_row_goes_on_with_a_quarantine(
     assert len(take(broker, 200)) == 90
 
 
-def test_a_dry_run_counts_rows_of_many_minutes_by_minute_and_by_shard(
+def test_a_dry_run_counts_rows_of_many_minutes_by_minute(
     spark: SparkSession, broker: Broker, how: dict[str, Any]
 ) -> None:
     rows = spark.sql(
@@ -106,7 +89,7 @@ def test_a_dry_run_counts_rows_of_many_minutes_by_minute_and_by_shard(
     )
     found = rehearse(spark, rows, BulkOptions(**how, due="at", more={"shards": "4"}))
     assert (found.rows, found.without_id, found.without_due, found.due_now) == (2_000, 1, 1, 0)
-    assert (sum(found.shards.values()), sum(count for _, count in found.dues), found.busiest[1]) == (1_999, 1_999, 1)
+    assert (sum(count for _, count in found.dues), found.busiest[1]) == (1_999, 1)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.pipeline.bulk import BulkOptions, bulk
 from django_delayq.pipeline.inputs import Files
-from django_delayq.pipeline.sender import Sender
 from django_delayq.pipeline.write_options import WriteOptions
+from django_delayq.pipeline.writer import Sender
 
 from ..support.moments import in_days
 from .test_writer import counts, take

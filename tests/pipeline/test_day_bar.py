@@ -1,4 +1,4 @@
-"""The bars of backfill, compact and purge."""
+"""The bars of backfill and compact."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from django.core.management import CommandError, call_command
 from django_delayq.core.broker import Broker
 from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline import history as driver
-from django_delayq.pipeline.store import Store
-from django_delayq.pipeline.tables import Table
+from django_delayq.pipeline.delta import EventTable
 
 from .history_stage import DAY, at, bulk, event, frame
 
@@ -41,10 +40,10 @@ def root(spark: SparkSession, delayq: Broker, settings: Any, tmp_path: Path, mon
     monkeypatch.setattr("django_delayq.management.progress.LINE_SECONDS", 0.0)
     folder = tmp_path / "history"
     settings.DELAYQ = {**settings.DELAYQ, "PIPELINE": {"root": str(folder)}}
-    table = Table(Store(str(folder)), "events")
+    table = EventTable(str(folder))
     for number, count in enumerate((2, 3)):
         rows = [event(ts=at(day)) for day in DAYS for _ in range(count)] + [bulk(at(day)) for day in DAYS]
-        table.append(table.write(frame(spark, rows)), "q", number)
+        table.commit(table.open(), table.write(frame(spark, rows), number), number, {})
     return folder
 
 
@@ -60,41 +59,37 @@ def backfill(first: date, last: date, screen: io.StringIO, *more: str) -> dict[s
 
 
 @pytest.mark.django_db
-def test_backfill_compact_and_purge_show_how_far_they_are(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "ROWS_AT_ONCE", 10)
+def test_backfill_and_compact_show_how_far_they_are(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "DAYS_AT_ONCE", 2)
     screen = io.StringIO()
-    assert backfill(DAYS[0], DAYS[2], screen)["rows"] == 15
+    assert backfill(DAYS[0], DAYS[2], screen)["rows"] == 21
     told = lines(screen)
     assert [line.partition(" rows,")[0] for line in told] == [
-        "backfill, 0 of 3 days: 0 %, 0 of 15",
-        "backfill, 2 of 3 days: 66 %, 10 of 15",
-        "backfill, 3 of 3 days: 100 %, 15 of 15",
-        "backfill, 3 of 3 days: 100 %, 15 of 15",
+        "backfill, 0 of 3 days: 0 %, 0 of 21",
+        "backfill, 2 of 3 days: 66 %, 14 of 21",
+        "backfill, 3 of 3 days: 100 %, 21 of 21",
+        "backfill, 3 of 3 days: 100 %, 21 of 21",
     ]
     assert all(" rows/s" in line for line in told)
     assert told[1].endswith(" left")
     row = PipelineRun.objects.get(kind="backfill")
-    assert (row.state, row.rows, row.total) == ("finished", 15, 15)
+    assert (row.state, row.rows, row.total) == ("finished", 21, 21)
     assert sum(HourlyStat.objects.values_list("runs", flat=True)) == 15
 
+    assert run("compact", screen=io.StringIO())["days"] == [], "nothing is published yet"
+    run("run", screen=io.StringIO())
     screen = io.StringIO()
     assert run("compact", screen=screen)["days"] == [str(day) for day in DAYS]
     assert [line.partition(" rows,")[0] for line in lines(screen)] == [
-        "compact, 0 of 3 days: 0 %, 0 of 15",
-        "compact, 1 of 3 days: 33 %, 5 of 15",
-        "compact, 2 of 3 days: 66 %, 10 of 15",
-        *["compact, 3 of 3 days: 100 %, 15 of 15"] * 2,
+        "compact, 0 of 3 days: 0 %, 0 of 21",
+        "compact, 1 of 3 days: 33 %, 7 of 21",
+        "compact, 2 of 3 days: 66 %, 14 of 21",
+        *["compact, 3 of 3 days: 100 %, 21 of 21"] * 2,
     ]
-    row = PipelineRun.objects.get(kind="compact")
-    assert (row.state, row.rows, row.total, row.detail["days"]) == ("finished", 15, 15, [str(day) for day in DAYS])
+    row = PipelineRun.objects.filter(kind="compact").latest("pk")
+    assert (row.state, row.rows, row.total, row.detail["days"]) == ("finished", 21, 21, [str(day) for day in DAYS])
 
-    screen = io.StringIO()
-    gone = run("purge", "--events", "1", "--attempts", "1", screen=screen)["days"]
-    assert gone["events"] == gone["attempts"] == [str(day) for day in DAYS]
-    told = lines(screen)
-    assert told[0].startswith("purge: 0 %, 0 of 6 days, 0 days/s")
-    assert told[-1].startswith("purge: 100 %, 6 of 6 days, ")
-    assert len(told) == 8
+    assert run("purge", "--events", "1", screen=io.StringIO())["days"] == [str(day) for day in DAYS]
 
 
 @pytest.mark.django_db
@@ -114,7 +109,7 @@ def test_where_nobody_looks_nothing_is_drawn(root: Path, monkeypatch: pytest.Mon
             stderr=screen,
             no_color=True,
         )
-        assert json.loads(out.getvalue())["rows"] == 5
+        assert json.loads(out.getvalue())["rows"] == 7
         assert screen.getvalue() == ""
 
 
@@ -123,9 +118,10 @@ def test_a_bar_is_left_when_the_work_fails(root: Path, monkeypatch: pytest.Monke
     def full(*arguments: Any) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("django_delayq.pipeline.upkeep.compact_day", full)
+    run("run", screen=io.StringIO())
+    monkeypatch.setattr("django_delayq.pipeline.delta.EventTable.compact", full)
     screen = io.StringIO()
     with pytest.raises((OSError, CommandError), match="No space left"):
         run("compact", screen=screen)
-    assert lines(screen)[-1].startswith("compact, 0 of 3 days: 0 %, 0 of 15 rows")
-    assert PipelineRun.objects.get().state == "failed"
+    assert lines(screen)[-1].startswith("compact, 0 of 3 days: 0 %, 0 of 21 rows")
+    assert PipelineRun.objects.get(kind="compact").state == "failed"

@@ -138,8 +138,8 @@ def test_a_shard_that_overran_its_cap_before_a_batch_is_read_again_is_a_loss(bro
 def test_what_is_taken_off_while_a_task_reads_is_a_loss(
     broker: Broker, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_delayq.pipeline.event_reading.BATCH", 5)
-    monkeypatch.setattr("django_delayq.pipeline.event_reading.PIECE", 5)
+    monkeypatch.setattr("django_delayq.pipeline.events.BATCH", 5)
+    monkeypatch.setattr("django_delayq.pipeline.events.PIECE", 5)
     broker.queue("q")
     emit(broker, *range(1, 100))
     reader = make(fetch=5)
@@ -154,8 +154,8 @@ def test_what_is_taken_off_while_a_task_reads_is_a_loss(
 def test_a_reader_that_is_given_up_leaves_no_half_answer(
     broker: Broker, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_delayq.pipeline.event_reading.BATCH", 5)
-    monkeypatch.setattr("django_delayq.pipeline.event_reading.PIECE", 5)
+    monkeypatch.setattr("django_delayq.pipeline.events.BATCH", 5)
+    monkeypatch.setattr("django_delayq.pipeline.events.PIECE", 5)
     broker.queue("q")
     emit(broker, *range(1, 100))
     reader = make(fetch=5)

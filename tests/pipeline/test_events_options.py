@@ -12,9 +12,8 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from django_delayq.core.errors import Misconfigured, QueueUnavailable
-from django_delayq.pipeline import redis_options
-from django_delayq.pipeline.event_reading import EventsOptions
-from django_delayq.pipeline.events import EventsReader, EventsSource, EventsStreamReader
+from django_delayq.pipeline import options as redis_options
+from django_delayq.pipeline.events import EventsOptions, EventsReader, EventsSource, EventsStreamReader
 from django_delayq.pipeline.schemas import EVENTS
 from tests.support.redis_box import RedisBox
 

@@ -10,16 +10,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from django_delayq.core import events
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.events import EventEntry, entry_of
-from django_delayq.pipeline.event_reading import arrow_schema, united
 from django_delayq.pipeline.event_rows import to_batch
+from django_delayq.pipeline.events import EventsReader, united
 from django_delayq.pipeline.schemas import EVENTS
 from tests.support.event_entries import pack
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """What a reader makes of the columns that Spark asks it for."""
+    return EventsReader(CaseInsensitiveDict(), schema).arrow
+
 
 SCHEMA = arrow_schema(EVENTS)
 T0 = 1_700_000_000_000

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_delayq.pipeline.bulk_options import BulkOptions
-from django_delayq.pipeline.expressions import jobs
+from django_delayq.pipeline.bulk import BulkOptions, jobs
 from django_delayq.pipeline.inputs import Files
 
 if TYPE_CHECKING:
@@ -53,21 +52,3 @@ def test_times_of_files_without_a_zone_are_utc(
     file = tmp_path / name
     file.write_text(text)
     assert due_of(Files((str(file),), name.partition(".")[2], schema).read(berlin)) == [NOON]
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_read_positions_are_found_in_each_version_of_sparks_log(
-    spark: SparkSession, tmp_path: Path, version: int
-) -> None:
-    from django_delayq.pipeline.store import CHECKPOINTS, Store, read_offsets
-
-    theirs = spark.newSession()
-    theirs.conf.set("spark.sql.streaming.offsetLog.formatVersion", str(version))
-    inbox, root = tmp_path / "inbox", tmp_path / "root"
-    inbox.mkdir()
-    (inbox / "a.json").write_text('{"x": 1}\n')
-    stream = theirs.readStream.schema("x LONG").json(str(inbox)).writeStream.format("noop")
-    query = stream.option("checkpointLocation", str(root / CHECKPOINTS / "history")).trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
-    assert f"v{version}" in (root / CHECKPOINTS / "history" / "offsets" / "0").read_text()
-    assert read_offsets(Store(str(root)), "history") == {"logOffset": 0}

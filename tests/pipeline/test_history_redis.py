@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from django_delayq.core.broker import Broker
+from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import Job, NewJob
 from django_delayq.core.outcomes import Settlement, ack, bury, fail, release
-from django_delayq.pipeline.errors import EventsLost, PipelineError
+from django_delayq.pipeline import event_plan
+from django_delayq.pipeline.errors import EventsLost
 from django_delayq.pipeline.history import History, HistoryOptions
-from django_delayq.pipeline.redis_options import open_broker
+from django_delayq.pipeline.options import open_broker
 
 from ..support.event_entries import last_position
 from .history_stage import Database
@@ -26,11 +28,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def make(spark: SparkSession, redis_url: str, broker: Broker, tmp_path: Path) -> Callable[..., History]:
-    """``make(step)``: the history of the test's Redis."""
+    """``make(database, step)``: the history of the test's Redis."""
 
-    def make(step: Callable[[str], None] = lambda name: None, **options: object) -> History:
+    def make(
+        database: Database | None = None, step: Callable[[str], None] = lambda name: None, **options: object
+    ) -> History:
         given = HistoryOptions(str(tmp_path / "root"), redis=redis_url, prefix=broker.prefix, **options)  # type: ignore[arg-type]
-        return History(spark, given, step=step)
+        return History(spark, given, database, step=step)
 
     return make
 
@@ -83,34 +87,32 @@ def test_the_history_has_what_the_queue_itself_has_counted(broker: Broker, make:
             raise ConnectionResetError("died")
 
     work(broker, dice, 60)
-    first = make(max_rows=100).run(database)
+    first = make(database, max_rows=100).run()
     work(broker, dice, 40)
     with pytest.raises(ConnectionResetError, match="died"):
-        make(die).run(database)
+        make(database, die).run()
     work(broker, dice, 20)
-    second = make().run(database)
+    make(database).run()
 
     assert first.batches > 1
     assert outcomes(database) == counted(broker)
     assert sum(outcomes(database).values()) == 2 * (60 + 40 + 20)
-    assert {queue: set(shards) for queue, shards in second.offsets.items()} == {"orders": {"0", "1"}, "mails": {"0"}}
-    for queue, shards in second.offsets.items():
-        assert shards == {number: last_position(broker, queue, int(number)) for number in shards}
+    table = make().table
+    places = [("orders", 0), ("orders", 1), ("mails", 0)]
+    assert table.positions(table.latest()) == {place: last_position(broker, *place) for place in places}
 
 
-def test_the_status_says_how_far_behind_each_shard_is(
-    broker: Broker, redis_url: str, make: Callable[..., History]
-) -> None:
+def test_the_lag_says_how_far_behind_each_shard_is(broker: Broker, make: Callable[..., History]) -> None:
     work(broker, random.Random(2), 10)
     kept = make()
     kept.run()
+    assert sum(each.events for each in kept.lag(broker)) == 0
     work(broker, random.Random(3), 5)
 
-    status = kept.status(lambda: open_broker({"redis": redis_url, "prefix": broker.prefix}))
+    found = kept.lag(broker)
 
-    assert status.lag is not None
-    assert {(each.queue, each.shard) for each in status.lag} == {("orders", 0), ("orders", 1), ("mails", 0)}
-    assert status.behind == sum(each.events for each in status.lag) >= 2 * 5
+    assert {(each.queue, each.shard) for each in found} == {("orders", 0), ("orders", 1), ("mails", 0)}
+    assert sum(each.events for each in found) >= 2 * 5
 
 
 def test_events_that_were_taken_off_before_they_were_read_end_the_run(
@@ -118,15 +120,15 @@ def test_events_that_were_taken_off_before_they_were_read_end_the_run(
 ) -> None:
     dice, database = random.Random(4), Database()
     work(broker, dice, 10)
-    make().run(database)
+    make(database).run()
     work(broker, dice, 10)
     key = broker.shard("mails", 0).names["event"]
     broker.client.xtrim(key, maxlen=1, approximate=False)
 
     with pytest.raises(EventsLost, match="'mails'"):
-        make().run(database)
+        make(database).run()
 
-    assert make(fail_on_loss=False).run(database).rows > 0
+    assert make(database, fail_on_loss=False).run().rows > 0
 
 
 def succeed(broker: Broker, name: str, jobs: int) -> None:
@@ -145,11 +147,10 @@ def test_a_run_of_some_queues_neither_doubles_nor_loses_events_of_the_others(
     for jobs in (30, 5):
         succeed(broker, "mails", jobs)
         succeed(broker, "orders", jobs)
-        some = make(queues=("orders",) if jobs == 5 else ()).run(database)
-    assert set(some.offsets) == {"mails", "orders"}
+        make(database, queues=("orders",) if jobs == 5 else ()).run()
     assert outcomes(database)["orders", "succeeded"] == 35
 
-    make().run(database)
+    make(database).run()
 
     assert {name: outcomes(database)[name, "succeeded"] for name in ("mails", "orders")} == {"mails": 35, "orders": 35}
 
@@ -159,10 +160,10 @@ def test_a_first_run_of_some_queues_leaves_the_others_to_the_next(broker: Broker
     for name in ("mails", "orders"):
         succeed(broker, name, 10)
     broker.client.xtrim(broker.shard("mails", 0).names["event"], maxlen=4, approximate=False)  # before anybody read
-    make(queues=("orders",)).run(database)
+    make(database, queues=("orders",)).run()
     assert {key[1] for key in database.rows} == {"orders"}
 
-    make().run(database)
+    make(database).run()
 
     assert (outcomes(database)["orders", "succeeded"], outcomes(database)["mails", "succeeded"]) == (10, 8)
 
@@ -175,55 +176,98 @@ def die_and_lose(broker: Broker, make: Callable[..., History], database: Databas
             raise ConnectionResetError("died")
 
     with pytest.raises(ConnectionResetError, match="died"):
-        make(die).run(database)
+        make(database, die).run()
     broker.client.xtrim(broker.shard("mails", 0).names["event"], maxlen=1, approximate=False)
 
 
-def test_a_first_batch_that_is_read_again_does_not_replace_what_was_landed(
-    broker: Broker, make: Callable[..., History]
-) -> None:
-    database = Database()
-    work(broker, random.Random(5), 10)
-    die_and_lose(broker, make, database)
-
-    make().run(database)  # Spark asks once more where to begin, so this run knows of no loss
-
-    assert outcomes(database) == counted(broker)
-
-
+@pytest.mark.parametrize("earlier", [0, 5])
 def test_a_batch_that_was_landed_is_complete_though_its_events_are_gone(
-    broker: Broker, make: Callable[..., History]
+    broker: Broker, make: Callable[..., History], earlier: int
 ) -> None:
     database = Database()
-    work(broker, random.Random(6), 5)
-    make().run(database)
+    if earlier:
+        work(broker, random.Random(6), earlier)
+        make(database).run()
     work(broker, random.Random(5), 10)
     die_and_lose(broker, make, database)
 
-    make().run(database)  # nothing is lost, because the batch is not read again
+    make(database).run()  # nothing is lost, because the batch is not read again
 
     assert outcomes(database) == counted(broker)
 
 
-def test_a_planned_batch_whose_events_are_gone_ends_the_run(broker: Broker, make: Callable[..., History]) -> None:
+def test_a_batch_that_was_not_landed_and_whose_events_are_gone_ends_the_run(
+    broker: Broker, make: Callable[..., History]
+) -> None:
     database = Database()
     work(broker, random.Random(6), 5)
-    make().run(database)
+    make(database).run()
     work(broker, random.Random(5), 10)
-    die_and_lose(broker, make, database, "batch written")
+    die_and_lose(broker, make, database, "files written")
 
-    with pytest.raises(EventsLost, match="'mails'") as raised:  # a task says so: this batch was planned before
-        make().run(database)
+    with pytest.raises(EventsLost, match="'mails'") as raised:
+        make(database).run()
     assert "\n" not in str(raised.value)
-    assert make(fail_on_loss=False).run(database).rows > 0
+    assert make(database, fail_on_loss=False).run().rows > 0
 
     lost = counted(broker) - outcomes(database)
     assert {queue for queue, _ in lost} == {"mails"}
 
 
+def test_events_that_go_while_a_batch_is_read_end_the_run_in_one_line(
+    broker: Broker, make: Callable[..., History], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work(broker, random.Random(6), 5)
+    planned = event_plan.to_offsets
+
+    def lose(positions: Mapping[tuple[str, int], str]) -> event_plan.Offsets:
+        broker.client.xtrim(broker.shard("mails", 0).names["event"], maxlen=1, approximate=False)
+        return planned(positions)
+
+    monkeypatch.setattr(event_plan, "to_offsets", lose)
+    with pytest.raises(EventsLost, match="'mails'") as raised:  # a task says so
+        make().run()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_queue_that_was_deleted_unread_is_a_loss_and_a_read_one_is_not(
+    broker: Broker, make: Callable[..., History]
+) -> None:
+    database = Database()
+    for name in ("mails", "orders", "read"):
+        succeed(broker, name, 10)
+    make(database).run()
+    succeed(broker, "mails", 3)
+    for name in ("mails", "read"):
+        broker.delete_queue(name, force=True)
+
+    with pytest.raises(EventsLost, match="'mails'") as raised:
+        make(database).run()
+    assert "'read'" not in str(raised.value)
+    succeed(broker, "orders", 2)
+    assert make(database, fail_on_loss=False).run().rows >= 2
+
+
+def test_a_stream_that_began_anew_is_read_from_its_beginning(
+    broker: Broker, redis_url: str, make: Callable[..., History]
+) -> None:
+    database = Database()
+    succeed(broker, "mails", 30)
+    make(database).run()
+    broker.client.flushdb()
+    with open_broker({"redis": redis_url, "prefix": broker.prefix}) as other:
+        succeed(other, "mails", 4)
+
+    with pytest.raises(EventsLost, match="'mails'"):
+        make(database).run()
+    assert make(database, fail_on_loss=False).run().rows == 4 + 1  # and the chunk that scheduled them
+    assert outcomes(database)["mails", "succeeded"] == 34
+    assert make(database).run().rows == 0
+
+
 def test_a_redis_that_is_away_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
     nowhere = HistoryOptions(str(tmp_path / "root"), redis="redis://127.0.0.1:1/0")
-    with pytest.raises(PipelineError) as raised:
+    with pytest.raises(QueueUnavailable) as raised:
         History(spark, nowhere).run()
     assert "127.0.0.1:1" in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -13,8 +13,7 @@ from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.outcomes import bury, fail
 from django_delayq.core.queue import Queue
 from django_delayq.pipeline.errors import PipelineError
-from django_delayq.pipeline.maintain import MaintainOptions, carry_out, choose
-from django_delayq.pipeline.selection import Group, Selection
+from django_delayq.pipeline.repair import Group, MaintainOptions, Selection, carry_out, choose
 
 FAR = 3_600_000
 
@@ -190,15 +189,21 @@ def test_merged_jobs_go_with_their_payloads(
     assert picture(broker) == {"delayed": ["m0"]}
 
 
-def test_any_number_goes_through_in_chunks_until_somebody_wants_an_end(
+def test_any_number_goes_through_in_chunks_and_a_repeated_call_does_the_rest(
     spark: SparkSession, broker: Broker, queue: Queue, access: dict[str, str]
 ) -> None:
     put(queue, *[f"j{n}" for n in range(1200)])
     options = MaintainOptions("cancel", "true", access)
     selection = choose(spark, options)
     steps: list[int] = []
-    told = carry_out(selection.frame, options, progress=lambda seen, _: steps.append(seen), stop=lambda: len(steps) > 1)
-    assert told == {"cancelled": 500}
+
+    def die(seen: int, _: int) -> None:
+        steps.append(seen)
+        if len(steps) > 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(selection.frame, options, progress=die)
     assert steps == [250, 500]
     assert carry_out(selection.frame, options) == {"gone": 500, "cancelled": 700}
     assert picture(broker) == {}

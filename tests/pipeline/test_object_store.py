@@ -14,11 +14,10 @@ import pytest
 from django_delayq import task as make_task
 from django_delayq.core.broker import Broker
 from django_delayq.models.history import HourlyStat, PipelineRun
+from django_delayq.pipeline.delta import EventTable
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.history import read
 from django_delayq.pipeline.quarantine import file_system
-from django_delayq.pipeline.store import Store
-from django_delayq.pipeline.versions import Versions
 
 from .bucket_server import serving
 from .history_stage import move_day
@@ -80,32 +79,22 @@ def test_a_history_at_a_url_is_kept_without_renaming_anything(
     assert (run("run")["rows"], figures()) == (7, both)
     assert run("run")["rows"] == 0
     status = run("status", "--json")
-    assert (status["root"], status["unread"], status["tables"]["attempts"]["days"], status["pending_days"]) == (
-        root,
-        0,
-        1,
-        [],
-    )
+    assert (status["root"], status["unread"], status["events"]["days"], status["pending_days"]) == (root, 0, 1, [])
     HourlyStat.objects.all().delete()
     told = run("backfill", "--from", TODAY, "--to", TODAY)
     assert (told["rows"], figures()) == (47, both)
-    assert read(spark, f"{root}/attempts").selectExpr("count(distinct id)").first() == (47,)
+    assert read(spark, f"{root}/events").selectExpr("count(distinct id)").first() == (47,)
 
     day, home = f"{NOW - timedelta(days=40):%Y-%m-%d}", store / "history"
     move_day(home, date.fromisoformat(TODAY), date.fromisoformat(day))
-    events = Versions(Store(root), "events")
-    assert len(events.files()) > 1
+    table = EventTable(root)
+    assert len(table.files()) > 1
     assert run("compact", "--older-than", "39")["days"] == [day]
-    hours = [file.hour for file in events.files()]
+    hours = [file.hour for file in table.files()]
     assert len(hours) == len(set(hours))
     assert read(spark, f"{root}/events").count() == 47
-    assert run("purge", "--events", "39", "--attempts", "50")["days"]["events"] == [day]
-    assert [Versions(Store(root), name).days() for name in ("events", "attempts")] == [[], [date.fromisoformat(day)]]
-    assert list((home / "events").glob("write=*/**/part-*.parquet")) == []
-    target = store / "exported"
-    told = run("export", "--parquet", str(target), "--tables", "attempts,hours")
-    assert told["tables"]["attempts"]["days"] == told["tables"]["hours"]["days"] == 1
-    assert spark.read.parquet(str(target / "attempts")).count() == 47
+    assert run("purge", "--events", "39")["days"] == [day]
+    assert table.files() == []
     assert set(PipelineRun.objects.values_list("state", flat=True)) == {"finished"}
 
 

@@ -18,9 +18,8 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
 from django_delayq.core.outcomes import bury, fail
-from django_delayq.pipeline.job_schema import JOBS
-from django_delayq.pipeline.reader import JobsReader
-from django_delayq.pipeline.selection import snapshot
+from django_delayq.pipeline.jobs import JOBS, JobsReader
+from django_delayq.pipeline.repair import snapshot
 from tests.support.cluster_box import ClusterBox
 
 if TYPE_CHECKING:

@@ -12,9 +12,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import LongType, StructType, TimestampNTZType
 
 from django_delayq.core.errors import Misconfigured
-from django_delayq.pipeline.job_schema import JOBS
-from django_delayq.pipeline.jobs import JobsSource
-from django_delayq.pipeline.read_options import ReadOptions
+from django_delayq.pipeline.jobs import JOBS, JobsSource, ReadOptions
 
 REDIS = {"redis": "redis://localhost:1/0"}
 T0_MS = 1_700_000_000_000

@@ -12,21 +12,21 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 from django.utils import timezone
+from django.utils.connection import ConnectionDoesNotExist
 from pyspark.sql import SparkSession
 
 from django_delayq.connections import DjangoBroker
 from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.queue import Queue
-from django_delayq.management.pipeline import reconcile as subcommand
 from django_delayq.models import OutboxJob
-from django_delayq.pipeline.reconcile import DEAD, ReconcileOptions, Reconciliation
+from django_delayq.pipeline.reconcile import DEAD
 from shop.models import Customer, Order
 
 from .stock.models import Ticket
 from .stocked import Stock
 from .test_maintain_command import RECONCILE
-from .test_reconcile import jobs, name, options, put, queue, tickets  # noqa: F401 (fixtures)
+from .test_reconcile import Setup, jobs, made, name, options, put, queue, tickets  # noqa: F401 (fixtures)
 
 AGO = timedelta(hours=1)
 
@@ -59,7 +59,7 @@ def test_durable_jobs_that_are_buried_or_refused_lie_in_the_morgue(
     stock: Stock,
     broker: Broker,
     queue: Queue,  # noqa: F811
-    options: Callable[..., ReconcileOptions],  # noqa: F811
+    options: Callable[..., Setup],  # noqa: F811
     outbox: Any,
 ) -> None:
     assert {*DEAD} == {OutboxJob.State.BURIED, OutboxJob.State.REFUSED}
@@ -69,9 +69,9 @@ def test_durable_jobs_that_are_buried_or_refused_lie_in_the_morgue(
     for pk in (buried, again):
         outbox(pk, OutboxJob.State.BURIED)
     put(queue, again)
-    found = Reconciliation(spark, options(outbox=("default",))).look()
+    found = made(spark, options(outbox=(stock.alias,))).look()
     assert (found.rows, found.missing, found.buried) == (4, 0, 2)
-    comparison = Reconciliation(spark, options(outbox=("default",), include_morgue=True))
+    comparison = made(spark, options(outbox=(stock.alias,), include_morgue=True))
     found = comparison.look()
     assert (found.missing, {*found.first}) == (2, {name(buried), name(refused)})
     assert comparison.put_back(found) == {"created": 2}
@@ -82,7 +82,7 @@ def test_rows_that_are_no_jobs_do_not_keep_the_others_out(
     stock: Stock,
     broker: Broker,
     queue: Queue,  # noqa: F811
-    options: Callable[..., ReconcileOptions],  # noqa: F811
+    options: Callable[..., Setup],  # noqa: F811
 ) -> None:
     now = datetime.now(UTC)
     rows = {
@@ -95,7 +95,7 @@ def test_rows_that_are_no_jobs_do_not_keep_the_others_out(
     for text, due in rows.items():
         tickets(stock, 1, name=text)
         stock.rows(Ticket).filter(name=text).update(due=due)
-    comparison = Reconciliation(spark, options(id="{name}", args=("name",), more={"maxArgsBytes": "60"}))
+    comparison = made(spark, options(id="{name}", args=("name",), more={"maxArgsBytes": "60"}))
     found = comparison.look()
     assert (found.rows, found.missing, found.bad) == (5, 2, 3)
     reasons = dict(found.first_bad)
@@ -118,11 +118,11 @@ def test_due_times_that_are_far_away_may_be_meant(
     stock: Stock,
     broker: Broker,
     queue: Queue,  # noqa: F811
-    options: Callable[..., ReconcileOptions],  # noqa: F811
+    options: Callable[..., Setup],  # noqa: F811
 ) -> None:
     (pk,) = tickets(stock, 1)
     stock.rows(Ticket).update(due=datetime.now(UTC) + timedelta(days=365 * 20))
-    comparison = Reconciliation(spark, options(more={"allowFar": "true"}))
+    comparison = made(spark, options(more={"allowFar": "true"}))
     assert comparison.put_back(comparison.look()) == {"created": 1}
     assert {*jobs(broker, queue)} == {name(pk)}
 
@@ -132,11 +132,11 @@ def test_a_row_that_comes_back_keeps_its_job(
     stock: Stock,
     broker: Broker,
     queue: Queue,  # noqa: F811
-    options: Callable[..., ReconcileOptions],  # noqa: F811
+    options: Callable[..., Setup],  # noqa: F811
 ) -> None:
     closed, reopened = tickets(stock, 2, state="closed")
     put(queue, closed, reopened)
-    comparison = Reconciliation(spark, options())
+    comparison = made(spark, options())
     orphans = comparison.orphans()
     assert orphans.total == 2
     stock.rows(Ticket).filter(pk=reopened).update(state="open")
@@ -144,43 +144,37 @@ def test_a_row_that_comes_back_keeps_its_job(
     assert {*jobs(broker, queue)} == {name(reopened)}
 
 
-def test_orphans_are_judged_by_the_database_that_is_written_to(
-    spark: SparkSession,
-    stock: Stock,
-    queue: Queue,  # noqa: F811
-    options: Callable[..., ReconcileOptions],  # noqa: F811
-) -> None:
-    tickets(stock, 1)
-    comparison = Reconciliation(spark, options(written="nowhere"))
-    assert comparison.look().missing == 1
-    put(queue, 10_001)
-    with pytest.raises(Exception, match="there is no database 'nowhere'"):
-        comparison.orphans()
-
-
-# -- the command -------------------------------------------------------------------------------------------------------
-
-
 class Replicated:
     """A router of a project that reads elsewhere than it writes."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    def db_for_read(self, model: object, **hints: object) -> str:
+        return self.alias
 
     def db_for_write(self, model: object, **hints: object) -> str:
         return "primary"
 
 
-def test_the_command_asks_the_router_where_rows_are_written(
-    spark: SparkSession, transactional_db: None, delayq: DjangoBroker, settings: Any
+def test_orphans_are_judged_by_the_database_that_is_written_to(
+    spark: SparkSession,
+    stock: Stock,
+    queue: Queue,  # noqa: F811
+    options: Callable[..., Setup],  # noqa: F811
+    settings: Any,
 ) -> None:
-    from argparse import ArgumentParser
+    tickets(stock, 1)
+    settings.DATABASE_ROUTERS = [Replicated(stock.alias)]
+    comparison = made(spark, options(using=None))
+    assert comparison.look().missing == 1
+    put(queue, 10_001)
+    with pytest.raises(ConnectionDoesNotExist, match="'primary' doesn't exist"):
+        comparison.orphans()
+    assert made(spark, options()).orphans().total == 1, "a database that is named is read"
 
-    parser = ArgumentParser()
-    subcommand.add_arguments(parser)
-    settings.DATABASE_ROUTERS = [Replicated()]
-    assert subcommand._reconcile_options(vars(parser.parse_args(RECONCILE[1:]))).written == "primary"
-    assert (
-        subcommand._reconcile_options(vars(parser.parse_args([*RECONCILE[1:], "--using", "default"]))).written
-        == "default"
-    )
+
+# -- the command -------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_tells_of_rows_that_are_no_jobs_and_is_through(

@@ -27,7 +27,7 @@ from django_delayq.core.outcomes import ack, bury, fail
 from django_delayq.core.queue import Queue
 from django_delayq.core.snapshot import Part, read_jobs
 from django_delayq.models.history import HourlyStat, PipelineRun
-from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
+from django_delayq.pipeline.bulk import BulkOptions, bulk
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.history import read
 from django_delayq.pipeline.inputs import Files
@@ -326,34 +326,26 @@ def doctor(what: str) -> dict[str, Any]:
 def test_the_fullest_master_counts(
     spark: SparkSession, broker: DjangoBroker, cluster_box: ClusterBox, door: dict[str, str]
 ) -> None:
-    """A write waits if any of them is nearly full; a dry run warns of the one on which the jobs would lie."""
+    """A write waits if any of them is nearly full."""
     opened, one = loads.open_load(broker, "r", queue="one"), NewJob("a", "t", due_ms=1, delay_ms=None)
     write_load(broker, opened, [one], BulkLoadLimits(patience=0))
-    frees = []
     for node in cluster_box.nodes:
         used = node.client().info("memory")["used_memory"]
         node.client().config_set("maxmemory", used + used // 10)
         assert sum(told["maxmemory"] > 0 for told in memory_of(broker).values()) == 1
         with pytest.raises(QueueFull, match=r"Redis uses 9\d% of its maxmemory"):
             write_load(broker, opened, [one], BulkLoadLimits(patience=0))
-        frame = spark.range(20).selectExpr("id AS pk")
-        frees.append(rehearse(spark, frame, BulkOptions(**door, queue="one", task="t", id="{pk}")).free)
         node.client().config_set("maxmemory", 0)
-    assert frees.count(0) == 1, "that of the only shard of the queue"
-    assert all(free is None or free == 0 or free > 1_000_000_000 for free in frees)
 
 
 def test_any_master_may_be_the_forgetful_one(broker: DjangoBroker, cluster_box: ClusterBox) -> None:
     wanted = WriteOptions.parse({"queue": "q", "task": "t"})
-    for policy, level in ("allkeys-lru", "ERROR"), ("volatile-lru", "WARN"):
+    for policy in "allkeys-lru", "volatile-lru":
         for node in cluster_box.nodes:
             node.client().config_set("maxmemory-policy", policy)
-            found = doctor("eviction")
-            assert (found["level"], policy in found["text"]) == (level, True)
             with pytest.raises(PipelineError, match=f"maxmemory-policy '{policy}'"):
                 check_redis(broker, wanted)
             node.client().config_set("maxmemory-policy", "noeviction")
     check_redis(broker, wanted)
-    assert doctor("eviction")["level"] == "OK"
     where = doctor("redis")["text"]
     assert all(f"{host}:{port}" in where for host, port in cluster_box.addresses)

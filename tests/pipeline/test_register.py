@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.pipeline import interpreter, register
+from django_delayq.pipeline import register
+from django_delayq.pipeline import session as interpreter
 from django_delayq.pipeline.bulk import BulkOptions, bulk
 from django_delayq.pipeline.errors import PipelineError
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.pipeline.sender import Sender, Sent
 from django_delayq.pipeline.write_options import WriteOptions
+from django_delayq.pipeline.writer import Sender, Sent
 
 QUEUES = {"none": [None] * 30, "all": ["x"] * 30, "some": [None, "x", "y"] * 10}
 KINDS = [pa.string(), pa.large_string()]

@@ -21,7 +21,7 @@ from django_delayq import task as make_task
 from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.outcomes import ack
-from django_delayq.pipeline.redis_options import open_broker
+from django_delayq.pipeline.options import open_broker
 from django_delayq.pipeline.writer import batch_writer, stream_writer
 from tests.core.bulk_loads_stage import DAY_MS, KEPT_MS, list_loads
 from tests.core.world import read_world

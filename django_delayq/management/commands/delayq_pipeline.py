@@ -4,43 +4,32 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
-from importlib import import_module
-from types import ModuleType
 from typing import Any, Final
 
 from django.core.management.base import CommandError
 
 from ...pipeline import java
-from ...pipeline.errors import SparkMissing
+from ...pipeline.errors import SparkMissing, plain_errors
 from ...pipeline.session import check, running
 from ..base import share_options, with_examples
-from ..pipeline.common import MISSING, STOPPED, PipelineCommand, is_spark_error, root, spark_message
-from ..pipeline.stopping import Stopped, StopRequest
+from ..pipeline import bulk, doctor, history, jobs, reconcile
+from ..pipeline.common import MISSING, PipelineCommand, Subcommand, root
 
-#: names of subcommands, and of their modules in django_delayq.management.pipeline
-SUBCOMMANDS: Final = (
-    "run",
-    "stream",
-    "status",
-    "doctor",
-    "backfill",
-    "compact",
-    "purge",
-    "export",
-    "bulk",
-    "reconcile",
-    "jobs",
-    "runs",
-)
-_PACKAGE: Final = "django_delayq.management.pipeline"
+SUBCOMMANDS: Final[dict[str, Subcommand]] = {
+    **history.SUBCOMMANDS,
+    "doctor": doctor.SUBCOMMAND,
+    "bulk": bulk.SUBCOMMAND,
+    "reconcile": reconcile.SUBCOMMAND,
+    "jobs": jobs.SUBCOMMAND,
+}
 
 
 class Command(PipelineCommand):
     """Command that runs the subcommands of the data pipeline."""
 
     help = (
-        "Runs the data pipeline on Spark: the history of jobs (run, stream, status, runs, backfill, compact, purge, "
-        "export), bulk scheduling (bulk), restoring missing jobs (reconcile) and repair by SQL (jobs). Start with "
+        "Runs the data pipeline on Spark: the history of jobs (run, stream, status, backfill, compact, purge), bulk "
+        "scheduling (bulk), restoring missing jobs (reconcile) and repair by SQL (jobs). Start with "
         "`doctor`, which lists what has to be installed. Exit codes: 0 done, 1 failed, 2 wrong use, 3 something is not "
         "installed or not available, 4 stopped by a signal."
     )
@@ -54,37 +43,27 @@ class Command(PipelineCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the arguments of all subcommands."""
         subcommands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
-        for name in SUBCOMMANDS:
-            module = _module(name)
-            parser_options = with_examples(*getattr(module, "EXAMPLES", ()))
-            description = f"{module.HELP[0].upper()}{module.HELP[1:]}."
-            module.add_arguments(
-                subcommands.add_parser(name, help=module.HELP, description=description, **parser_options)
-            )
+        for name, subcommand in SUBCOMMANDS.items():
+            description = f"{subcommand.help[0].upper()}{subcommand.help[1:]}."
+            more = {"description": description, **with_examples(*subcommand.examples)}
+            subcommand.add_arguments(subcommands.add_parser(name, help=subcommand.help, **more))
         share_options(parser, subcommands.choices.values())
 
     def run(self, **options: Any) -> None:
         """Run the chosen subcommand. A result other than 0 is the exit code."""
-        module = _module(options["subcommand"])
-        with StopRequest() as self.stop_request:
-            try:
-                if getattr(module, "NEEDS_SPARK", True) and running() is None:
+        subcommand = SUBCOMMANDS[options["subcommand"]]
+        try:
+            with self.listening(), plain_errors("\n--traceback shows Spark's full error."):
+                if subcommand.needs != "nothing":
                     check()
+                if subcommand.needs == "java" and running() is None:
                     java.find()
-                code = module.run(self, options)
-            except SparkMissing as error:
-                text = f"{error}\n`manage.py delayq_pipeline doctor` lists everything that is missing."
-                raise CommandError(text, returncode=MISSING) from error
-            except Stopped as error:
-                raise CommandError(str(error), returncode=STOPPED) from error
-            except OSError as error:
-                raise CommandError(f"{error}{_hint(str(error))}") from error
-            except Exception as error:
-                if self.stop_request():
-                    raise CommandError(self.stop_request.message, returncode=STOPPED) from error
-                if is_spark_error(error):
-                    raise CommandError(f"{spark_message(error)}\n--traceback shows Spark's full error.") from error
-                raise
+                code = subcommand.run(self, options)
+        except SparkMissing as error:
+            text = f"{error}\n`manage.py delayq_pipeline doctor` lists everything that is missing."
+            raise CommandError(text, returncode=MISSING) from error
+        except OSError as error:
+            raise CommandError(f"{error}{_hint(str(error))}") from error
         if code:
             sys.exit(code)
 
@@ -97,7 +76,3 @@ def _hint(text: str) -> str:
         "\nIs the folder DELAYQ['PIPELINE']['root'] writable, and has its disk free space? "
         "`manage.py delayq_pipeline doctor` tests both."
     )
-
-
-def _module(name: str) -> ModuleType:
-    return import_module(f"{_PACKAGE}.{name}")

@@ -36,8 +36,8 @@ class Command(DelayQCommand):
         "tables of failed and buried jobs (--mirror), restores durable jobs whose morgue record was lost (--buried), "
         "and sends durable jobs again that Redis refused (--refused). Without a choice it does the first two, as "
         "dispatchers do periodically. "
-        "--model compares up to 100,000 rows of a table with their jobs, and restores missing jobs; the table may be "
-        "larger with delayq_pipeline reconcile. Exit codes: 0 done, 1 failed, 2 wrong use."
+        "--model compares the rows of a table with their jobs, and restores missing jobs; "
+        "delayq_pipeline reconcile does the same on Spark. Exit codes: 0 done, 1 failed, 2 wrong use."
     )
     examples = (
         "delayq_reconcile",

@@ -12,7 +12,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from ... import connections
 from ...core.errors import Misconfigured
-from ...pipeline.redis_options import config_of
+from ...pipeline.options import config_of
 from ...settings.conf import SETTING, Conf
 
 #: environment variable that passes the address to Spark's workers

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from django.apps import apps
+from django.core.exceptions import EmptyResultSet, FieldError, ValidationError
 from django.core.management.base import CommandError
 from django.db import connections
 
@@ -14,26 +19,24 @@ from ... import connections as ours
 from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name
 from ...core.loads import read_load
+from ...core.times import iso_of
 from ...history.records import Record
-from ...pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
+from ...pipeline.errors import without_user
+from ...pipeline.inputs import FORMATS, PART_BYTES, format_of
 from ...settings.conf import conf
+from ...status.formatting import table
 from ..base import positive
-from . import common, history_runs, job_writer
-from .bulk_preview import print_dry_run
-from .stopping import Stopped
+from ..rows import add_fields, check_filter, known_database, known_task, writer_options
+from . import common
+from .model_rows import write_rows
 
 if TYPE_CHECKING:
     from ...pipeline.bulk import BulkOptions, BulkResult
-    from ...pipeline.inputs import Files, Table
-
-HELP: Final = "schedule a job for each row of files or of a model; an interrupted run can be resumed"
-EXAMPLES: Final = (
-    "delayq_pipeline bulk sms.parquet --task shop.send_sms --id 'sms:{pk}' --args pk --due +2h --dry-run",
-    "delayq_pipeline bulk --model shop.Order --filter '{\"status\": \"placed\"}' --task shop.remind --id 'order-{pk}'",
-)
+    from ...pipeline.dry_run import DryRun
+    from ...pipeline.inputs import Files
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def _add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     source = parser.add_argument_group("rows")
     source.add_argument("paths", nargs="*", metavar="PATH", help="files, folders, or URLs that Spark can open")
@@ -64,9 +67,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="WHAT",
         help="due time: a column, a moment like 2026-11-21T08:00:00+01:00, or a delay like +2h30m (default: at once)",
     )
-    job_writer.add_fields(
-        made, "column", payload="payload of merged tasks, or body of the jobs of a queue of kind pull"
-    )
+    add_fields(made, "column", payload="payload of merged tasks, or body of the jobs of a queue of kind pull")
     made.add_argument(
         "--on-conflict",
         choices=("ignore", "replace", "merge", "error"),
@@ -107,30 +108,29 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | None:
+def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | None:
     """Show what would be written, write it unless it is a dry run, and print the result."""
-    source, bulk_options = _source(options), _bulk_options(options)
+    _check_source(options)
+    run_id = options["run_id"] or common.new_run_id("bulk")
+    bulk_options = replace(_bulk_options(options), run_id=run_id)
     if options["dry_run"]:
-        with common.session(command, options, "delayq bulk dry run") as spark:
-            _attach(spark, options)
+        with _files(options, bulk_options) as source, common.session(command, options, "delayq bulk dry run") as spark:
             from ...pipeline.bulk import rehearse
 
             print_dry_run(command, rehearse(spark, source, bulk_options, storm_above=options["storm"]))
         return None
-    run_id = options["run_id"] or history_runs.new_run_id("bulk")
-    bulk_options = replace(bulk_options, run_id=run_id)
     hint = f"resume it with the same command and --run-id {run_id}"
+    command.resume_hint = f"run {run_id} is incomplete: {hint}"
     detail = _run_detail(options)
     try:
         with (
             common.record_run(
                 command, "bulk", run_id, queue=bulk_options.queue, task=bulk_options.task or "", detail=detail
             ) as record,
+            _files(options, bulk_options) as source,
             common.session(command, options, f"delayq bulk {run_id}") as spark,
         ):
             result = _write(command, spark, source, bulk_options, options, record)
-    except Stopped as stopped:
-        raise Stopped(f"{stopped}. Run {run_id} is incomplete: {hint}") from stopped
     except DelayQError as error:
         if options["run_id"] is None and run_id not in str(error):
             raise CommandError(f"{error}\nRun {run_id}: {hint}") from error
@@ -141,24 +141,69 @@ def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | No
     return None
 
 
-def _attach(spark: Any, options: Mapping[str, Any]) -> None:
-    if options["model"]:
-        from ...pipeline.table import attach
+@contextmanager
+def _files(options: Mapping[str, Any], bulk_options: BulkOptions) -> Iterator[Files]:
+    """Yield the files with the rows. Those of a model are copied to one, which is kept until the load is complete.
 
-        attach(spark)
+    A resumed load therefore has the rows of its beginning, whatever has happened to the table. A load that is complete
+    needs no rows.
+    """
+    from pyarrow.fs import FileType
+
+    from ...pipeline.inputs import Files
+    from ...pipeline.quarantine import file_system, stem
+
+    if not options["model"]:
+        yield Files(tuple(options["paths"]), _format(options), options["schema"], not options["no_header"])
+        return
+    rows, run_id = _rows_of(options), bulk_options.run_id or ""
+    load = read_load(ours.broker(), run_id)
+    selection = json.dumps([options["model"], options["filter"], options["using"], bulk_options.columns])
+    name = f"rows-{hashlib.sha256(selection.encode()).hexdigest()[:16]}.parquet"
+    folder = f"{common.root()}/_bulk/{stem(run_id)}"
+    system, home = file_system(folder)
+    is_copied = system.get_file_info(f"{home}/{name}").is_file
+    if not is_copied and not (load is not None and load.closed):
+        system.create_dir(home, recursive=True)
+        write_rows(rows, bulk_options.columns, f"{home}/.{name}", system)
+        system.move(f"{home}/.{name}", f"{home}/{name}")
+    try:
+        yield Files((f"{folder}/{name}",))
+    except BaseException:
+        if options["dry_run"]:
+            system.delete_dir(home)
+        raise
+    if system.get_file_info(home).type != FileType.NotFound:
+        system.delete_dir(home)
+
+
+def _rows_of(options: Mapping[str, Any]) -> Any:
+    """Return the selected rows of the model."""
+    try:
+        rows = apps.get_model(options["model"])._default_manager.using(known_database(options["using"]))
+        for one in check_filter(options["filter"]) if options["filter"] else ():
+            rows = rows.filter(**one)
+        rows.query.sql_with_params()
+    except EmptyResultSet:
+        return rows.none()
+    except (LookupError, FieldError, ValidationError, TypeError, ValueError) as error:
+        raise CommandError(f"--model and --filter cannot be used: {error}", returncode=2) from error
+    return rows.order_by()
 
 
 def _write(
     command: common.PipelineCommand,
     spark: Any,
-    source: Files | Table,
+    source: Files,
     bulk_options: BulkOptions,
     options: Mapping[str, Any],
     record: Record,
 ) -> BulkResult:
-    from ...pipeline.bulk import bulk, rehearse
+    from ...pipeline.bulk import bulk, closed_result, rehearse
 
-    _attach(spark, options)
+    over = closed_result(bulk_options) if options["model"] else None
+    if over is not None:
+        return over
     # An existing bulk load is resumed without a preview, which was shown when it began.
     if not options["yes"] and read_load(ours.broker(), bulk_options.run_id or "") is None:
         preview = rehearse(spark, source, bulk_options, storm_above=options["storm"])
@@ -197,18 +242,15 @@ def _closing_connections(watch: Callable[[Mapping[str, int], int | None], None])
     return call
 
 
-def _source(options: Mapping[str, Any]) -> Files | Table:
-    from ...pipeline.inputs import Files, Table
-
+def _check_source(options: Mapping[str, Any]) -> None:
     if bool(options["model"]) == bool(options["paths"]):
         raise CommandError(
             "the rows are missing or ambiguous: give either paths of files or --model app.Model", returncode=2
         )
-    if options["model"]:
-        return Table(options["model"], options["filter"], using=options["using"])
-    if options["filter"]:
+    if options["filter"] and not options["model"]:
         raise CommandError("--filter needs --model: leave it out, because all rows of files are used", returncode=2)
-    return Files(tuple(options["paths"]), _format(options), options["schema"], not options["no_header"])
+    if options["paths"]:
+        _format(options)
 
 
 def _format(options: Mapping[str, Any]) -> str:
@@ -225,7 +267,7 @@ def _bulk_options(options: Mapping[str, Any]) -> BulkOptions:
 
     settings = conf()
     name = options["task"]
-    task = job_writer.known_task(name, payload=options["payload"]) if name else None
+    task = known_task(name, payload=options["payload"]) if name else None
     queue = options["queue"] or (task.options.queue if task else None)
     if queue is None:
         raise CommandError(
@@ -255,7 +297,7 @@ def _bulk_options(options: Mapping[str, Any]) -> BulkOptions:
         part_bytes=options["part_bytes"],
         rate=options["rate"],
         quarantine=options["quarantine"],
-        more=job_writer.options(
+        more=writer_options(
             queue, task, kind=policy.kind, onConflict=options["on_conflict"], priority=options["priority"]
         ),
     )
@@ -282,3 +324,43 @@ def _result_values(result: BulkResult) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "rows_per_second": round(result.rows_per_second),
     }
+
+
+def print_dry_run(command: common.PipelineCommand, dry_run: DryRun) -> None:
+    """Print a dry run as readable text on stderr, and as JSON in the last line."""
+    lines = [
+        f"{dry_run.rows:,} rows, {dry_run.due_now:,} of them due now; about {dry_run.bytes_per_job:,.0f} bytes per "
+        f"job, {dry_run.memory / 1e6:,.1f} MB in total"
+    ]
+    lines += ["", *table(("due from (UTC)", "rows"), [(iso_of(start), count) for start, count in dry_run.dues])]
+    lines += ["", *(json.dumps(row, default=str, ensure_ascii=False) for row in dry_run.first)]
+    lines += ["", *(f"WARNING: {text}" for text in dry_run.warnings)]
+    command.print_note("\n".join(lines))
+    command.print_result(
+        {
+            "state": "dry run",
+            "rows": dry_run.rows,
+            "due_now": dry_run.due_now,
+            "without_id": dry_run.without_id,
+            "without_due": dry_run.without_due,
+            "dues": list(dry_run.dues),
+            "width_minutes": dry_run.width_min,
+            "busiest_minute": {"at": iso_of(dry_run.busiest[0]), "rows": dry_run.busiest[1]},
+            "bytes_per_job": round(dry_run.bytes_per_job),
+            "bytes": dry_run.memory,
+            "free_bytes": dry_run.free,
+            "first": list(dry_run.first),
+            "warnings": dry_run.warnings,
+        },
+    )
+
+
+SUBCOMMAND: Final = common.Subcommand(
+    "schedule a job for each row of files or of a model; an interrupted run can be resumed",
+    _add_arguments,
+    _run,
+    (
+        "delayq_pipeline bulk sms.parquet --task shop.send_sms --id 'sms:{pk}' --args pk --due +2h --dry-run",
+        "delayq_pipeline bulk --model shop.Order --filter '{\"status\": \"new\"}' --task shop.remind --id 'order-{pk}'",
+    ),
+)

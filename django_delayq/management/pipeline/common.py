@@ -1,26 +1,30 @@
-"""Shared parts of the subcommands: Spark's options and session, the pipeline's settings, the output."""
+"""Shared parts of the subcommands: Spark's options and session, the pipeline's settings, signals, the output."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import secrets
+import signal
+import threading
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Iterator, Mapping
-from datetime import date
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings as django_settings
 
 from ...history.records import Record, record
-from ...pipeline.errors import PipelineError
+from ...pipeline.errors import plain_errors
 from ...pipeline.session import SessionOptions, opened
 from ...settings.conf import Conf, conf
 from ..base import DelayQCommand
 from ..terminal import RawOutput
 from . import address
-from .stopping import Stopped, StopRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,12 +32,18 @@ if TYPE_CHECKING:
 # exit codes, in addition to 0 (done), 1 (failed) and 2 (wrong use)
 MISSING: Final = 3
 STOPPED: Final = 4
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class PipelineCommand(DelayQCommand):
     """Base of the command ``delayq_pipeline``, as its subcommands use it."""
 
-    stop_request: StopRequest
+    #: row of the run in progress
+    record: Record | None = None
+    #: what to do after a signal
+    resume_hint = "the same command resumes from here"
+    #: result of a subcommand that runs until a signal ends it
+    endless_result: Callable[[], Mapping[str, Any]] | None = None
 
     def print_note(self, text: str) -> None:
         """Print a line on stderr; none with ``--verbosity 0``."""
@@ -46,6 +56,61 @@ class PipelineCommand(DelayQCommand):
         """Print the result as the last line of stdout, as one line of JSON."""
         self.stdout.write(json.dumps(result, default=str, ensure_ascii=False))
         self.stdout.flush()
+
+    def listen(self) -> None:
+        """Let SIGTERM and Ctrl-C end the process. Spark installs a handler of its own, so call this when it is up.
+
+        Every step may be interrupted, because the next run completes what a killed one has left. Only the run's row is
+        updated, by a thread: an exception in the main one could break into the middle of its exchange with Java.
+        """
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                signal.signal(number, self._handle_signal)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handle signals as :meth:`listen` does during the block."""
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self.listen()
+        try:
+            yield
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                for number, handler in before.items():
+                    signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _handle_signal(self, number: int, _frame: FrameType | None) -> None:
+        for each in _SIGNALS:  # the second signal ends the process at once
+            signal.signal(each, signal.SIG_DFL)
+        threading.Thread(target=self._end, args=(signal.Signals(number).name,), name="delayq-stopping").start()
+
+    def _end(self, signal_name: str) -> None:
+        """End the process. Spark's Java detects it by its pipe."""
+        code = STOPPED
+        try:
+            if self.record is not None:
+                self.record.end(KeyboardInterrupt(f"stopped by {signal_name}"))
+            if self.endless_result is not None:
+                code = 0
+                self.print_result(self.endless_result())
+            else:
+                self.stderr.write(f"CommandError: stopped by {signal_name}; {self.resume_hint}")
+                self.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    """Subcommand of ``delayq_pipeline``. It imports Spark only when it runs, so that ``--help`` works without it."""
+
+    help: str
+    add_arguments: Callable[[ArgumentParser], None]
+    #: returns the exit code; None = 0
+    run: Callable[[PipelineCommand, Mapping[str, Any]], int | None]
+    examples: tuple[str, ...] = ()
+    #: what has to be installed: java (and the packages of the extra), packages or nothing
+    needs: str = "java"
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -120,80 +185,39 @@ def session_options(options: Mapping[str, Any], app: str) -> SessionOptions:
 # -- work --------------------------------------------------------------------------------------------------------------
 
 
+def new_run_id(kind: str) -> str:
+    """Return a generated id for a pipeline run."""
+    return f"{kind}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+
+
 @contextlib.contextmanager
-def session(
-    command: PipelineCommand, options: Mapping[str, Any], app: str, *, patient: bool = False
-) -> Iterator[SparkSession]:
+def session(command: PipelineCommand, options: Mapping[str, Any], app: str) -> Iterator[SparkSession]:
     """Open a Spark session with the formats registered and the address of Redis set for :func:`format_options`.
 
     Args:
         app: Spark's name for the application.
-        patient: do not cancel Spark's jobs after a stop request, because the block checks ``command.stop_request``
-            itself. Otherwise they are cancelled, and the block has to expect an exception.
 
     Raises:
         SparkMissing: Spark or Java is not installed.
-        Stopped: a stop was requested before it began.
     """
-    session = session_options(options, app)
-    os.environ.update(session.environ)
-    with opened(session) as spark:
-        command.stop_request.listen()
-        command.stop_request.check()
-        with contextlib.nullcontext() if patient else command.stop_request.cancelling(spark):
-            yield spark
+    chosen = session_options(options, app)
+    os.environ.update(chosen.environ)
+    with opened(chosen) as spark:
+        command.listen()
+        yield spark
 
 
 @contextlib.contextmanager
-def record_run(
-    command: PipelineCommand, kind: str, run_id: str, *, endless: bool = False, **about: Any
-) -> Iterator[Record]:
-    """Create and update the run's :class:`~django_delayq.models.PipelineRun`.
-
-    See :func:`~django_delayq.history.records.record`. A block that completes is ``finished``, even after a signal. A
-    block that detects that it was cut short raises :class:`Stopped`.
+def record_run(command: PipelineCommand, kind: str, run_id: str, **about: Any) -> Iterator[Record]:
+    """Create and update the run's :class:`~django_delayq.models.PipelineRun`; one that a signal ends is ``stopped``.
 
     Args:
-        endless: the block ends only after a stop request: its row becomes ``stopped``.
         about: further values of the row: queue, task, total, detail.
 
     Raises:
-        Stopped: a stop was requested, and the block failed because of it.
         PipelineError: Spark failed; the text is short.
     """
-    with record(kind, run_id, **about) as run:
-        try:
-            yield run
-        except Exception as error:
-            if command.stop_request():
-                raise Stopped(command.stop_request.message) from error
-            if is_spark_error(error):
-                raise PipelineError(spark_message(error)) from error
-            raise
-        if endless and command.stop_request():
-            run.stop()
-
-
-def is_spark_error(error: BaseException) -> bool:
-    """Return True if the error comes from Spark; its message is long."""
-    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
-
-
-def spark_message(error: BaseException) -> str:
-    """Return the message of an error without the Java stack that Spark appends to it.
-
-    For an error in one of Spark's Python workers this is the worker's last line.
-    """
-    text = str(error).strip()
-    lines = [line for line in text.splitlines() if line.strip()]
-    traces = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    if traces:
-        trace = lines[traces[-1] + 1 :]
-        last = next((line for line in trace if not line.startswith((" ", "\t"))), "")
-        return last or lines[0]
-    message = []
-    for line in lines:
-        if line.startswith(("JVM stacktrace", "\tat ", "    at ", "Driver stacktrace")):
-            break
-        message.append(line)
-    return "\n".join(message[:8]) or type(error).__name__
+    with record(kind, run_id, **about) as run, plain_errors("\n--traceback shows Spark's full error."):
+        command.record = run
+        yield run
+        command.record = None

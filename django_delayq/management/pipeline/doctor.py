@@ -1,6 +1,7 @@
 """Subcommand ``delayq_pipeline doctor``: check the requirements of the pipeline, with advice for missing ones.
 
-It works even if nothing is installed, and changes nothing: a file that tests a folder is deleted again.
+It works even if nothing is installed, and changes nothing: a file that tests a folder is deleted again. The database
+and the settings of Redis are checked by `migrate --check` and `delayq_check`.
 """
 
 from __future__ import annotations
@@ -11,20 +12,16 @@ import shutil
 import sys
 import tempfile
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from django.db import DEFAULT_DB_ALIAS, connections
-from django.db.migrations.executor import MigrationExecutor
-from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
 from ... import connections as ours
 from ...core.errors import DelayQError
 from ...core.events import known_places, parts, streams
-from ...core.loads import memory_of
 from ...pipeline import java
 from ...pipeline.errors import SparkMissing
 from ...pipeline.session import check
@@ -34,21 +31,19 @@ from ...status.formatting import duration
 from . import common
 from .address import check_reach, redis_address
 
-HELP: Final = "check what the pipeline needs, and print how to get what is missing (exit code 3 if anything is)"
-NEEDS_SPARK: Final = False
 #: free space at the root below which a warning is printed
 LITTLE_SPACE: Final = 1 << 30
 #: part of a stream's cap above which unread events cause a warning
 NEARLY_FULL: Final = 0.7
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def _add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument("--master", metavar="URL", help="master of Spark to check for (default: that of the settings)")
 
 
-def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | None:
+def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | None:
     """Run the checks and print the findings. Return the exit code for missing requirements."""
     settings = conf()
     master = options["master"] or settings.pipeline.master
@@ -74,7 +69,6 @@ def findings(settings: Conf, master: str) -> Iterator[Finding]:
     yield from _packages()
     yield from _java()
     yield from _redis(settings, master)
-    yield from _database()
     yield from _root(common.root(settings), master)
 
 
@@ -109,37 +103,16 @@ def _redis(settings: Conf, master: str) -> Iterator[Finding]:
         broker = ours.broker()
         broker.check_server()
         info = broker.server_info()
-        # The settings of a cluster are those of its worst master.
-        nodes = list(memory_of(broker).values()) if broker.connection.cluster else [info]
     except (DelayQError, RedisError) as error:
         yield Finding("ERROR", "redis", f"{error}. Is it running, and is {SETTING}['REDIS'] right?")
         return
     release = f"{info.get('server_name', 'redis')} {info['redis_version']}"
     yield Finding("OK", "redis", f"{release} at {broker.connection.display_url}")
-    yield _eviction(nodes)
     for check_events in (_cap, _unread):
         try:
             yield from check_events(settings)
         except (DelayQError, RedisError, OSError, ImportError) as error:
             yield Finding("WARN", "events", str(error))
-
-
-def _eviction(nodes: Sequence[Mapping[str, Any]]) -> Finding:
-    """Check the eviction policy of Redis, or of each node of it."""
-    policies = sorted({str(node.get("maxmemory_policy", "unknown")) for node in nodes})
-    bad = next((policy for policy in policies if policy.startswith("allkeys")), None)
-    if bad is not None:
-        where = f", on each of {len(nodes)} nodes" if len(nodes) > 1 else ""
-        return Finding(
-            "ERROR",
-            "eviction",
-            f"maxmemory-policy is {bad}, which deletes jobs and events when "
-            f"memory is full: redis-cli CONFIG SET maxmemory-policy noeviction{where}",
-        )
-    risky = next((policy for policy in policies if policy not in ("noeviction", "unknown")), None)
-    if risky is not None:
-        return Finding("WARN", "eviction", f"maxmemory-policy is {risky}: set noeviction, which never deletes keys")
-    return Finding("OK", "eviction", f"maxmemory-policy {', '.join(policies)}")
 
 
 def _cap(settings: Conf) -> Iterator[Finding]:
@@ -180,18 +153,17 @@ def _cap(settings: Conf) -> Iterator[Finding]:
 
 def _unread(settings: Conf) -> Iterator[Finding]:
     """Check that the history keeps up with the events."""
-    from ...pipeline.status import lag_of
-    from ...pipeline.store import Store, read_offsets
+    from .history import make_history
 
-    store, name, cap = Store(common.root(settings)), settings.pipeline.consumer, settings.events.cap
-    if not read_offsets(store, name):
+    history, cap = make_history(None, {}), settings.events.cap
+    if history.table.latest() is None:
         yield Finding(
             "WARN",
             "history",
             "it has not read any events yet: start delayq_pipeline run by cron, or keep delayq_pipeline stream running",
         )
         return
-    lag = lag_of(ours.broker(), store, name)
+    lag = history.lag(ours.broker())
     fullest = max(lag, key=lambda shard: shard.events, default=None)
     text = f"{sum(shard.events for shard in lag)} events are unread"
     if fullest is not None and cap and fullest.events >= NEARLY_FULL * cap:
@@ -205,29 +177,7 @@ def _unread(settings: Conf) -> Iterator[Finding]:
         yield Finding("OK", "history", text)
 
 
-# -- the database and the folder ---------------------------------------------------------------------------------------
-
-
-def _database() -> Iterator[Finding]:
-    connection = connections[DEFAULT_DB_ALIAS]
-    try:
-        executor = MigrationExecutor(connection)
-        targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "django_delayq"]
-        missing = executor.migration_plan(targets)
-    except DatabaseError as error:
-        yield Finding("ERROR", "database", f"cannot be read: {str(error).strip()[:200]}")
-        return
-    except Exception as error:  # the project has no database, or its backend is not installed
-        yield Finding("ERROR", "database", f"cannot be used: {str(error).strip()[:200]}")
-        return
-    if missing:
-        yield Finding(
-            "ERROR",
-            "database",
-            f"{len(missing)} migrations of django_delayq are not applied: manage.py migrate django_delayq",
-        )
-    else:
-        yield Finding("OK", "database", f"{connection.vendor}, the tables of the history exist")
+# -- the folder --------------------------------------------------------------------------------------------------------
 
 
 def _root(root: str, master: str) -> Iterator[Finding]:
@@ -272,3 +222,11 @@ def _temporary_folder(folder: Path) -> Iterator[None]:
         for path in missing:
             with contextlib.suppress(OSError):  # another process has created a file in it
                 path.rmdir()
+
+
+SUBCOMMAND: Final = common.Subcommand(
+    "check what the pipeline needs, and print how to get what is missing (exit code 3 if anything is)",
+    _add_arguments,
+    _run,
+    needs="nothing",
+)

@@ -16,17 +16,11 @@ from ...settings.conf import conf
 from ...status.formatting import printable, table
 from ..base import add_show_secrets, mask_for, queue_list
 from ..rows import seconds
-from . import common, history_runs
+from . import common
 
 if TYPE_CHECKING:
-    from ...pipeline.maintain import MaintainOptions
-    from ...pipeline.selection import Selection
+    from ...pipeline.repair import MaintainOptions, Selection
 
-HELP: Final = "retry, cancel, discard or reschedule the jobs that an SQL condition selects"
-EXAMPLES: Final = (
-    "delayq_pipeline jobs retry --where \"task = 'shop.remind' and failures > 3\" --dry-run",
-    "delayq_pipeline jobs reschedule --where \"id like 'order-%'\" --queues orders --delay 2h",
-)
 _VERBS: Final = {
     "retry": "run waiting jobs that have failed, and jobs of the morgue, again now or after --delay",
     "cancel": "delete waiting and gated jobs; running ones end and are not retried",
@@ -35,7 +29,7 @@ _VERBS: Final = {
 }
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def _add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument(
         "verb", choices=tuple(_VERBS), help="; ".join(f"{verb}: {text}" for verb, text in _VERBS.items())
@@ -59,14 +53,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
+def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Select, show, confirm and run; each job only if it has not changed since it was selected."""
-    from ...pipeline.maintain import FOR, carry_out, choose
+    from ...pipeline.repair import FOR, carry_out, choose
 
     action = _maintain_options(options)
     if not options["dry_run"]:
         command.check_confirmable(yes=options["yes"])
-    run_id, began = history_runs.new_run_id("jobs"), time.monotonic()
+    run_id, began = common.new_run_id("jobs"), time.monotonic()
     with common.session(command, options, f"delayq jobs {run_id}") as spark:
         selection = choose(spark, action)
         preview(command, selection, options)
@@ -95,12 +89,9 @@ def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
                     action,
                     total=selection.total,
                     progress=on_progress,
-                    stop=command.stop_request,
                 )
             seen = sum(outcomes.values())
             record.progress(rows=seen, bad=outcomes.get("unreadable", 0), detail={"outcomes": outcomes})
-            if seen < selection.total:
-                command.stop_request.check()
     command.print_result(
         {**result, "state": "finished", "outcomes": outcomes, "seconds": round(time.monotonic() - began, 3)}
     )
@@ -136,7 +127,7 @@ def group_values(selection: Selection) -> list[dict[str, Any]]:
 
 
 def _maintain_options(options: Mapping[str, Any]) -> MaintainOptions:
-    from ...pipeline.maintain import MaintainOptions
+    from ...pipeline.repair import MaintainOptions
 
     due_ms = delay_ms = None
     try:
@@ -159,3 +150,14 @@ def _maintain_options(options: Mapping[str, Any]) -> MaintainOptions:
 
 def _moment(text: str) -> int | None:
     return due_of(at=parse_moment(text, what="--at"), allow_far=conf().allow_far)[0]
+
+
+SUBCOMMAND: Final = common.Subcommand(
+    "retry, cancel, discard or reschedule the jobs that an SQL condition selects",
+    _add_arguments,
+    _run,
+    (
+        "delayq_pipeline jobs retry --where \"task = 'shop.remind' and failures > 3\" --dry-run",
+        "delayq_pipeline jobs reschedule --where \"id like 'order-%'\" --queues orders --delay 2h",
+    ),
+)

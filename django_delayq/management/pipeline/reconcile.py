@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from django.apps import apps
 from django.core.management.base import CommandError
 from django.db import router
 
@@ -16,25 +16,25 @@ from ... import connections as ours
 from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name
 from ...history.records import Record
-from ...repair.row_jobs import database_now_ms
+from ...models import OutboxJob
+from ...repair.row_jobs import RowJobs, database_now_ms
 from ...settings.conf import conf
 from .. import rows
 from ..base import count_text
-from . import common, history_runs, job_writer
+from ..rows import writer_options
+from . import common
 from .address import ENV
 from .jobs import group_values, preview
+from .model_rows import write_rows
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from ...pipeline.reconcile import ComparisonResult, ReconcileOptions, Reconciliation
-    from ...pipeline.selection import Selection
-
-HELP: Final = "compare the rows of a model with their jobs, and restore missing jobs"
-EXAMPLES: Final = (
-    "delayq_pipeline reconcile --model shop.Order --created created_at --task shop.remind --id 'order-{pk}' --dry-run",
-)
+    from ...pipeline.repair import Selection
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def _add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     rows.add_rows(parser, required=True)
     parser.add_argument("--id", required=True, metavar="TEMPLATE", help="job id made of fields, like 'order-{pk}'")
@@ -44,24 +44,32 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_spark(parser)
 
 
-def run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
+def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Compare, restore missing jobs, and print the result."""
+    from ...pipeline.quarantine import temporary_folder
     from ...pipeline.reconcile import Reconciliation
-    from ...pipeline.table import attach
 
-    reconcile_options = _reconcile_options(options)
+    row_jobs = rows.row_jobs({**options, "ids": [options["id"]]})
+    reconcile_options = _reconcile_options(options, row_jobs)
     if options["cancel_orphans"] and not options["dry_run"]:
         command.check_confirmable(yes=options["yes"])
-    clock = _clock(reconcile_options)
-    run_id, began = history_runs.new_run_id("reconcile"), time.monotonic()
+    run_id, began = common.new_run_id("reconcile"), time.monotonic()
     detail = {name: options[name] for name in ("model", "filter", "id", "created", "grace", "dry_run")}
     queue, task = reconcile_options.jobs.queue, reconcile_options.jobs.task or ""
     with (
         common.record_run(command, "reconcile", run_id, queue=queue, task=task, detail=detail) as record,
         common.session(command, options, f"delayq reconcile {run_id}") as spark,
+        temporary_folder(reconcile_options.scratch, run_id) as folder,
     ):
-        attach(spark)
-        comparison = Reconciliation(spark, reconcile_options, now_ms=clock)
+        outboxes = conf().outbox.databases
+        tables = Tables(spark, row_jobs, folder, outboxes)
+        comparison = Reconciliation(
+            spark,
+            reconcile_options,
+            tables.rows,
+            outbox=tables.outbox if outboxes else None,
+            now_ms=lambda: database_now_ms(row_jobs.model, row_jobs.using),
+        )
         counts = comparison.look()
         command.print_note(counts.summary(include_morgue=reconcile_options.include_morgue))
         result = {"run_id": run_id, "state": "dry run", **counts.values(), "outcomes": {}}
@@ -117,66 +125,89 @@ def _handle_orphans(
         return result
     if command.confirmed(f"Cancel {orphans.total:,} jobs that no row needs?", yes=options["yes"]):
         with command.progress("cancel") as progress:
-            result["cancelled"] = comparison.cancel_orphans(
-                orphans, progress=progress.update, stop=command.stop_request
-            )
-        if sum(result["cancelled"].values()) < orphans.total:
-            command.stop_request.check()
+            result["cancelled"] = comparison.cancel_orphans(orphans, progress=progress.update)
     return result
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-def _reconcile_options(options: Mapping[str, Any]) -> ReconcileOptions:
-    """Return the options of the comparison, checked as far as possible without Spark."""
+def _reconcile_options(options: Mapping[str, Any], row_jobs: RowJobs) -> ReconcileOptions:
     from ...pipeline.bulk import BulkOptions
     from ...pipeline.reconcile import ReconcileOptions
-    from ...pipeline.table import Table
-    from ...pipeline.table_options import TableOptions, check_filter
 
-    settings, task = conf(), job_writer.known_task(options["task"], payload=options["payload"])
-    queue = options["queue"] or task.options.queue
+    settings, task = conf(), row_jobs.task
     try:
         jobs = BulkOptions(
-            queue=queue,
+            queue=row_jobs.queue,
             task=task.name,
-            id=options["id"],
-            due=options["due"],
-            args=options["job_args"],
-            kwargs=options["job_kwargs"],
-            context=options["job_context"],
-            payload=options["payload"],
-            score=options["score"],
+            id=row_jobs.id,
+            due=row_jobs.due,
+            args=tuple(row_jobs.args),
+            kwargs=tuple(row_jobs.kwargs),
+            context=tuple(row_jobs.context),
+            payload=row_jobs.payload,
+            score=row_jobs.score,
             redis_env=ENV,
             prefix=settings.prefix,
             rate=options["rate"],
-            more=job_writer.options(queue, task),
+            more=writer_options(row_jobs.queue, task),
         )
-        checked = ReconcileOptions(
+        return ReconcileOptions(
             jobs=jobs,
-            model=options["model"],
-            created=options["created"],
-            filters=check_filter("--filter", options["filter"]) if options["filter"] else (),
-            using=options["using"],
-            grace_ms=options["grace"] * 1000,
-            include_morgue=options["include_morgue"],
+            id_pattern=row_jobs.id_pattern,
+            grace_ms=row_jobs.grace_ms,
+            include_morgue=row_jobs.include_morgue,
             scratch=_scratch(options),
-            outbox=tuple(settings.outbox.databases),
         )
-        # Checked here, because a Spark worker takes twenty seconds and a long message to report it.
-        Table.of(TableOptions(checked.model, tuple(checked.filters), (*jobs.columns, checked.created), checked.using))
-        return replace(checked, written=options["using"] or router.db_for_write(apps.get_model(checked.model)))
     except DelayQError as error:
         raise CommandError(str(error), returncode=2) from error
 
 
 def _scratch(options: Mapping[str, Any]) -> str | None:
-    """Return the folder for refused rows until they are reported; on a cluster, one that all machines can access."""
+    """Return the parent of temporary folders; on a cluster, one that all machines can access."""
     local = (options["master"] or conf().pipeline.master).startswith("local")
     return None if local else f"{common.root()}/_reconcile"
 
 
-def _clock(reconcile_options: ReconcileOptions) -> Callable[[], float]:
-    """Return a function for the time of the rows' database in Unix ms."""
-    return lambda: database_now_ms(apps.get_model(reconcile_options.model), reconcile_options.using)
+class Tables:
+    """Tables that a comparison reads, as frames of files that this process writes into a folder.
+
+    Each call reads the database anew.
+    """
+
+    def __init__(self, spark: SparkSession, jobs: RowJobs, folder: str, outboxes: Sequence[str]) -> None:
+        self._spark = spark
+        self._jobs = jobs
+        self._folder = folder
+        self._outboxes = outboxes
+        self._numbers = count()
+
+    def rows(self, before: datetime | None, written: bool) -> DataFrame:
+        """Return the rows that need a job; see :data:`~django_delayq.pipeline.reconcile.Rows`."""
+        jobs = self._jobs
+        using = jobs.using or (router.db_for_write(jobs.model) if written else None)
+        return self._frame([jobs.rows(before, using)], jobs.columns)
+
+    def outbox(self) -> DataFrame:
+        """Return the durable jobs of the queue."""
+        tables = [OutboxJob.objects.using(alias).filter(queue=self._jobs.queue) for alias in self._outboxes]
+        return self._frame(tables, ["job_id", "state"])
+
+    def _frame(self, tables: Sequence[Any], names: Sequence[str]) -> DataFrame:
+        from ...pipeline.quarantine import file_system
+
+        system, home = file_system(self._folder)
+        system.create_dir(home, recursive=True)
+        files = [f"rows-{next(self._numbers)}.parquet" for _ in tables]
+        for table, name in zip(tables, files, strict=True):
+            write_rows(table, names, f"{home}/{name}", system)
+        return self._spark.read.parquet(*(f"{self._folder}/{name}" for name in files))
+
+
+SUBCOMMAND: Final = common.Subcommand(
+    "compare the rows of a model with their jobs, and restore missing jobs",
+    _add_arguments,
+    _run,
+    ("delayq_pipeline reconcile --model shop.Order --created created_at --task shop.remind --id '{pk}' --dry-run",),
+)
