@@ -20,7 +20,7 @@ from ..core.queue import Queue
 from ..core.reading import jobs_of, payloads_of
 from ..core.task import registry
 from ..core.times import iso_of
-from ..pull import ends, permits
+from ..pull import ends, limits
 from ..worker import ends as decision
 from ..worker.ends import policy_of
 from ..worker.record import name_of, record_of
@@ -106,7 +106,7 @@ def settle(
     counted = dict(zip(settlements_by_place, queue.settle(list(settlements_by_place.values()), seed=seed), strict=True))
     ended = [one for place, one in settlements.items() if counted[place]]
     queue.tally.ended(queue.name, ended)
-    permits.give_back(queue, [one.job for one in ended])
+    limits.give_back(queue, [one.job for one in ended])
     return [counted.get(place, False) for place in range(len(entries))]
 
 
@@ -154,8 +154,8 @@ def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
                     "stopping": answer == "stopping",
                     "lease_ends": iso_of(now_ms + ttr_ms),
                 }
-        if held and permits.are_needed(queue.name):
-            permits.renew(queue, [view.job for view in _live(queue, held).values()], ttr_ms)
+        if held and limits.are_needed(queue.name):
+            limits.renew(queue, [view.job for view in _live(queue, held).values()], ttr_ms)
     return results
 
 

@@ -228,8 +228,10 @@ class Job:
     postponed_at_ms: int = 0
     postponed_for: str = ""
     counts: JobCounts = JobCounts()
-    #: it is due, and waits for a free permit of its task (``concurrency``)
+    #: it is due, and waits behind a limit; only of jobs that are read
     parked: bool = False
+    #: its slot in limits while it is held: a name, and the names of the limits, with zero bytes between; b"" = none
+    permit: bytes = b""
     #: why its stored bytes cannot be read; "" = they can. An unreadable body is in ``args``
     broken: str = ""
 

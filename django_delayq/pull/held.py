@@ -23,7 +23,7 @@ from ..settings.conf import conf
 from ..worker import ends as decision
 from ..worker.attempt import ReservedJob
 from ..worker.ends import policy_of
-from . import ends, permits
+from . import ends, limits
 
 logger: Final = logging.getLogger("django_delayq.pull")
 
@@ -184,7 +184,7 @@ class HeldJob(ReservedJob):
 
     def _touch(self, ttr_ms: int) -> bool:
         sent_at = time.monotonic()
-        answer = permits.touch(self._core_queue, self._job, ttr_ms)
+        answer = limits.touch(self._core_queue, self._job, ttr_ms)
         self.lost, self.should_stop = answer == "lost", answer == "stopping"
         if not self.lost:
             self._deadline_ms = self._taken_ms + (sent_at - self._began) * 1000 + ttr_ms
@@ -247,7 +247,7 @@ class HeldJob(ReservedJob):
                 if not self._touch(self._ttr_ms):
                     return False  # the lease was lost, so the new holder reports the end
                 ends.notify(self._core_queue, settlement, error)
-            (counted,) = permits.settle(self._core_queue, [settlement])
+            (counted,) = limits.settle(self._core_queue, [settlement])
             self._ended, self.lost = True, not counted
         self._core_queue.tally.ended(self._core_queue.name, [settlement])
         return counted
@@ -265,7 +265,7 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
             by_queue.setdefault(job._core_queue, []).append(settlement)
     for queue, settlements in by_queue.items():
         try:
-            permits.settle(queue, settlements)
+            limits.settle(queue, settlements)
         except DelayQError as error:
             logger.warning(
                 "%d jobs of %s were not given back; their leases will end: %s", len(settlements), queue.name, error

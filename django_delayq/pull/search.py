@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from ..core.errors import QueueUnavailable
 from ..core.outcomes import Batch
-from ..core.records.frames import Allowance
 from ..core.redis.faults import Backoff
 from ..core.times import USUAL_TTR_MS
-from . import permits
+from . import limits
 from .coordinator import Place, PullCoordinator, ReserveCall
 from .held import HeldJob, give_back
 from .waiter import ThreadWaiter, Waiter
@@ -160,14 +159,13 @@ class Search:
         return [HeldJob(place.queue, job, batch, ttr_ms=ttr_ms) for job in batch.jobs]
 
     def _reserve(self, place: Place, room: int) -> Batch:
-        terms = self._terms
         for _ in range(_FRUITLESS):
-            batch = permits.reserve(place.queue, place.shard, room, terms.ttr_ms, partial(self._send, place))
+            batch = limits.reserve(place.queue, place.shard, room, partial(self._send, place))
             if batch.jobs or batch.next_due_ms is None or batch.next_due_ms > 0:
                 break
         return batch
 
-    def _send(self, place: Place, room: int, allowances: Sequence[Allowance]) -> Batch:
+    def _send(self, place: Place, room: int, lanes: bytes) -> Batch:
         terms = self._terms
         request = os.urandom(16) if self._lost is None else self._lost[1]
         self._lost = place, request
@@ -179,7 +177,7 @@ class Search:
             ttr_ms=terms.ttr_ms or USUAL_TTR_MS,
             started=True,
             prefer_own_ttr=terms.ttr_ms is None,
-            allowances=allowances,
+            lanes=lanes,
         )
         self._lost = None
         return batch

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core import permits
 from ..core.errors import QueueUnavailable
 from ..core.figures import Figures
 from ..core.layouts import queue_policy
+from ..core.limits import taken
 from ..core.redis.connection import PARTIAL_SECONDS
 from .snapshot import QueueStatus, RedisStatus, RunningJob, Snapshot, UnreachablePart, WorkerStatus
 
@@ -112,7 +112,7 @@ def _permits_of(broker: Broker, queue: str) -> int | None:
         return None
     try:
         with broker.connection.limited(PARTIAL_SECONDS):
-            return sum(permits.read(broker, f"queue:{queue}").values())
+            return taken(broker, f"queue:{queue}")
     except QueueUnavailable:
         return limit.total
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..core.errors import QueueUnavailable
 from ..core.job import STARTED, Job, new_request
+from ..core.limits import Limiter, Place
 from ..core.options import TaskOptions
 from ..core.outcomes import Settlement
-from ..core.permits import Place
 from ..core.task import Registry
 from ..core.workers import WorkerRegistry, is_alive
 from .attempt import NEVER, trusted
@@ -107,6 +107,7 @@ class Ends:
         counted = queue.settle(settlements, seed=seed)
         stored = [settlement for settlement, good in zip(settlements, counted, strict=True) if good]
         queue.tally.ended(queue.name, stored)
+        Limiter(queue.registry).give_back([settlement.job.permit for settlement in stored])
         for settlement in stored:
             self._hooks.log.failed(settlement, error_of(settlement))
         return stored

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from django_delayq import Queue, task
-from django_delayq.core import fsck, permits
+from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import Task, registry
 from django_delayq.settings.sections import QueueConf
+from tests.support.core_figures import taken_permits
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +36,6 @@ def limited() -> Iterator[Task]:
     assert made is not None
     yield made
     registry.remove(made)
-
-
-def used(broker: Broker, limit: str) -> int:
-    return sum(permits.read(broker, limit).values())
 
 
 def test_a_waiting_caller_of_an_empty_limited_queue_sends_nothing(delayq: Broker) -> None:
@@ -62,7 +59,7 @@ def test_a_limited_queue_hands_out_no_more_jobs_than_it_has_permits(delayq: Brok
     assert queue.reserve(1) == []
     assert held[0].ack()
     assert len(queue.reserve(5)) == 1
-    assert used(delayq, "queue:feed") == 2
+    assert taken_permits(delayq, "queue:feed") == 2
     fsck.assert_invariants(delayq)
 
 
@@ -88,7 +85,7 @@ def test_every_end_of_a_pulled_job_frees_its_permit(delayq: Broker, limited: Tas
     assert Queue("work").reserve(5) == []
     assert delayq.inspector.counts("work").parked == 1
     assert getattr(held, end)()
-    assert used(delayq, "task:limited") == 0
+    assert taken_permits(delayq, "task:limited") == 0
     assert len(Queue("work").reserve(5)) == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -22,12 +22,15 @@ from .model_values import (
     Item,
     JobCounts,
     Lease,
+    Limits,
     Live,
     Which,
     admitted,
     is_durable,
 )
 
+#: jobs and their token
+Reserved = tuple[list[Job], int]
 REFUSALS = frozenset({"taken", "exists", "full", "paused"})
 
 
@@ -202,7 +205,7 @@ class WaitingJobs:
         return "gated"
 
     def _change_waiting(self, live: Live, new: NewJob, content: Content, due: Due) -> str:
-        live.due, live.parked = self._choose(new.due_policy, live.due, due, live), False
+        live.due = self._choose(new.due_policy, live.due, due, live)
         if new.on_conflict == "merge":
             live.content = replace(live.content, priority=content.priority)
             return "merged"
@@ -235,18 +238,25 @@ class WaitingJobs:
 
     def waiting(self, which: Which = "all") -> list[tuple[int, Due, str]]:
         """Return the waiting ids in the order of their reservation: class, due, id."""
-        found = [one for one in self.all_waiting() if one[0] <= PRIORITIES]
+        found = sorted((live.own_class, live.due, i) for i, live in self.lives.items() if not live.lease)
         return found if which == "all" else [one for one in found if (one[0] == PRIORITIES) == (which == "quarantined")]
 
     def all_waiting(self) -> list[tuple[int, Due, str]]:
-        """Return them with those that are parked, which come last."""
+        """Return them by the sets in which they wait: those in lanes come last."""
         return sorted((live.waits_in, live.due, i) for i, live in self.lives.items() if not live.lease)
 
-    def parked(self, which: Which, task: str) -> list[Live]:
-        """Return the parked jobs of a task in the order in which they come back, as far as ``which`` covers them."""
-        found = [live for live in self.lives.values() if live.parked and live.content.task == task]
-        covered = [live for live in found if which != "quarantined" or live.quarantined]
-        return sorted(covered, key=lambda live: (live.own_class, live.due))
+    def lanes(self, which: Which) -> dict[tuple[str, int], list[str]]:
+        """Return the waiting ids of each lane, by task and class, as far as a caller without limits takes them back."""
+        found: dict[tuple[str, int], list[str]] = {}
+        for own_class, _, ident in self.waiting("quarantined" if which == "quarantined" else "all"):
+            content = self.lives[ident].content
+            if content.laned:
+                found.setdefault((content.task, own_class), []).append(ident)
+        return found
+
+    def set_laned(self, idents: Iterable[str], is_laned: bool) -> None:
+        for ident in idents:
+            self.lives[ident].content = replace(self.lives[ident].content, laned=is_laned)
 
     def next_due_ms(self, which: Which = "all") -> float | None:
         return min((due[0] for _, due, _ in self.waiting(which)), default=None)
@@ -255,42 +265,42 @@ class WaitingJobs:
         """Return when the next job may be handed out; None: no job waits, or the queue is paused without an end."""
         return self.pauses.handed_out_ms(self.next_due_ms(which), self.now_ms)
 
-    def _allowed(self, limit: int, which: Which, allowed: Mapping[str, int]) -> list[str]:
-        """Return the due jobs that may be handed out; park those that are met before and may not."""
-        left, idents = dict(allowed), list[str]()
+    def _due(self, limit: int, which: Which, limited: Container[str], granted: list[str]) -> list[str]:
+        """Return the due jobs that are handed out; those of limited tasks that are met before join their lanes."""
+        idents = list(granted)
         for ident in [ident for _, due, ident in self.waiting(which) if due[0] <= self.now_ms]:
-            if len(idents) == limit:
+            content = self.lives[ident].content
+            if len(idents) >= limit:
                 break
-            live = self.lives[ident]
-            if left.get(live.content.task) == 0:
-                live.parked = True
-            else:
-                left[live.content.task] = left.get(live.content.task, limit) - 1
+            if content.task in limited:
+                self.set_laned([ident], True)
+            elif not content.laned:
                 idents.append(ident)
         return idents
 
-    def reserve(
-        self, limit: int, worker: str, which: Which = "all", allowed: Mapping[str, int] | None = None
-    ) -> tuple[list[Job], int]:
+    def reserve(self, limit: int, worker: str, which: Which = "all", limits: Limits | None = None) -> Reserved:
         """Reserve due jobs; return them and their token (0 if nothing is due).
 
         Args:
-            allowed: task → how many of its jobs may be handed out. Parked ones come back first, as many as that.
+            limits: what the caller says of them; None = it knows none, and takes what is in lanes back.
         """
-        allowed = allowed or {}
-        if self.pauses.holds_back(self.now_ms):
+        if self.pauses.holds_back(self.now_ms) or not limit:
             return [], 0
-        for task in {live.content.task for live in self.lives.values() if live.parked}:
-            for live in self.parked(which, task)[: min(limit, allowed.get(task, limit))]:
-                live.parked = False
-        if not limit or not any(due[0] <= self.now_ms for _, due, _ in self.waiting(which)):
-            return [], 0
-        return self._lease(self._allowed(limit, which, allowed), worker), self.token
+        granted: list[str] = []
+        if limits is None:
+            for idents in self.lanes(which).values():
+                self.set_laned(idents[:limit], False)
+        elif limits.granted:
+            lane = self.lanes("all").get(limits.lane, [])
+            granted = [ident for ident in lane if self.lives[ident].due[0] <= self.now_ms][: limits.granted]
+        if granted or (limit and any(due[0] <= self.now_ms for _, due, _ in self.waiting(which))):
+            return self._lease(self._due(limit, which, limits.limited if limits else (), granted), worker), self.token
+        return [], 0
 
     def reserve_one(
         self, ident: str, worker: str, *, early: bool, started: bool = False, ttr_ms: int | None = None
     ) -> tuple[list[Job], int]:
-        """Reserve the job of an id if it waits and is due; a parked one comes back, whatever the limit of its task.
+        """Reserve the job of an id if it waits and is due, whatever its limits.
 
         Args:
             early: also before it is due.
@@ -299,7 +309,6 @@ class WaitingJobs:
         live = self.lives.get(ident)
         if live is None or live.lease:
             return [], 0
-        live.parked = False
         if self.pauses.holds_back(self.now_ms) or not (early or live.due[0] <= self.now_ms):
             return [], 0
         return self._lease([ident], worker, started=started, ttr_ms=ttr_ms), self.token

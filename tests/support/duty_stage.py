@@ -199,7 +199,7 @@ def heartbeat_of(
     process: Process,
     *,
     held: Sequence[Attempt] | None = None,
-    renew: Callable[[], None] = lambda: None,
+    renew: Callable[[object], None] = lambda attempts: None,
     describe: Callable[[], dict[str, Any]] = dict,
     end: Callable[[str], None] = lambda word: None,
 ) -> Heartbeat:
@@ -213,7 +213,11 @@ def heartbeat_of(
 
 
 def beat(
-    broker: Broker, attempts: list[Attempt], *, rest: float = 5.0, renew: Callable[[], None] = lambda: None
+    broker: Broker,
+    attempts: list[Attempt],
+    *,
+    rest: float = 5.0,
+    renew: Callable[[object], None] = lambda attempts: None,
 ) -> float:
     """One turn of the heartbeat of a process that holds these runs; returns the seconds until the next one."""
     process = make_process(broker, settings=config(heartbeat=rest))

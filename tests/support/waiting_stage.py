@@ -19,8 +19,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_delayq.core import Broker, NewJob, Registry, Task, TaskOptions, ack
+from django_delayq.core.limits import Block, LaneNotes
 from django_delayq.core.options import Concurrency
-from django_delayq.core.records.frames import Allowance
 from django_delayq.core.records.keys import number_of
 from django_delayq.core.wake import Waker
 from django_delayq.worker.dispatcher import dispatcher_duties
@@ -469,7 +469,10 @@ def idle_work() -> None: ...
 def park_one(broker: Broker, ident: str, task: str = "work") -> None:
     """Let another worker whose limit of the task is reached meet a job, so that it is parked."""
     queue = broker.queue("default")
-    queue.reserve(queue.shard_of(ident), 1, worker="other", allowances=[Allowance((task,), 0)])
+    number = queue.shard_of(ident)
+    offers = queue.reserve(number, 1, worker="other", lanes=LaneNotes([task], most=1).pack()).offers
+    blocks = [Block(f"task:{task}", 1, 600_000, offer.lane[-3:-1]) for offer in offers]
+    queue.reserve(number, 1, worker="other", lanes=LaneNotes([task], blocks=blocks).pack())
 
 
 # --- parts of the waiting

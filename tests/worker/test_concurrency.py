@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, Registry, Task, TaskOptions, permits
-from django_delayq.core.permits import Holding
+from django_delayq.core import Broker, Registry, Task, TaskOptions
+from tests.support.core_figures import ask_permits, taken_permits
 from tests.support.worker_stage import (
     DEADLINE,
     Concurrency,
@@ -55,10 +55,6 @@ def registry_with(handler: Callable[..., Any], **options: Any) -> Registry:
     return registry
 
 
-def permits_of(broker: Broker, limit: str) -> int:
-    return sum(permits.read(broker, limit).values())
-
-
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_limit_over_all_workers_is_reached_and_never_exceeded(broker: Broker, shards: int) -> None:
     queue = broker.queue("default", shards=shards)
@@ -69,7 +65,7 @@ def test_a_limit_over_all_workers_is_reached_and_never_exceeded(broker: Broker, 
         for _ in range(2):
             stack.enter_context(working(broker, registry_with(running, concurrency=3), config(threads=4)))
         eventually(lambda: running.ended == 150)
-        eventually(lambda: permits_of(broker, "task:limited") == 0, "all permits are returned")
+        eventually(lambda: taken_permits(broker, "task:limited") == 0, "all permits are returned")
     assert running.most == 3
     assert sum(len(queue.leases(number)) for number in queue.numbers) == 0
     assert_invariants(broker)
@@ -122,7 +118,7 @@ def test_a_limited_queue_runs_no_more_jobs_than_its_limit(broker: Broker, limit:
     settings = config(threads=4, concurrency={"default": limit})
     with working(broker, registry_with(running), settings):
         eventually(lambda: running.ended == 60)
-        eventually(lambda: permits_of(broker, "queue:default") == 0, "all permits are returned")
+        eventually(lambda: taken_permits(broker, "queue:default") == 0, "all permits are returned")
     assert running.most == (limit.local or limit.total)
 
 
@@ -155,8 +151,7 @@ def test_jobs_behind_a_limit_hold_up_no_other_task(broker: Broker) -> None:
 
 
 def test_permits_of_a_dead_holder_run_out_and_its_successor_gets_them(broker: Broker) -> None:
-    taken = permits.change(broker, "task:limited", 1, [Holding("dead", 0, 1, 700)])
-    assert taken.granted == (1,)
+    assert ask_permits(broker, {"task:limited": 1}, 1, ms=700).blocks == [None]
     running = Running()
     put(broker, "limited")
     began = time.monotonic()
@@ -165,25 +160,13 @@ def test_permits_of_a_dead_holder_run_out_and_its_successor_gets_them(broker: Br
     assert time.monotonic() - began >= 0.5
 
 
-def test_a_place_that_waits_is_returned_to_the_holder_that_frees_a_permit(broker: Broker) -> None:
-    first = permits.change(broker, "x", 2, [Holding("a", 0, 5, 60_000)], ("q", 3))
-    assert (first.granted, first.retry_ms, first.places) == ((2,), None, ())
-    second = permits.change(broker, "x", 2, [Holding("b", 0, 1, 60_000)], ("q:1", 7))
-    assert second.granted == (0,) and second.retry_ms is not None and second.retry_ms > 50_000
-    freed = permits.change(broker, "x", 2, [Holding("a", 1, 1, 60_000)])
-    assert freed.granted == (1,) and len(freed.places) == 1
-    # The holder of a job keeps its permit, even if the limit was lowered meanwhile.
-    assert permits.change(broker, "x", 1, [Holding("b", 0, 1, 60_000)]).granted == (0,)
-    assert permits.change(broker, "x", 1, [Holding("a", 3, 3, 60_000)]).granted == (3,)
-
-
 def test_a_worker_that_stops_returns_its_permits(broker: Broker) -> None:
     running = Running(0.05)
     for _ in range(50):
         put(broker, "limited")
     with working(broker, registry_with(running, concurrency=2)):
         eventually(lambda: running.ended >= 2)
-    assert permits_of(broker, "task:limited") == 0
+    assert taken_permits(broker, "task:limited") == 0
     assert_invariants(broker)
 
 
@@ -199,8 +182,7 @@ def test_a_worker_without_the_limit_takes_what_was_parked(broker: Broker) -> Non
 
 
 def test_an_idle_worker_costs_no_more_with_parked_jobs(broker: Broker) -> None:
-    broker_holding = [Holding("elsewhere", 0, 1, 600_000)]
-    permits.change(broker, "task:limited", 1, broker_holding)
+    assert ask_permits(broker, {"task:limited": 1}, 1, ms=600_000).blocks == [None]
     calls: list[str] = []
     for _ in range(1000):
         put(broker, "limited")
@@ -228,5 +210,5 @@ def test_jobs_that_are_given_back_give_their_slots_back(broker: Broker) -> None:
         put(broker, "limited")
     with working(broker, registry_with(running, concurrency=50), config(threads=2, prefetch_ms=500.0)):
         eventually(lambda: running.ended >= 10)
-    assert permits_of(broker, "task:limited") == 0
+    assert taken_permits(broker, "task:limited") == 0
     assert broker.inspector.counts("default").reserved == 0

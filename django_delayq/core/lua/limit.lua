@@ -1,0 +1,123 @@
+#!lua flags=allow-oom
+-- Grant the start of jobs within limits that hold over all workers and shards. A permit is a slot in the limits of a job; it
+-- ends by itself, a tenth of a lease after the lease of the job, unless it is renewed. All that is checked here is booked in
+-- the same call, and a call that is sent twice books nothing twice.
+-- KEYS    1 stem of the keys of all limits, which lie in its slot: of each limit <stem>permits:<limit> (zset: permit -> end,
+--         ms) and <stem>waiters:<limit> (zset: '<shard>:<queue>' whose jobs wait for a permit -> since when, us)
+-- ARGV    1 a map of what is not empty: release = permits; renew = {permit, ms} each; pass_on = limits of which a freed
+--         permit was of no use where it was offered last; totals = limit -> permits that exist; asks = {place that waits if
+--         there are too few, number of permits, ms, first part of the permits, limits} each. A permit is '<name>\0<limit>
+--         \0<limit>…'; the names of those that are granted are the first part and their number.
+-- Returns a map, packed by cmsgpack: now (us), granted = number for each ask, blocked = for each ask {limit that grants no
+--         more, ms after which to ask again} or false, freed = {limit, place} each: these waited, and may ask again now.
+-- Events  none
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now_us / 1000)
+local want = cmsgpack.unpack(ARGV[1])
+local totals = want.totals or {}
+-- ms after which who waits asks again, if the process that had to wake it died; time for which waiters are remembered
+local RETRY_MS, WAITERS_MS = 5000, 60000
+-- Most waiters of a limit that one call looks at.
+local MOST_WAITERS = 100
+
+local function key_of(kind, limit)
+  return KEYS[1] .. kind .. ':' .. limit
+end
+
+local function each_limit_of(permit, visit)
+  local name, limits = string.match(permit, '^([^%z]*)(.*)$')
+  for limit in string.gmatch(limits, '[^%z]+') do
+    visit(name, limit)
+  end
+end
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local function expire_later(key, ms)
+  if redis.call('PTTL', key) < ms then
+    redis.call('PEXPIRE', key, text(ms))
+  end
+end
+
+local function book(limit, name, ms)
+  local key = key_of('permits', limit)
+  redis.call('ZADD', key, text(now_ms + ms), name)
+  expire_later(key, ms + WAITERS_MS)
+end
+
+-- Return how many permits are free, and how long until the first one ends.
+local function free_of(limit)
+  local key = key_of('permits', limit)
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now_ms))
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  return totals[limit] - redis.call('ZCARD', key), math.min(RETRY_MS, (tonumber(first) or math.huge) - now_ms)
+end
+
+local freed = {}
+
+for _, permit in ipairs(want.release or {}) do
+  each_limit_of(permit, function(name, limit)
+    freed[limit] = (freed[limit] or 0) + redis.call('ZREM', key_of('permits', limit), name)
+  end)
+end
+for _, limit in ipairs(want.pass_on or {}) do
+  freed[limit] = (freed[limit] or 0) + 1
+end
+for _, one in ipairs(want.renew or {}) do
+  each_limit_of(one[1], function(name, limit)
+    book(limit, name, one[2])
+  end)
+end
+
+-- Return how many permits of an ask were granted before, by the same call.
+local function granted_before(limits, first, n)
+  local before = 0
+  while before < n and redis.call('ZSCORE', key_of('permits', limits[1]), first .. before + 1) do
+    before = before + 1
+  end
+  return before
+end
+
+local granted, blocked = {}, {}
+for i, ask in ipairs(want.asks or {}) do
+  local place, n, ms, first, limits = unpack(ask)
+  local before = granted_before(limits, first, n)
+  local most, blocking, again_ms = n, nil, nil
+  for _, limit in ipairs(limits) do
+    local free, its_ms = free_of(limit)
+    if free + before < most then
+      most, blocking, again_ms = math.max(free, 0) + before, limit, its_ms
+    end
+  end
+  for _, limit in ipairs(limits) do
+    for number = before + 1, most do
+      book(limit, first .. number, ms)
+    end
+  end
+  if blocking then
+    local key = key_of('waiters', blocking)
+    redis.call('ZADD', key, 'NX', text(now_us), place)
+    redis.call('PEXPIRE', key, WAITERS_MS)
+  end
+  granted[i], blocked[i] = most, blocking and { blocking, again_ms } or false
+end
+
+-- Those who wait longest ask again: as many as permits are free. Of every other queue one more, because the processes of
+-- these queues may have no free thread.
+local waiting = {}
+for limit, n in pairs(freed) do
+  local key, queues = key_of('waiters', limit), {}
+  n = totals[limit] and math.min(n, (free_of(limit))) or n
+  for i, place in ipairs(n > 0 and redis.call('ZRANGE', key, 0, MOST_WAITERS - 1) or {}) do
+    local queue = string.match(place, ':(.*)$')
+    if i <= n or not queues[queue] then
+      queues[queue] = true
+      redis.call('ZREM', key, place)
+      waiting[#waiting + 1] = { limit, place }
+    end
+  end
+end
+return cmsgpack.pack({ now = now_us, granted = granted, blocked = blocked, freed = waiting })

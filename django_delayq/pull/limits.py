@@ -1,0 +1,92 @@
+"""Limits over all workers for pulled jobs: each job that is handed out holds a permit as long as its lease.
+
+The permit is part of the job's state, so every process that settles or touches the job finds it. Limits of each process
+do not concern pulled jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
+
+from ..core.job import Job
+from ..core.limits import Ask, Grant, LaneNotes, Limit, Limiter, lasting_ms, limits_of
+from ..core.outcomes import Batch, Settlement
+from ..core.queue import Queue
+from ..core.task import registry
+from ..settings.conf import conf
+
+#: reserves so many jobs with these notes for the shard
+Send: TypeAlias = Callable[[int, bytes], Batch]
+#: most calls of the limiter in one reserve: each lane that it does not grant is blocked for the next
+_MOST_ROUNDS: Final = 10
+
+
+def limits_of_job(queue: str, task: str) -> list[Limit]:
+    """Return the limits over all workers of a job."""
+    return limits_of(queue, conf().queue(queue).concurrency, registry.limited.get(task))
+
+
+def are_needed(queue: str) -> bool:
+    """Return True if jobs of a queue may need permits."""
+    return bool(registry.limited) or conf().queue(queue).concurrency is not None
+
+
+def renew(queue: Queue, jobs: Iterable[Job], ttr_ms: int) -> None:
+    """Renew the permits of jobs whose leases were renewed."""
+    renewed = [(job.permit, lasting_ms(ttr_ms)) for job in jobs if job.permit]
+    if renewed:
+        Limiter(queue.registry).call(renew=renewed)
+
+
+def give_back(queue: Queue, jobs: Iterable[Job]) -> None:
+    """Return the permits of jobs that were settled; if that fails, they run out."""
+    Limiter(queue.registry).give_back([job.permit for job in jobs])
+
+
+def settle(queue: Queue, settlements: Sequence[Settlement]) -> list[bool]:
+    """Settle jobs of one queue, and return their permits; see :meth:`.Queue.settle`."""
+    counted = queue.settle(settlements)
+    give_back(queue, [settlement.job for settlement in settlements])
+    return counted
+
+
+def touch(queue: Queue, job: Job, ttr_ms: int) -> str:
+    """Extend the lease of a started job with its permit; see :meth:`.Queue.touch`."""
+    renew(queue, [job], ttr_ms)
+    (answer,) = queue.touch([job], {(job.id, job.token)}, ttr_ms=ttr_ms)
+    return answer
+
+
+def reserve(queue: Queue, shard: int, room: int, send: Send) -> Batch:
+    """Reserve jobs of a shard by ``send``, of limited tasks and queues those that get permits."""
+    if not are_needed(queue.name):
+        return send(room, b"")
+    limiter, notes, found = Limiter(queue.registry), LaneNotes(), list[Job]()
+    for _ in range(_MOST_ROUNDS):
+        notes.tasks, notes.most = list(registry.limited), room - len(found)
+        notes.whole = conf().queue(queue.name).concurrency is not None
+        batch = send(room - len(found), notes.pack())
+        found += batch.jobs
+        used = {job.permit for job in batch.jobs}
+        limiter.give_back([one for grant in notes.grants for one in grant.permits if one not in used])
+        if not batch.offers or len(found) >= room:
+            break
+        notes = _ask(queue, shard, limiter, batch)
+    batch.jobs = found
+    return batch
+
+
+def _ask(queue: Queue, shard: int, limiter: Limiter, batch: Batch) -> LaneNotes:
+    notes, asks = LaneNotes(), list[Ask]()
+    for offer in batch.offers:
+        limits = limits_of_job(queue.name, offer.task)
+        if limits:
+            asks.append(Ask.of((queue.name, shard), offer, offer.jobs, limits))
+        else:
+            notes.grants.append(Grant(offer, offer.jobs))
+    if asks:
+        answer = limiter.call(asks)
+        notes.grants += filter(None, answer.grants)
+        notes.blocks += filter(None, answer.blocks)
+    return notes
