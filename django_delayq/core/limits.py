@@ -49,6 +49,11 @@ def limits_of(queue: str, of_queue: Concurrency | None, task: Task | None) -> li
     return [Limit(name, one.total) for name, one in found if isinstance(one, Concurrency) and one.total is not None]
 
 
+def has_total(concurrency: Concurrency | None) -> bool:
+    """Return True if a limit of concurrency holds over all workers."""
+    return concurrency is not None and concurrency.total is not None
+
+
 def lasting_ms(lease_ms: int) -> int:
     """Return how long a permit lasts: longer than a lease that is won or renewed after it."""
     return lease_ms + lease_ms // 10
@@ -109,7 +114,7 @@ class Block:
 
 @dataclass(slots=True)
 class LaneNotes:
-    """What a caller of a reserve says of limits to the shard (``lua/lib/lanes.lua``).
+    """What a caller of a reserve says of limits to the shard (``lua/lib/offers.lua``).
 
     Attributes:
         tasks: names of limited tasks.

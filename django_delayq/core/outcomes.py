@@ -220,7 +220,7 @@ Which: TypeAlias = Literal["all", "others", "quarantined"]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Due jobs behind limits that a shard hands out if these grant it (``lua/lib/lanes.lua``).
+    """Due jobs behind limits that a shard hands out if these grant it (``lua/lib/offers.lua``).
 
     Attributes:
         lane: their lane in the shard.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from ..core.job import Job
-from ..core.limits import Ask, Grant, LaneNotes, Limit, Limiter, lasting_ms, limits_of
+from ..core.limits import Ask, Grant, LaneNotes, Limit, Limiter, has_total, lasting_ms, limits_of
 from ..core.outcomes import Batch, Settlement
 from ..core.queue import Queue
 from ..core.task import registry
@@ -65,7 +65,7 @@ def reserve(queue: Queue, shard: int, room: int, send: Send) -> Batch:
     limiter, notes, found = Limiter(queue.registry), LaneNotes(), list[Job]()
     for _ in range(_MOST_ROUNDS):
         notes.tasks, notes.most = list(registry.limited), room - len(found)
-        notes.whole = conf().queue(queue.name).concurrency is not None
+        notes.whole = has_total(conf().queue(queue.name).concurrency)
         batch = send(room - len(found), notes.pack())
         found += batch.jobs
         used = {job.permit for job in batch.jobs}

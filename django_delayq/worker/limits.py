@@ -15,7 +15,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, QueueUnavailable
-from ..core.limits import UNREACHABLE_MS, Answer, Ask, Block, Grant, LaneNotes, Limiter, lasting_ms, limits_of
+from ..core.limits import (
+    UNREACHABLE_MS,
+    Answer,
+    Ask,
+    Block,
+    Grant,
+    LaneNotes,
+    Limiter,
+    has_total,
+    lasting_ms,
+    limits_of,
+)
 from ..core.options import Concurrency
 from .attempt import NEVER, Attempt
 from .shards import CALL_SECONDS, ShardSelector, Source
@@ -40,6 +51,7 @@ class ProcessLimits:
         self._limiter = Limiter(process.broker.registry)
         self._lasting_ms = lasting_ms(process.broker.lease_ms)
         self._selector = selector
+        self._is_for_all = process.which != "quarantined"
         #: jobs that are held here, or granted and not handed out yet, by the names of their limits of each process
         self._held: Counter[str] = Counter()
         #: shards with due jobs that only other processes may run now
@@ -134,7 +146,8 @@ class ProcessLimits:
         if not room:
             self._ended += [permit for grant in notes.grants for permit in grant.permits]
             notes.grants = []
-        notes.tasks, notes.whole, notes.most = names, source.queue.name in self._of_queues, max(free, 1)
+        notes.tasks, notes.most = names, max(free, 1)
+        notes.whole = has_total(self._of_queues.get(source.queue.name))
         notes.full = [name for name in names if not self._local_room("", name, 1)]
         return notes
 
@@ -183,7 +196,7 @@ class ProcessLimits:
                 self._grant(source, grant)
             if block is not None:
                 self._note(source).blocks.append(block)
-        self._free(answer, works and free > 0)
+        self._free(answer, works and free > 0 and self._is_for_all)
 
     def _ask(self, source: Source, offer: Offer) -> Ask | None:
         """Return the request for an offer; what no limit over all workers counts is granted here."""

@@ -390,6 +390,7 @@ def test_a_paused_queue_keeps_its_parked_jobs_and_wakes_a_consumer_at_its_end(be
     (offer,) = asked(behind).offers
     behind.broker.pause("q", "out")
     assert asked(behind, 100, grants=[Grant(offer, 3)]).jobs == []
+    assert asked(behind, 100, Block(QUEUE, 1)).idle == [""], "a freed permit is of no use here"
     behind.broker.client.delete(wake)
     behind.broker.resume("q", "out")
     assert behind.broker.client.lrange(wake, 0, -1) == [b"0"]

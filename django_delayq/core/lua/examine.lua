@@ -6,6 +6,7 @@
 -- Events  none
 -- include keys clock begin marks body state due payload gate
 local repair = ARGV[3] == '1'
+local lanes = get_lanes()
 local findings = {}
 
 local function report(violation, subject)
@@ -54,8 +55,8 @@ local function is_in_place(f)
   elseif class ~= LANE then
     return true
   end
-  local place = lane_member(f.body, redis.call('ZSCORE', DUE[LANE], f.id), f.id)
-  return redis.call('ZSCORE', LANE_ORDER, place) and redis.call('ZSCORE', TURNS, lane_of(f.body))
+  local place = lanes.member(f.body, redis.call('ZSCORE', DUE[LANE], f.id), f.id)
+  return redis.call('ZSCORE', LANE_ORDER, place) and redis.call('ZSCORE', TURNS, lanes.of(f.body))
 end
 
 local function violations_of(f)
@@ -208,21 +209,21 @@ local function examine_lane(member)
   local lane_ends = string.find(member, '%z') + 3
   local id = string.sub(member, lane_ends + 9)
   local body, due = redis.call('HGET', BODY, id), redis.call('ZSCORE', DUE[LANE], id)
-  if not body or not due or lane_member(body, due, id) ~= member then
+  if not body or not due or lanes.member(body, due, id) ~= member then
     report('place in a lane without job', id)
     if repair then
       redis.call('ZREM', LANE_ORDER, member)
-      set_turn(string.sub(member, 1, lane_ends), 0)
+      lanes.set_turn(string.sub(member, 1, lane_ends), 0)
     end
   end
 end
 
 local function examine_turn(lane)
-  local due, score = first_due(lane), redis.call('ZSCORE', TURNS, lane)
-  if score and (not due or turn_of(score) < math.min(math.floor(due / 1000), TURNS_BEGIN + TURN_SPAN - 1)) then
+  local due, score = lanes.first_due(lane), redis.call('ZSCORE', TURNS, lane)
+  if score and (not due or lanes.turn_of(score) < math.min(math.floor(due / 1000), lanes.LAST_TURN)) then
     report('turn of a lane before its first job', lane)
     if repair then
-      set_turn(lane, 0)
+      lanes.set_turn(lane, 0)
     end
   end
 end

@@ -358,7 +358,7 @@ def job_of(
 
 
 def is_in_lane(body: bytes) -> bool:
-    """Return True if the job of a stored body waits in a lane whenever it waits (``lua/lib/due.lua``)."""
+    """Return True if the job of a stored body waits in a lane whenever it waits (``lua/lib/lanes.lua``)."""
     return bool(body) and body[0] >> 5 & 1 == BODY_VERSION and bool(body[0] & _IN_LANE)
 
 

@@ -29,7 +29,7 @@ meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
 marks       hash     durable key -> completion mark (``lua/lib/marks.lua``), until it is acknowledged
 quarantine  zset     like due, for jobs of all classes whose next attempt is in quarantine (:mod:`~..job`)
-lane        zset     like due, for jobs of all classes that are behind a limit (``lua/lib/due.lua``)
+lane        zset     like due, for jobs of all classes that are behind a limit (``lua/lib/lanes.lua``)
 lane_order  zset     the same jobs by lane and due time, all with score 0
 turns       zset     lane with jobs -> its task, its class, and when it may be offered, ms
 blocked     hash     queue or task -> when a limiter said something of it, until when it is blocked; limit of a task ->

@@ -1,7 +1,7 @@
 -- The keys of one shard, in the order of SHARD_KEYS (core/records/keys.py), and its wake list. A script that works on a
 -- shard declares them all (one slot, few and fixed); schedule_fresh.lua needs seven.
 -- DUE: the priority classes, and behind them, whatever the priority, those that wait for quarantine and those that are
--- in lanes: behind a limit (lib/due).
+-- in lanes: behind a limit (lib/lanes).
 local DUE = { KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[27], KEYS[29] }
 local QUARANTINE, LANE = 9, 10
 local LEASE, BODY, STATE, GATE = KEYS[9], KEYS[10], KEYS[11], KEYS[12]

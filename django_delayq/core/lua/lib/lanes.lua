@@ -1,226 +1,136 @@
--- Lanes in a reserve (lib/due): the shard offers lanes with due jobs, a limiter grants some of these (limit.lua), and the
--- next reserve hands out the granted jobs. The inside of a function that is called only where its caller has something to
--- say of limits, or jobs are in lanes.
--- `served.lanes`: '' = the caller knows no limits, and gets jobs whatever these are; else a map of what is not empty: tasks =
--- names of limited tasks, whole = the queue is limited: due jobs of these that are met join their lanes; full = tasks of
--- which the caller may hold no more; most = number of jobs that are offered at most; blocks = {scope, at (us), until when
--- in ms from now (0 = not blocked any more), task code or ''} each; grants = {lane, number of jobs, when their permits end
--- (ms), the first part of the permits, the last part} each. A scope is as in BLOCKED, or the name of a task's limit, which
--- stands for the codes with which it was given.
-local want = served.lanes ~= '' and cmsgpack.unpack(served.lanes) or nil
--- A call moves no more than MOST jobs into lanes, because these take Redis several milliseconds.
-local lanes = { moved = 0, offered = 0, offers = {}, MOST = 1000 }
-local is_limited, is_offered = {}, {}
+-- Lanes: a lane has the waiting jobs of one group, task and class that are behind a limit, whatever their due times. Its name
+-- is '<group>\0<task code><class>'. LANE_ORDER has its jobs by due time; TURNS has, of each lane that has jobs, when it may
+-- be offered to a limiter (lib/offers): when its first job is due, or later. The scores of a task and class are a span of
+-- TURNS of their own: 9 bits of the task's code and 4 of the class are in front of the ms since TURNS_BEGIN. So a task that
+-- is blocked is passed over at once, however many lanes it has.
+-- exports get_lanes
+local lanes
 
-local function codes_of(names)
-  local codes = {}
-  for i, number in ipairs(#names > 0 and redis.call('HMGET', TASK, unpack(names)) or {}) do
-    codes[i] = number and struct.pack('<I2', tonumber(number)) or ''
+-- For speed, because most shards have none.
+local function make()
+  local TURN_SPAN, TURNS_BEGIN = 2 ^ 40, 1600000000000
+  -- passed_over: the codes of tasks whose lanes this call passes over (code -> true).
+  lanes = { LAST_TURN = TURNS_BEGIN + TURN_SPAN - 1, passed_over = {} }
+
+  function lanes.of(body)
+    return '\0' .. task_code_of(body) .. string.char(class_of(with_body_mark(body, IN_LANE, false)))
   end
-  return codes
-end
 
--- Stores what a limiter said of a scope. A reply that arrives late does not replace a newer one; a moment of 0 has no age:
--- no limiter could be asked.
-local function block(scope, at, until_ms)
-  local record = redis.call('HGET', BLOCKED, scope)
-  local before = record and (struct.unpack('<d', record)) or 0
-  at = at > 0 and at or before
-  if at >= before then
-    redis.call('HSET', BLOCKED, scope, struct.pack('<dd', at, until_ms))
+  -- Return the place of a job in LANE_ORDER.
+  function lanes.member(body, due, id)
+    return lanes.of(body) .. struct.pack('>d', math.max(tonumber(due), 0)) .. id
   end
-end
 
--- Return true if a lane of a scope may be offered now.
-local function is_wanted(scope)
-  local found = false
-  each_turn(function(code, _, ms)
-    found = found or (ms <= now_ms and (scope == '' or scope == '\0' .. code))
-  end)
-  return found
-end
-
--- Return the scopes of a task's limit, of which a code may be new.
-local function scopes_of_task(name, code)
-  local codes, scopes, is_known = redis.call('HGET', BLOCKED, name) or '', {}, code == ''
-  for place = 1, #codes, 2 do
-    local known = string.sub(codes, place, place + 1)
-    is_known, scopes[#scopes + 1] = is_known or known == code, '\0' .. known
+  -- Return the bounds of a lane in LANE_ORDER, but not of jobs that are due at `before` (us) or later.
+  function lanes.range(lane, before)
+    return '[' .. lane, '(' .. lane .. (before and struct.pack('>d', before) or '\255')
   end
-  if not is_known then
-    redis.call('HSET', BLOCKED, name, codes .. code)
-    scopes[#scopes + 1] = '\0' .. code
-  end
-  return scopes
-end
 
--- Applies blocks, and return those scopes that are not blocked any more although nothing waits there.
-function lanes.apply_blocks()
-  local idle = {}
-  for _, one in ipairs(want and want.blocks or {}) do
-    local name, at, ms, code = unpack(one)
-    local scopes = { name }
-    if string.find(name, '^task:') then
-      scopes = scopes_of_task(name, code)
-    end
-    local wanted = false
-    for _, scope in ipairs(scopes) do
-      block(scope, at, ms > 0 and now_ms + ms or 0)
-      wanted = wanted or is_wanted(scope)
-    end
-    if ms == 0 and not wanted then
-      idle[#idle + 1] = name
+  function lanes.first_due(lane)
+    local from, behind = lanes.range(lane)
+    local member = redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, 1)[1]
+    return member and (struct.unpack('>d', member, #lane + 1))
+  end
+
+  -- Return the scores in TURNS between which the lanes of a task and a class are.
+  function lanes.span(code, class)
+    local number = struct.unpack('<I2', code) % 512 * 16 + class
+    return number * TURN_SPAN, (number + 1) * TURN_SPAN
+  end
+
+  -- Sets when a lane is offered: not before the moment, and not before its first job is due. Jobs without a group are offered
+  -- by their due times.
+  function lanes.set_turn(lane, ms)
+    local due = lanes.first_due(lane)
+    ms = string.byte(lane) == 0 and 0 or ms
+    if not due then
+      redis.call('ZREM', TURNS, lane)
+    else
+      local class = string.byte(lane, -1)
+      local from, behind = lanes.span(string.sub(lane, -3, -2), class)
+      use_class(class)
+      local turn = math.max(ms, math.floor(due / 1000)) - TURNS_BEGIN
+      redis.call('ZADD', TURNS, text(math.max(from, math.min(from + turn, behind - 1))), lane)
     end
   end
-  return #idle > 0 and idle or nil
-end
 
--- Hands out the granted jobs: no lease ends later than its permit.
-function lanes.hand_out_granted(worker)
-  for _, grant in ipairs(want and want.grants or {}) do
-    local lane, n, end_ms, first, last = unpack(grant)
-    local from, behind = lane_range(lane, (now_ms + 1) * 1000)
-    local granted, dues, bodies, permits = {}, {}, {}, {}
-    for i, member in ipairs(redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, n)) do
-      local id = string.sub(member, #lane + 9)
-      local body = redis.call('HGET', BODY, id)
-      if tonumber(lease_end_of(body or '')) > end_ms then
-        break
+  -- Return the score in TURNS of a moment, ms, in the span that begins at `from`.
+  function lanes.score(from, ms)
+    return text(from + ms - TURNS_BEGIN)
+  end
+
+  -- Return the turn in a score of TURNS, ms.
+  function lanes.turn_of(score)
+    return tonumber(score) % TURN_SPAN + TURNS_BEGIN
+  end
+
+  -- BLOCKED: scope -> when the limiter said something of it, and until when it blocks the scope, ms. A scope is '' (the whole
+  -- queue) or '\0<task code>'.
+  local function blocked_until(scope)
+    local record = redis.call('HGET', BLOCKED, scope)
+    return record and select(2, struct.unpack('<dd', record)) or 0
+  end
+
+  -- Calls visit(code, class, ms) for each task and class with lanes: when the first of these may be offered.
+  function lanes.each_turn(visit)
+    local from, queue_ms = '-inf', blocked_until('')
+    repeat
+      local first = redis.call('ZRANGEBYSCORE', TURNS, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+      if first[1] then
+        local code, class = string.sub(first[1], -3, -2), string.byte(first[1], -1)
+        visit(code, class, math.max(lanes.turn_of(first[2]), queue_ms, blocked_until('\0' .. code)))
+        from = text(math.floor(tonumber(first[2]) / TURN_SPAN + 1) * TURN_SPAN)
       end
-      granted[i], dues[i], bodies[i] = id, struct.unpack('>d', member, #lane + 1), body
-      permits[i] = first .. i .. last
-      redis.call('ZREM', LANE_ORDER, member)
-    end
-    if #granted > 0 then
-      if token == 0 then
-        take_token(worker)
+    until not first[1]
+  end
+
+  -- Return the smaller one of `first` and when the first lane of some classes may be offered, us. Lanes that are passed over
+  -- do not count, but `passed_over_ms` is when the first of them may be offered.
+  function lanes.head(from, to, first)
+    lanes.each_turn(function(code, class, ms)
+      if class >= from and class <= to and lanes.passed_over[code] then
+        lanes.passed_over_ms = math.min(lanes.passed_over_ms or ms, ms)
+      elseif class >= from and class <= to then
+        first = math.min(first or math.huge, ms * 1000)
       end
-      lease_jobs(LANE, granted, dues, bodies, first ~= '' and permits or nil)
-    end
-    set_turn(lane, 0)
+    end)
+    return first
   end
-end
 
--- Moves due jobs of limited tasks into their lanes. Return the others.
-function lanes.without_limited(class, ids, scores, bodies)
-  if not want then
-    return ids, scores, bodies
-  end
-  local kept, moved = { {}, {}, {} }, { {}, {}, {} }
-  for i, id in ipairs(ids) do
-    local body, list = bodies[i], kept
-    if body and (want.whole or is_limited[task_code_of(body)]) and with_body_mark(body, IN_LANE, true) ~= body then
-      body, list = with_body_mark(body, IN_LANE, true), moved
-    end
-    local n = #list[1] + 1
-    list[1][n], list[2][n], list[3][n] = id, scores[i], body
-  end
-  if #moved[1] > 0 then
-    local fields = {}
-    for i, id in ipairs(moved[1]) do
-      fields[2 * i - 1], fields[2 * i] = id, moved[3][i]
-    end
-    redis.call('HSET', BODY, unpack(fields))
-    redis.call('ZREM', DUE[class], unpack(moved[1]))
-    join_lanes(unpack(moved))
-    lanes.moved = lanes.moved + #moved[1]
-  end
-  return unpack(kept)
-end
-
-function lanes.is_due(class)
-  local found = false
-  each_turn(function(code, its_class, ms)
-    found = found or (its_class == class and ms <= now_ms and not passed_over[code])
-  end)
-  return found
-end
-
--- Lanes that its caller passes over are due: leave a token for the others, once a second. Return when to do that again, ms.
-function lanes.wake_for_full()
-  local EVERY_MS = 1000
-  if not passed_over_ms or passed_over_ms > now_ms then
-    return passed_over_ms
-  end
-  local relayed = tonumber(redis.call('HGET', META, 'relayed')) or 0
-  if now_ms - relayed >= EVERY_MS then
-    redis.call('HSET', META, 'relayed', text(now_ms))
-    wake()
-    relayed = now_ms
-  end
-  return relayed + EVERY_MS
-end
-
--- Return the due lanes of a class that are not blocked, {lane, turn} each, in the order of their turns.
-local function due_lanes(class, most)
-  local found = {}
-  each_turn(function(code, its_class, ms)
-    if its_class == class and ms <= now_ms and not passed_over[code] then
-      local from, _ = turn_span(code, class)
-      local until_score = text(from + now_ms - TURNS_BEGIN)
-      local some = redis.call('ZRANGEBYSCORE', TURNS, text(from), until_score, 'WITHSCORES', 'LIMIT', 0, most)
-      for i = 1, #some, 2 do
-        if not is_offered[some[i]] then
-          found[#found + 1] = { some[i], turn_of(some[i + 1]) }
-        end
+  function lanes.join(ids, dues, bodies)
+    local members, scores, is_first = {}, {}, {}
+    for i, id in ipairs(ids) do
+      local lane, at = lanes.of(bodies[i]), 2 * i - 1
+      if is_first[lane] == nil then
+        is_first[lane] = string.byte(lane) == 0 or not is_due(lanes.first_due(lane))
       end
+      members[at], members[at + 1] = 0, lanes.member(bodies[i], dues[i], id)
+      scores[at], scores[at + 1] = text(dues[i]), id
     end
-  end)
-  table.sort(found, function(one, other)
-    return one[2] < other[2] or one[2] == other[2] and one[1] < other[1]
-  end)
-  return found
-end
-
--- Offers up to `room` jobs of the due lanes of a class, as many of each as of the others.
-function lanes.offer(class, room)
-  room = math.min(room, (want and want.most or 0) - lanes.offered)
-  local due = room > 0 and due_lanes(class, room) or {}
-  for i, one in ipairs(due) do
-    local lane = one[1]
-    local from, behind = lane_range(lane, (now_ms + 1) * 1000)
-    local share = math.ceil(room / math.max(1, math.min(#due, room) - i + 1))
-    local n = math.min(redis.call('ZLEXCOUNT', LANE_ORDER, from, behind), share)
-    if room > 0 and n > 0 then
-      local lease_ms = ttr_ms
-      for _, member in ipairs(prefers_own_ttr and redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, n) or {}) do
-        local body = redis.call('HGET', BODY, string.sub(member, #lane + 9)) or ''
-        lease_ms = math.max(lease_ms, lease_end_of(body) - now_ms)
-      end
-      lease_ms = math.ceil(lease_ms * 1.1) -- a permit lasts longer than the lease
-      is_offered[lane] = true
-      lanes.offers[#lanes.offers + 1] = { lane, n, lease_ms, now_ms + lease_ms }
-      name_task_of('\0' .. string.sub(lane, -3, -2))
-      lanes.offered, room = lanes.offered + n, room - n
-    end
-  end
-end
-
--- Brings up to `most` jobs of each lane that this call serves back, for a caller without limits.
-function lanes.take_back(most)
-  local waiting = redis.call('ZRANGE', TURNS, 0, -1)
-  for _, lane in ipairs(want and {} or waiting) do
-    local from, behind = lane_range(lane)
-    local class = string.byte(lane, -1)
-    if class >= served[1] and (class <= served[2] or served[2] == QUARANTINE - 1) then
-      for _, member in ipairs(redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, most)) do
-        local id = string.sub(member, #lane + 9)
-        local body, due = redis.call('HGET', BODY, id), redis.call('ZSCORE', DUE[LANE], id)
-        if body and due then
-          leave_due(body, id)
-          body = with_body_mark(body, IN_LANE, false)
-          redis.call('HSET', BODY, id, body)
-          put_due(body, due, id)
-        end
+    use_class(LANE)
+    redis.call('ZADD', LANE_ORDER, unpack(members))
+    redis.call('ZADD', DUE[LANE], unpack(scores))
+    for lane, is_earlier in pairs(is_first) do
+      if is_earlier then -- the turn of a group with due jobs stays
+        lanes.set_turn(lane, 0)
       end
     end
   end
+
+  -- To be called before the body of the job changes.
+  function lanes.leave(body, id)
+    local due = redis.call('ZSCORE', DUE[LANE], id)
+    if due then
+      local lane = lanes.of(body)
+      redis.call('ZREM', LANE_ORDER, lanes.member(body, due, id))
+      lanes.set_turn(lane, lanes.turn_of(redis.call('ZSCORE', TURNS, lane) or 0))
+    end
+  end
 end
 
-for _, code in ipairs(codes_of(want and want.tasks or {})) do
-  is_limited[code] = true
+function get_lanes()
+  if not lanes then
+    make()
+  end
+  return lanes
 end
-for _, code in ipairs(codes_of(want and want.full or {})) do
-  passed_over[code] = true
-end
-return lanes

@@ -1,7 +1,7 @@
 -- Hands out due jobs under one fencing token. The batch is a map that core/records/frames.py reads: token, now (us),
 -- next_due (us; missing = none), quarantined (when the first one that waits for quarantine is due, if this call hands out
 -- none of those), tasks (code -> name), and by their place in the batch the jobs' ids, dues (us), bodies and others: false
--- for one that was never reserved, else {state without error and `taken`, payloads}. Of lanes (lib/lanes), where there are
+-- for one that was never reserved, else {state without error and `taken`, payloads}. Of lanes (lib/offers), where there are
 -- any: moved (jobs that joined them), offers ({lane, number of jobs, how long their permits have to last, when these end: ms}
 -- each), idle (scopes that are not blocked any more, where nothing waits), passed_over (lanes of full tasks are due).
 -- exports ttr_ms is_started prefers_own_ttr serve take_token lease_jobs add_held batch reserve reserve_again
@@ -11,8 +11,8 @@ local ids, dues, bodies, others = {}, {}, {}, {}
 -- reserve.lua replaces these for holders without a heartbeat: a lease time of their own or of the job, and the job counts
 -- as started at once.
 ttr_ms, is_started, prefers_own_ttr = lease_ms, false, false
--- The first and the last class that this call hands out, and what its caller says of limits (lib/lanes).
-local served, lanes = { 1, QUARANTINE, lanes = '' }, nil
+-- The first and the last class that this call hands out, and what its caller says of limits (lib/offers).
+local served, offers = { 1, QUARANTINE, lanes = '' }, nil
 
 function serve(first, last, its_lanes)
   served = { tonumber(first) or 1, tonumber(last) or QUARANTINE, lanes = its_lanes or '' }
@@ -34,8 +34,8 @@ function batch(next_due)
     token = token, now = now_us, tasks = tasks, ids = ids, dues = dues, bodies = bodies, others = others,
     next_due = next_due or handed_out_at(head(unpack(served))),
     quarantined = served[2] < QUARANTINE and handed_out_at(head(QUARANTINE, QUARANTINE)) or nil,
-    moved = lanes and lanes.moved, offers = lanes and #lanes.offers > 0 and lanes.offers or nil, idle = lanes and lanes.idle,
-    passed_over = is_due((passed_over_ms or math.huge) * 1000) or nil,
+    moved = offers and offers.moved, offers = offers and #offers.list > 0 and offers.list or nil, idle = offers and offers.idle,
+    passed_over = offers and is_due((get_lanes().passed_over_ms or math.huge) * 1000) or nil,
   }), token
 end
 
@@ -133,22 +133,22 @@ function lease_jobs(class, due_ids, scores, stored, permits)
   count('lost_body', #due_ids - (at - 1) / 2)
 end
 
-local function make_lanes()
-  -- include lanes
+local function make_offers()
+  -- include offers
 end
 
 local function reserve_class(class, limit, moment_ms)
   local moved
   repeat
-    moved = lanes and lanes.moved
+    moved = offers and offers.moved
     local due_ids, scores, stored = due_of_class(class, limit - #ids, moment_ms or now_ms)
-    if lanes then
-      due_ids, scores, stored = lanes.without_limited(class, due_ids, scores, stored)
+    if offers then
+      due_ids, scores, stored = offers.without_limited(class, due_ids, scores, stored)
     end
     if #due_ids > 0 then
       lease_jobs(class, due_ids, scores, stored)
     end
-  until not lanes or lanes.moved == moved or #ids >= limit or lanes.moved >= lanes.MOST
+  until not offers or offers.moved == moved or #ids >= limit or offers.moved >= offers.MOST
 end
 
 -- Return a number from 0 to 1 that is derived from the clock.
@@ -202,8 +202,8 @@ local function reserve_starving(order, limit)
   for _, one in ipairs(starving) do
     if share > #ids then
       reserve_class(one.class, share, since_ms)
-      if lanes then
-        lanes.offer(one.class, share - #ids - lanes.offered)
+      if offers then
+        offers.offer(one.class, share - #ids - offers.offered)
       end
     end
   end
@@ -211,31 +211,31 @@ end
 
 -- Hands out jobs of a class, and offers its lanes: neither starves, so where both are due each gets half of the room.
 local function serve_class(class, limit)
-  if not lanes then
+  if not offers then
     return reserve_class(class, limit)
   end
-  local room = limit - #ids - lanes.offered
-  local share = lanes.is_due(class) and math.floor(room / 2 + drawn()) or room
+  local room = limit - #ids - offers.offered
+  local share = offers.is_due(class) and math.floor(room / 2 + drawn()) or room
   for _, most in ipairs({ share, room }) do
-    local left = limit - #ids - lanes.offered
+    local left = limit - #ids - offers.offered
     if left > 0 then
       reserve_class(class, #ids + math.min(most, left))
-      lanes.offer(class, limit - #ids - lanes.offered)
+      offers.offer(class, limit - #ids - offers.offered)
     end
   end
 end
 
 function reserve(limit, worker)
   if served.lanes ~= '' or is_used(LANE) then
-    lanes = make_lanes()
-    lanes.idle = lanes.apply_blocks()
+    offers = make_offers()
+    offers.idle = offers.apply_blocks()
   end
   if paused_out then
     return batch()
   end
-  if lanes and limit > 0 then
-    lanes.take_back(limit)
-    lanes.hand_out_granted(worker)
+  if offers and limit > 0 then
+    offers.take_back(limit)
+    offers.hand_out_granted(worker)
   end
   local next_due = head(unpack(served))
   if limit > #ids and is_due(next_due) then
@@ -253,7 +253,7 @@ function reserve(limit, worker)
   count('reserved', #ids)
   next_due = head(unpack(served))
   if served[1] < QUARANTINE then -- the wake tokens are for consumers of the other classes
-    local again_ms = lanes and lanes.wake_for_full()
+    local again_ms = offers and offers.wake_for_full()
     if again_ms then
       next_due = math.min(next_due or math.huge, again_ms * 1000)
     end

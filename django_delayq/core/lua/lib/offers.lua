@@ -1,0 +1,233 @@
+-- Lanes in a reserve (lib/lanes): the shard offers lanes with due jobs, a limiter grants some of these (limit.lua), and the
+-- next reserve hands out the granted jobs. The inside of a function that is called only where its caller has something to
+-- say of limits, or jobs are in lanes.
+-- `served.lanes`: '' = the caller knows no limits, and gets jobs whatever these are; else a map of what is not empty: tasks =
+-- names of limited tasks, whole = the queue is limited: due jobs of these that are met join their lanes; full = tasks of
+-- which the caller may hold no more; most = number of jobs that are offered at most; blocks = {scope, at (us), until when
+-- in ms from now (0 = not blocked any more), task code or ''} each; grants = {lane, number of jobs, when their permits end
+-- (ms), the first part of the permits, the last part} each. A scope is as in BLOCKED, or the name of a task's limit, which
+-- stands for the codes with which it was given.
+local want = served.lanes ~= '' and cmsgpack.unpack(served.lanes) or nil
+-- A call moves no more than MOST jobs into lanes, because these take Redis several milliseconds.
+local lanes = get_lanes()
+local offers = { moved = 0, offered = 0, list = {}, MOST = 1000 }
+local is_limited, is_offered = {}, {}
+
+local function codes_of(names)
+  local codes = {}
+  for i, number in ipairs(#names > 0 and redis.call('HMGET', TASK, unpack(names)) or {}) do
+    codes[i] = number and struct.pack('<I2', tonumber(number)) or ''
+  end
+  return codes
+end
+
+-- Stores what a limiter said of a scope, with what is packed behind it. A reply that arrives late does not replace a newer
+-- one; a moment of 0 has no age: no limiter could be asked.
+local function note(scope, at, until_ms, rest)
+  local record = redis.call('HGET', BLOCKED, scope)
+  local before = record and (struct.unpack('<d', record)) or 0
+  at = at > 0 and at or before
+  if at >= before then
+    redis.call('HSET', BLOCKED, scope, struct.pack('<dd', at, until_ms) .. (rest or ''))
+  end
+end
+
+-- Applies what was said of a task's limit to its scopes, of which one may be new. Return the scopes.
+local function note_task(limit, at, until_ms, code)
+  local codes, scopes = string.sub(redis.call('HGET', BLOCKED, limit) or '', 17), {}
+  for place = 1, #codes, 2 do
+    local known = string.sub(codes, place, place + 1)
+    scopes[#scopes + 1] = '\0' .. known
+    code = known == code and '' or code
+  end
+  if code ~= '' then -- a release may have come before the first block
+    scopes[#scopes + 1] = '\0' .. code
+    local record = redis.call('HGET', BLOCKED, limit)
+    note(scopes[#scopes], record and (struct.unpack('<d', record)) or 0, 0)
+  end
+  note(limit, at, until_ms, codes .. code)
+  for _, scope in ipairs(scopes) do
+    note(scope, at, until_ms)
+  end
+  return scopes
+end
+
+-- Return true if a lane of a scope may be offered now.
+local function is_wanted(scope)
+  local found = false
+  lanes.each_turn(function(code, _, ms)
+    found = found or (ms <= now_ms and (scope == '' or scope == '\0' .. code))
+  end)
+  return found
+end
+
+-- Applies blocks, and return those scopes that are not blocked any more although nothing waits there.
+function offers.apply_blocks()
+  local idle = {}
+  for _, one in ipairs(want and want.blocks or {}) do
+    local name, at, ms, code = unpack(one)
+    local until_ms, scopes, wanted = ms > 0 and now_ms + ms or 0, { name }, false
+    if string.find(name, '^task:') then
+      scopes = note_task(name, at, until_ms, code)
+    else
+      note(name, at, until_ms)
+    end
+    for _, scope in ipairs(scopes) do
+      wanted = wanted or not paused_out and is_wanted(scope)
+    end
+    if ms == 0 and not wanted then
+      idle[#idle + 1] = name
+    end
+  end
+  return #idle > 0 and idle or nil
+end
+
+-- Hands out the granted jobs: no lease ends later than its permit.
+function offers.hand_out_granted(worker)
+  for _, grant in ipairs(want and want.grants or {}) do
+    local lane, n, end_ms, first, last = unpack(grant)
+    local from, behind = lanes.range(lane, (now_ms + 1) * 1000)
+    local granted, dues, bodies, permits = {}, {}, {}, {}
+    for i, member in ipairs(redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, n)) do
+      local id = string.sub(member, #lane + 9)
+      local body = redis.call('HGET', BODY, id)
+      if tonumber(lease_end_of(body or '')) > end_ms then
+        break
+      end
+      granted[i], dues[i], bodies[i] = id, struct.unpack('>d', member, #lane + 1), body
+      permits[i] = first .. i .. last
+      redis.call('ZREM', LANE_ORDER, member)
+    end
+    if #granted > 0 then
+      if token == 0 then
+        take_token(worker)
+      end
+      lease_jobs(LANE, granted, dues, bodies, first ~= '' and permits or nil)
+    end
+    lanes.set_turn(lane, 0)
+  end
+end
+
+-- Moves due jobs of limited tasks into their lanes. Return the others.
+function offers.without_limited(class, ids, scores, bodies)
+  if not want then
+    return ids, scores, bodies
+  end
+  local kept, moved = { {}, {}, {} }, { {}, {}, {} }
+  for i, id in ipairs(ids) do
+    local body, list = bodies[i], kept
+    if body and (want.whole or is_limited[task_code_of(body)]) and with_body_mark(body, IN_LANE, true) ~= body then
+      body, list = with_body_mark(body, IN_LANE, true), moved
+    end
+    local n = #list[1] + 1
+    list[1][n], list[2][n], list[3][n] = id, scores[i], body
+  end
+  if #moved[1] > 0 then
+    local fields = {}
+    for i, id in ipairs(moved[1]) do
+      fields[2 * i - 1], fields[2 * i] = id, moved[3][i]
+    end
+    redis.call('HSET', BODY, unpack(fields))
+    redis.call('ZREM', DUE[class], unpack(moved[1]))
+    lanes.join(unpack(moved))
+    offers.moved = offers.moved + #moved[1]
+  end
+  return unpack(kept)
+end
+
+function offers.is_due(class)
+  local found = false
+  lanes.each_turn(function(code, its_class, ms)
+    found = found or (its_class == class and ms <= now_ms and not lanes.passed_over[code])
+  end)
+  return found
+end
+
+-- Lanes that its caller passes over are due: leave a token for the others, once a second. Return when to do that again, ms.
+function offers.wake_for_full()
+  local EVERY_MS = 1000
+  if not lanes.passed_over_ms or lanes.passed_over_ms > now_ms then
+    return lanes.passed_over_ms
+  end
+  local relayed = tonumber(redis.call('HGET', META, 'relayed')) or 0
+  if now_ms - relayed >= EVERY_MS then
+    redis.call('HSET', META, 'relayed', text(now_ms))
+    wake()
+    relayed = now_ms
+  end
+  return relayed + EVERY_MS
+end
+
+-- Return the due lanes of a class that are not blocked, {lane, turn} each, in the order of their turns.
+local function due_lanes(class, most)
+  local found = {}
+  lanes.each_turn(function(code, its_class, ms)
+    if its_class == class and ms <= now_ms and not lanes.passed_over[code] then
+      local from, _ = lanes.span(code, class)
+      local until_score = lanes.score(from, now_ms)
+      local some = redis.call('ZRANGEBYSCORE', TURNS, text(from), until_score, 'WITHSCORES', 'LIMIT', 0, most)
+      for i = 1, #some, 2 do
+        if not is_offered[some[i]] then
+          found[#found + 1] = { some[i], lanes.turn_of(some[i + 1]) }
+        end
+      end
+    end
+  end)
+  table.sort(found, function(one, other)
+    return one[2] < other[2] or one[2] == other[2] and one[1] < other[1]
+  end)
+  return found
+end
+
+-- Offers up to `room` jobs of the due lanes of a class, as many of each as of the others.
+function offers.offer(class, room)
+  room = math.min(room, (want and want.most or 0) - offers.offered)
+  local due = room > 0 and due_lanes(class, room) or {}
+  for i, one in ipairs(due) do
+    local lane = one[1]
+    local from, behind = lanes.range(lane, (now_ms + 1) * 1000)
+    local share = math.ceil(room / math.max(1, math.min(#due, room) - i + 1))
+    local n = math.min(redis.call('ZLEXCOUNT', LANE_ORDER, from, behind), share)
+    if room > 0 and n > 0 then
+      local lease_ms = ttr_ms
+      for _, member in ipairs(prefers_own_ttr and redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, n) or {}) do
+        local body = redis.call('HGET', BODY, string.sub(member, #lane + 9)) or ''
+        lease_ms = math.max(lease_ms, lease_end_of(body) - now_ms)
+      end
+      lease_ms = math.ceil(lease_ms * 1.1) -- a permit lasts longer than the lease
+      is_offered[lane] = true
+      offers.list[#offers.list + 1] = { lane, n, lease_ms, now_ms + lease_ms }
+      name_task_of('\0' .. string.sub(lane, -3, -2))
+      offers.offered, room = offers.offered + n, room - n
+    end
+  end
+end
+
+-- Brings up to `most` jobs of each lane that this call serves back, for a caller without limits.
+function offers.take_back(most)
+  local waiting = redis.call('ZRANGE', TURNS, 0, -1)
+  for _, lane in ipairs(want and {} or waiting) do
+    local from, behind = lanes.range(lane)
+    local class = string.byte(lane, -1)
+    if class >= served[1] and (class <= served[2] or served[2] == QUARANTINE - 1) then
+      for _, member in ipairs(redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, most)) do
+        local id = string.sub(member, #lane + 9)
+        local body, due = redis.call('HGET', BODY, id), redis.call('ZSCORE', DUE[LANE], id)
+        if body and due then
+          leave_due(body, id)
+          body = with_body_mark(body, IN_LANE, false)
+          redis.call('HSET', BODY, id, body)
+          put_due(body, due, id)
+        end
+      end
+    end
+  end
+end
+
+for _, code in ipairs(codes_of(want and want.tasks or {})) do
+  is_limited[code] = true
+end
+for _, code in ipairs(codes_of(want and want.full or {})) do
+  lanes.passed_over[code] = true
+end
+return offers
