@@ -57,7 +57,7 @@ def test_t39_a_stop_during_long_jobs_keeps_the_grace_and_costs_no_attempt(
     too_late = mill.put("grind", id="too-late")
     mill.gate("short").touch()
     assert node.wait() == 0
-    assert time.monotonic() - told <= grace + 1.0
+    assert time.monotonic() - told <= grace + 5.0
     assert not any(map(alive, pids))
     mill.wait_ended([short], 0.1)
     assert mill.starts(too_late) == [], "nothing is begun after the signal"

@@ -1,4 +1,4 @@
-"""Run a campaign: ``python -m tests.chaos [--seconds 60] [--seed N]``."""
+"""Run the campaigns: ``python -m tests.chaos [--seconds 60] [--seed N] [--only server|cluster|durable]``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from django_delayq.core import fsck
@@ -16,7 +16,7 @@ from tests.acceptance.world import Mill
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
-from . import masters
+from . import durable, masters
 from .client import Client
 from .faults import Scene
 from .history import violations
@@ -32,32 +32,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     options = _options(arguments)
     print(f"seed {options.seed}, {options.seconds:g} s of faults")
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        scene = _scene(Path(folder), random.Random(options.seed), stack)
-        clients = [Client(scene.mill.broker, f"client{number}", options.seed + number) for number in range(CLIENTS)]
+    code = 0
+    for name, campaign in CAMPAIGNS.items():
+        if options.only in ("", name):
+            with tempfile.TemporaryDirectory() as folder:
+                broken = campaign(Path(folder), options.seconds, options.seed)
+            for sentence in broken[:50]:
+                print("BROKEN", sentence, file=sys.stderr)
+            print(f"{name}: {len(broken)} broken promises", flush=True)
+            code = max(code, int(bool(broken)))
+    return code
+
+
+def run(folder: Path, seconds: float, seed: int) -> list[str]:
+    """Run the campaign on one server; print what happened and return the broken promises."""
+    with contextlib.ExitStack() as stack:
+        scene = _scene(folder, random.Random(seed), stack)
+        clients = [Client(scene.mill.broker, f"client{number}", seed + number) for number in range(CLIENTS)]
         with contextlib.ExitStack() as running:
             for client in clients:
                 running.enter_context(client)
-            _strike_for(scene, options.seconds)
-        code = _report(scene, clients, _broken(scene, clients))
-    return code if options.one_server else max(code, _masters(options.seconds, options.seed))
+            _strike_for(scene, seconds)
+        broken = _broken(scene, clients)
+        _print_history(scene, clients)
+    return broken
 
 
-def _masters(seconds: float, seed: int) -> int:
-    """Run the campaign on a cluster; return the exit code."""
-    with tempfile.TemporaryDirectory() as folder:
-        broken = masters.run(Path(folder), seconds, seed)
-    for sentence in broken[:50]:
-        print("BROKEN", sentence, file=sys.stderr)
-    print(f"{len(broken)} broken promises on a cluster")
-    return 1 if broken else 0
+#: one server; a cluster whose masters die; durable jobs beside a PostgreSQL that dies
+CAMPAIGNS: Mapping[str, Callable[[Path, float, int], list[str]]] = {
+    "server": run,
+    "cluster": masters.run,
+    "durable": durable.run,
+}
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults strike (default: 60)")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="of the faults and the jobs")
-    parser.add_argument("--one-server", action="store_true", help="leave out the campaign on a cluster")
+    parser.add_argument("--only", choices=CAMPAIGNS, default="", help="run this campaign alone")
     return parser.parse_args(arguments)
 
 
@@ -95,17 +108,13 @@ def _broken(scene: Scene, clients: list[Client]) -> list[str]:
     return found + fsck.check(scene.mill.broker).violations
 
 
-def _report(scene: Scene, clients: list[Client], broken: list[str]) -> int:
+def _print_history(scene: Scene, clients: list[Client]) -> None:
     jobs = sum(len(client.promises) for client in clients)
     starts = scene.mill.starts_by_id()
     repeated = sum(count - 1 for ident, count in starts.items() if "failing" not in ident)
     print(f"{jobs} jobs acknowledged, {sum(client.outages for client in clients)} calls that met an outage")
     print("faults:", ", ".join(f"{count} {name}" for name, count in sorted(scene.struck.items())))
     print(f"{repeated} attempts were repeated after a fault (delivery is at least once)")
-    for sentence in broken[:50]:
-        print("BROKEN", sentence, file=sys.stderr)
-    print(f"{len(broken)} broken promises")
-    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.acceptance.world import Mill, Node
 from tests.support.redis_box import RedisBox
@@ -30,9 +31,9 @@ class Scene:
     dice: random.Random
     struck: dict[str, int] = field(default_factory=dict)
 
-    def strike(self) -> None:
+    def strike(self, faults: Sequence[Callable[[Any], None]] = ()) -> None:
         """Let one of the faults happen, drawn by the seed."""
-        fault = self.dice.choice(FAULTS)
+        fault = self.dice.choice(faults or FAULTS)
         fault(self)
         self.struck[fault.__name__] = self.struck.get(fault.__name__, 0) + 1
 
@@ -55,6 +56,15 @@ def freeze_process(scene: Scene) -> None:
     _pause(STANDSTILL_SECONDS)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
+
+
+def freeze_host(scene: Scene) -> None:
+    """Stop a worker with all its processes for longer than its leases, as a machine that is suspended or swaps."""
+    node = scene.dice.choice(scene.nodes)
+    pids = [node.pid, *node.children()]
+    signal_all(pids, signal.SIGSTOP)
+    _pause(STANDSTILL_SECONDS)
+    signal_all(pids, signal.SIGCONT)
 
 
 def restart_redis(scene: Scene) -> None:
@@ -102,6 +112,7 @@ FAULTS: tuple[Callable[[Scene], None], ...] = (
     kill_host,
     kill_process,
     freeze_process,
+    freeze_host,
     restart_redis,
     freeze_redis,
     cut_connections,
@@ -120,6 +131,13 @@ def _signal_one(scene: Scene, number: int) -> int:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
     return pid
+
+
+def signal_all(pids: Iterable[int], number: int) -> None:
+    """Send a signal to processes, some of which may have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _pause(seconds: float) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from . import __main__ as program
-from . import masters
+from . import durable, masters
 from .history import Promise, violations
 
 
@@ -65,10 +66,26 @@ def test_a_history_in_which_all_was_kept_has_no_violations() -> None:
 
 
 def test_a_short_campaign_breaks_no_promise(capfd: pytest.CaptureFixture[str]) -> None:
-    code = program.main(["--seconds", "6", "--seed", "3", "--one-server"])
+    code = program.main(["--seconds", "6", "--seed", "3", "--only", "server"])
     shown = capfd.readouterr()
     assert code == 0, shown.err
-    assert "\n0 broken promises\n" in shown.out
+    assert "\nserver: 0 broken promises\n" in shown.out
+
+
+def test_orders_that_are_not_charged_exactly_once_are_found() -> None:
+    orders, regrets = Counter(["a", "b", "c", "d"]), Counter(["c", "d"])
+    assert durable.violations(orders, regrets, Counter(["a", "a", "c", "e"])) == [
+        "a: ordered, and charged 2 times",
+        "b: ordered, and charged 0 times",
+        "c: regretted, and charged 1 times",
+        "e: never committed, and charged 1 times",
+    ]
+    assert durable.violations(orders, regrets, Counter(["a", "b"])) == []
+
+
+@pytest.mark.slow
+def test_postgresql_and_redis_die_and_each_order_is_charged_once(tmp_path: Path) -> None:
+    assert durable.run(tmp_path, 12.0, 5) == []
 
 
 @pytest.mark.slow

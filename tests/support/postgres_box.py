@@ -17,7 +17,7 @@ import signal
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -82,12 +82,15 @@ class PostgresDatabase:
 class PostgresBox:
     """PostgreSQL server. ``with PostgresBox() as box, box.database() as db: db.connect()``."""
 
-    def __init__(self, choice: str | None = None) -> None:
+    def __init__(self, choice: str | None = None, *, options: Sequence[str] = ()) -> None:
         self.choice = choice or os.environ.get("DELAYQ_TEST_POSTGRES", "")
+        self._options = [part for option in (*_OPTIONS, *options) for part in ("-c", option)]
         # Short, and accessible to the user that the server runs as.
         self.directory = Path(tempfile.mkdtemp(prefix="dq-pg-"))
         self.kind = ""  # "system" or "bundled", once started
         self._process: subprocess.Popen[Any] | None = None
+        self._command: list[str | Path] = []
+        self._identity: dict[str, Any] = {}
         self._bundled: Any = None
         self._admin: PostgresDatabase | None = None
 
@@ -131,6 +134,14 @@ class PostgresBox:
         """Remove a database even if there are connections to it."""
         with self.admin.connect() as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{database.name}" WITH (FORCE)')
+
+    def crash(self) -> None:
+        """Kill the server of the system like a crash, and start it again on the same data."""
+        assert self._process is not None, "only the server of the system can be killed and started again"
+        children = processes.children(self._process.pid)
+        processes.end(self._process, sig=signal.SIGKILL)
+        processes.wait_until(lambda: not any(map(processes.alive, children)), 30, "the end of its processes")
+        self._spawn_system()
 
     @contextlib.contextmanager
     def database(self) -> Iterator[PostgresDatabase]:
@@ -182,13 +193,14 @@ class PostgresBox:
             timeout=60,
             **identity,
         )
-        settings = [part for option in _OPTIONS for part in ("-c", option)]
-        settings += ["-c", f"unix_socket_directories={self.directory}", "-c", "listen_addresses="]
-        with (self.directory / "postgres.log").open("wb") as log:
-            self._process = processes.spawn(
-                [programs / "postgres", "-D", data, *settings], stdout=log, stderr=subprocess.STDOUT, **identity
-            )
+        settings = [*self._options, "-c", f"unix_socket_directories={self.directory}", "-c", "listen_addresses="]
+        self._command, self._identity = [programs / "postgres", "-D", data, *settings], identity
         self._admin = PostgresDatabase(str(self.directory), 5432, "delayq", "postgres")
+        self._spawn_system()
+
+    def _spawn_system(self) -> None:
+        with (self.directory / "postgres.log").open("ab") as log:
+            self._process = processes.spawn(self._command, stdout=log, stderr=subprocess.STDOUT, **self._identity)
         processes.wait_until(self._answers, 30, "PostgreSQL's first answer")
 
     def _answers(self) -> bool:

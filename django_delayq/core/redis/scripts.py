@@ -125,7 +125,9 @@ def raise_clear(error: Exception) -> NoReturn:
     if isinstance(error, NoPermissionError):
         raise Misconfigured(f"the Redis user may not do what a queue does ({error}); extend its ACL") from error
     if fault is Fault.CONFIG:
-        raise Misconfigured(f"Redis refuses this client ({error}); check user, password and permissions") from error
+        raise Misconfigured(
+            f"Redis refuses this client ({error}); check user, password, permissions and certificates"
+        ) from error
     raise QueueUnavailable(f"Redis cannot be used now ({type(error).__name__}: {error}); try again") from error
 
 

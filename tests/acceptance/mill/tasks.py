@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from django_delayq import current_job, schedule, signals, task
+from django_delayq import current_job, exactly_once, schedule, signals, task
 from django_delayq.core.retry import fixed
 from django_delayq.outbox.duties import Reconciler
 
@@ -235,6 +235,16 @@ def backend() -> None:
     assert job is not None
     Sack.objects.create(name=job.id)
     leave("end")
+
+
+@task(retry_in=AT_ONCE, crash_limit=1_000, max_attempts=1_000)
+@exactly_once
+def charge(seconds: float = 0.0) -> None:
+    """Leaves one row, however many attempts there are."""
+    job = current_job()
+    assert job is not None
+    Sack.objects.create(name=f"charge {job.id}")
+    time.sleep(seconds)
 
 
 @task(max_attempts=1)
