@@ -93,7 +93,7 @@ class Block:
 
     Attributes:
         at_us: when, on the limiter's clock; 0 = it could not be asked.
-        code: code of a task behind this limit in its shard; b"" = those that the shard knows.
+        code: code of a task in its shard that has this limit; b"" = those that the shard knows.
     """
 
     limit: str
@@ -166,7 +166,7 @@ class Ask:
 
     def blocked(self, limit: str, at_us: float, ms: float) -> Block:
         """Return the block of this offer's lane, or of the scope in which it is."""
-        return Block(limit, at_us, ms, self.offer.lane[-3:-1])
+        return Block(limit, at_us, ms, self.offer.lane[-3:-1] if limit.startswith("task:") else b"")
 
 
 @dataclass(frozen=True, slots=True)

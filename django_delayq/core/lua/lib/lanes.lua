@@ -65,20 +65,21 @@ local function make()
   end
 
   -- BLOCKED: scope -> when the limiter said something of it, and until when it blocks the scope, ms. A scope is '' (the whole
-  -- queue) or '\0<task code>'.
+  -- queue) or the limit of a task; '\0<task code>' -> that limit.
   local function blocked_until(scope)
-    local record = redis.call('HGET', BLOCKED, scope)
+    local record = scope and redis.call('HGET', BLOCKED, scope)
     return record and select(2, struct.unpack('<dd', record)) or 0
   end
 
-  -- Calls visit(code, class, ms) for each task and class with lanes: when the first of these may be offered.
+  -- Calls visit(code, class, ms, limit) for each task and class with lanes: when the first of these may be offered.
   function lanes.each_turn(visit)
     local from, queue_ms = '-inf', blocked_until('')
     repeat
       local first = redis.call('ZRANGEBYSCORE', TURNS, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
       if first[1] then
         local code, class = string.sub(first[1], -3, -2), string.byte(first[1], -1)
-        visit(code, class, math.max(lanes.turn_of(first[2]), queue_ms, blocked_until('\0' .. code)))
+        local limit = redis.call('HGET', BLOCKED, '\0' .. code)
+        visit(code, class, math.max(lanes.turn_of(first[2]), queue_ms, blocked_until(limit)), limit)
         from = text(math.floor(tonumber(first[2]) / TURN_SPAN + 1) * TURN_SPAN)
       end
     until not first[1]

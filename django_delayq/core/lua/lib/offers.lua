@@ -5,8 +5,7 @@
 -- names of limited tasks, whole = the queue is limited: due jobs of these that are met join their lanes; full = tasks of
 -- which the caller may hold no more; most = number of jobs that are offered at most; blocks = {scope, at (us), until when
 -- in ms from now (0 = not blocked any more), task code or ''} each; grants = {lane, number of jobs, when their permits end
--- (ms), the first part of the permits, the last part} each. A scope is as in BLOCKED, or the name of a task's limit, which
--- stands for the codes with which it was given.
+-- (ms), the first part of the permits, the last part} each. A scope is as in BLOCKED (lib/lanes).
 local want = served.lanes ~= '' and cmsgpack.unpack(served.lanes) or nil
 -- A call moves no more than MOST jobs into lanes, because these take Redis several milliseconds.
 local lanes = get_lanes()
@@ -21,62 +20,37 @@ local function codes_of(names)
   return codes
 end
 
--- Stores what a limiter said of a scope, with what is packed behind it. A reply that arrives late does not replace a newer
--- one; a moment of 0 has no age: no limiter could be asked.
-local function note(scope, at, until_ms, rest)
+-- Stores what a limiter said of a scope. A reply that arrives late does not replace a newer one; a moment of 0 has no age: no
+-- limiter could be asked.
+local function note(scope, at, until_ms)
   local record = redis.call('HGET', BLOCKED, scope)
   local before = record and (struct.unpack('<d', record)) or 0
   at = at > 0 and at or before
   if at >= before then
-    redis.call('HSET', BLOCKED, scope, struct.pack('<dd', at, until_ms) .. (rest or ''))
+    redis.call('HSET', BLOCKED, scope, struct.pack('<dd', at, until_ms))
   end
-end
-
--- Applies what was said of a task's limit to its scopes, of which one may be new. Return the scopes.
-local function note_task(limit, at, until_ms, code)
-  local codes, scopes = string.sub(redis.call('HGET', BLOCKED, limit) or '', 17), {}
-  for place = 1, #codes, 2 do
-    local known = string.sub(codes, place, place + 1)
-    scopes[#scopes + 1] = '\0' .. known
-    code = known == code and '' or code
-  end
-  if code ~= '' then -- a release may have come before the first block
-    scopes[#scopes + 1] = '\0' .. code
-    local record = redis.call('HGET', BLOCKED, limit)
-    note(scopes[#scopes], record and (struct.unpack('<d', record)) or 0, 0)
-  end
-  note(limit, at, until_ms, codes .. code)
-  for _, scope in ipairs(scopes) do
-    note(scope, at, until_ms)
-  end
-  return scopes
 end
 
 -- Return true if a lane of a scope may be offered now.
 local function is_wanted(scope)
   local found = false
-  lanes.each_turn(function(code, _, ms)
-    found = found or (ms <= now_ms and (scope == '' or scope == '\0' .. code))
+  lanes.each_turn(function(_, _, ms, its_scope)
+    found = found or (ms <= now_ms and (scope == '' or scope == its_scope))
   end)
-  return found
+  return found and not paused_out
 end
 
 -- Applies blocks, and return those scopes that are not blocked any more although nothing waits there.
 function offers.apply_blocks()
   local idle = {}
   for _, one in ipairs(want and want.blocks or {}) do
-    local name, at, ms, code = unpack(one)
-    local until_ms, scopes, wanted = ms > 0 and now_ms + ms or 0, { name }, false
-    if string.find(name, '^task:') then
-      scopes = note_task(name, at, until_ms, code)
-    else
-      note(name, at, until_ms)
+    local scope, at, ms, code = unpack(one)
+    if code ~= '' then
+      redis.call('HSET', BLOCKED, '\0' .. code, scope)
     end
-    for _, scope in ipairs(scopes) do
-      wanted = wanted or not paused_out and is_wanted(scope)
-    end
-    if ms == 0 and not wanted then
-      idle[#idle + 1] = name
+    note(scope, at, ms > 0 and now_ms + ms or 0)
+    if ms == 0 and not is_wanted(scope) then
+      idle[#idle + 1] = scope
     end
   end
   return #idle > 0 and idle or nil
@@ -133,14 +107,6 @@ function offers.without_limited(class, ids, scores, bodies)
     offers.moved = offers.moved + #moved[1]
   end
   return unpack(kept)
-end
-
-function offers.is_due(class)
-  local found = false
-  lanes.each_turn(function(code, its_class, ms)
-    found = found or (its_class == class and ms <= now_ms and not lanes.passed_over[code])
-  end)
-  return found
 end
 
 -- Lanes that its caller passes over are due: leave a token for the others, once a second. Return when to do that again, ms.

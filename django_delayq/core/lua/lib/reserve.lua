@@ -215,7 +215,7 @@ local function serve_class(class, limit)
     return reserve_class(class, limit)
   end
   local room = limit - #ids - offers.offered
-  local share = offers.is_due(class) and math.floor(room / 2 + drawn()) or room
+  local share = is_due(get_lanes().head(class, class)) and math.floor(room / 2 + drawn()) or room
   for _, most in ipairs({ share, room }) do
     local left = limit - #ids - offers.offered
     if left > 0 then
