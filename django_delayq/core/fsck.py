@@ -2,10 +2,10 @@
 
 A live id is in exactly one of due and lease, in the class that its body names; gated content exists only behind an
 attempt; a job in a lane has a place in its order, and the lane a turn; a body exists exactly for a live id; a token
-exactly for a lease; the failure indexes match the state; payloads belong to a live merged job and are in order; a morgue record is in
-both its indexes; the request window has its stated length; a completion mark belongs to a durable key; no id is live in
-two epochs; the quotas of a queue's shards do not exceed its limit. Each id is examined
-inside one script, so a busy system causes no false alarm.
+exactly for a lease; the failure indexes match the state; payloads belong to a live merged job and are in order; a
+morgue record is in both its indexes; the request window has its stated length; a completion mark belongs to a durable
+key; no id is live in two epochs; the quotas of a queue's shards do not exceed its limit. Each id is examined inside one
+script, so a busy system causes no false alarm.
 """
 
 from __future__ import annotations
