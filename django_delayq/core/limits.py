@@ -12,16 +12,17 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from .deployment import Deployment
 from .errors import DelayQError
-from .options import Concurrency
+from .options import Limits
 from .outcomes import Offer
 from .records.frames import pack, unpack_fields
 from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
+    from .job import Job
     from .registry import QueueRegistry, ShardSet
     from .task import Task
 
@@ -36,22 +37,26 @@ _OF_NOBODY: Final = (b"", 0, b"", b"0", b"", b"", b"1", b"9")
 
 
 class Limit(NamedTuple):
-    """Limit over all workers: its name, and how many of its jobs may run at the same time."""
+    """Limit over all workers: its name and its numbers (:class:`.options.Limits`)."""
 
     name: str
-    total: int
+    total: int | None
+    interval_us: float | None = None
+    burst: int = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Numbers as the limiter takes them."""
+        numbers = {"total": self.total, "interval": self.interval_us, "burst": self.burst}
+        return {name: value for name, value in numbers.items() if value}
 
 
-def limits_of(queue: str, of_queue: Concurrency | None, task: Task | None) -> list[Limit]:
+def limits_of(queue: str, of_queue: Limits | None, task: Task | None) -> list[Limit]:
     """Return the limits over all workers of a job."""
-    of_task = task.options.concurrency if task else None
-    found = (f"queue:{queue}", of_queue), (f"task:{task.name if task else ''}", of_task)
-    return [Limit(name, one.total) for name, one in found if isinstance(one, Concurrency) and one.total is not None]
-
-
-def has_total(concurrency: Concurrency | None) -> bool:
-    """Return True if a limit of concurrency holds over all workers."""
-    return concurrency is not None and concurrency.total is not None
+    found = [(f"queue:{queue}", of_queue)]
+    if task is not None:
+        found.append((f"task:{task.name}", task.options.limits))
+    return [Limit(name, one.total, one.interval_us, one.burst) for name, one in found if one and one.is_shared]
 
 
 def lasting_ms(lease_ms: int) -> int:
@@ -61,25 +66,36 @@ def lasting_ms(lease_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Permission to hand out jobs of a lane. Each job gets a permit, unless no limit counts it."""
+    """Permission to hand out jobs of a lane. Each job gets a permit, unless no limit over all workers concerns it.
+
+    Attributes:
+        limits: names of its limits of concurrency.
+        rates: names of its limits of rate, each with the time from one start to the next.
+    """
 
     offer: Offer
     jobs: int
     limits: tuple[str, ...] = ()
+    rates: tuple[tuple[str, float], ...] = ()
     name: bytes = field(default_factory=lambda: os.urandom(8).hex().encode())
 
     @property
     def _ends(self) -> tuple[bytes, bytes]:
         """First and last part of its permits; the number of each is between them."""
-        if not self.limits:
+        if not (self.limits or self.rates):
             return b"", b""
-        return self.name + b".", b"\0" + "\0".join(self.limits).encode()
+        return self.name + b".", "".join(f"\0{limit}" for limit in self.limits).encode()
 
     @property
     def permits(self) -> list[bytes]:
         """Permits of its jobs."""
         first, last = self._ends
         return [b"%b%d%b" % (first, number, last) for number in range(1, self.jobs + 1)] if first else []
+
+    def unused(self, jobs: Iterable[Job]) -> Unused:
+        """Return the permits that none of these jobs has."""
+        used = {job.permit for job in jobs}
+        return self, [permit for permit in self.permits if permit not in used]
 
     @property
     def fields(self) -> tuple[bytes, int, int, bytes, bytes]:
@@ -89,7 +105,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What the limiter said of a limit: that it grants nothing for ``ms``, or, if that is 0, that it may again.
+    """Answer of the limiter about a limit: it grants nothing for ``ms``, or, if that is 0, it may again.
 
     Attributes:
         at_us: when, on the limiter's clock; 0 = it could not be asked.
@@ -103,7 +119,7 @@ class Block:
 
     @property
     def scope(self) -> str:
-        """What it is about in a shard: the whole queue, or the tasks with a limit."""
+        """Part of a shard that it concerns: the whole queue, or the tasks with a limit."""
         return "" if self.limit.startswith("queue:") else self.limit
 
     @property
@@ -112,9 +128,13 @@ class Block:
         return self.scope, self.at_us, max(1, round(self.ms)) if self.ms else 0, self.code
 
 
+#: grant, and those of its permits that no job has
+Unused: TypeAlias = tuple[Grant, list[bytes]]
+
+
 @dataclass(slots=True)
 class LaneNotes:
-    """What a caller of a reserve says of limits to the shard (``lua/lib/offers.lua``).
+    """Information of a caller of a reserve about limits, for the shard (``lua/lib/offers.lua``).
 
     Attributes:
         tasks: names of limited tasks.
@@ -156,13 +176,16 @@ class Ask:
     @classmethod
     def of(cls, place: Place, offer: Offer, jobs: int, limits: Sequence[Limit]) -> Ask:
         """Return the request for ``jobs`` of an offer."""
-        return cls(place, offer, limits, Grant(offer, jobs, tuple(limit.name for limit in limits)))
+        counted = tuple(limit.name for limit in limits if limit.total is not None)
+        rates = tuple((limit.name, limit.interval_us) for limit in limits if limit.interval_us)
+        return cls(place, offer, limits, Grant(offer, jobs, counted, rates))
 
     @property
     def fields(self) -> tuple[str, int, int, bytes, tuple[str, ...]]:
         """Request as the limiter takes it."""
         queue, shard = self.place
-        return f"{shard}:{queue}", self.grant.jobs, self.offer.ms, self.grant.name + b".", self.grant.limits
+        names = tuple(limit.name for limit in self.limits)
+        return f"{shard}:{queue}", self.grant.jobs, self.offer.ms, self.grant.name + b".", names
 
     def blocked(self, limit: str, at_us: float, ms: float) -> Block:
         """Return the block of this offer's lane, or of the scope in which it is."""
@@ -201,6 +224,7 @@ class Limiter:
         asks: Sequence[Ask] = (),
         *,
         release: Sequence[bytes] = (),
+        unused: Sequence[Unused] = (),
         renew: Iterable[tuple[bytes, int]] = (),
         pass_on: Sequence[str] = (),
     ) -> Answer:
@@ -208,15 +232,17 @@ class Limiter:
 
         Args:
             release: permits of jobs that have ended.
+            unused: grants, and permits of jobs that were not handed out: the rates get these starts back.
             renew: permits, and for how many ms from now.
             pass_on: limits of which a freed permit found no job.
         """
-        totals = {limit.name: limit.total for ask in asks for limit in ask.limits}
+        limits = {limit.name: limit.fields for ask in asks for limit in ask.limits}
         fields = {
-            "release": release,
+            "release": [*release, *(permit for _, permits in unused for permit in permits)],
             "renew": list(renew),
             "pass_on": pass_on,
-            "totals": totals,
+            "limits": limits,
+            "refund": [(name, len(permits) * us) for grant, permits in unused for name, us in grant.rates if permits],
             "asks": [ask.fields for ask in asks],
         }
         packed = pack({name: value for name, value in fields.items() if value})
@@ -247,14 +273,19 @@ class Limiter:
         frame = queue.call("reserve", place[1], *_OF_NOBODY, LaneNotes(blocks=[block]).pack())
         return not unpack_fields(frame).get("idle")
 
-    def give_back(self, permits: Sequence[bytes]) -> None:
-        """Return the permits of jobs whose ends are stored. Errors are logged; the permits run out then."""
-        permits = [permit for permit in permits if permit]
+    def give_back(self, permits: Iterable[bytes], unused: Sequence[Unused] = ()) -> None:
+        """Return the permits of jobs whose ends are stored; see :meth:`call`. If that fails, they run out."""
+        permits = list(filter(is_counted, permits))
         try:
-            if permits:
-                self.free(self.call(release=permits))
+            if permits or any(left for _, left in unused):
+                self.free(self.call(release=permits, unused=unused))
         except DelayQError as error:
-            logger.info("%d permits are not returned, they run out: %s", len(permits), error)
+            logger.info("permits are not returned, they run out: %s", error)
+
+
+def is_counted(permit: bytes) -> bool:
+    """Return True if a permit has to be renewed and returned, because a limit of concurrency counts it."""
+    return b"\0" in permit
 
 
 def _place_of(word: str) -> Place:

@@ -180,7 +180,7 @@ class Registry:
     def __init__(self) -> None:
         #: name or alias → task
         self._by_name: dict[str, Task] = {}
-        #: the same, of those with a limit of concurrency; replaced whenever it changes
+        #: the same, of those with a limit; replaced whenever it changes
         self.limited: Mapping[str, Task] = {}
 
     @property
@@ -224,7 +224,7 @@ class Registry:
 
     def _read_limited(self) -> dict[str, Task]:
         every = list(self._by_name.items())
-        return {name: task for name, task in every if task.options.concurrency is not None}
+        return {name: task for name, task in every if task.options.limits is not None}
 
     @property
     def names(self) -> list[str]:

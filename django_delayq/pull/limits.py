@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from ..core.job import Job
-from ..core.limits import Ask, Grant, LaneNotes, Limit, Limiter, has_total, lasting_ms, limits_of
+from ..core.limits import Ask, Grant, LaneNotes, Limit, Limiter, is_counted, lasting_ms, limits_of
 from ..core.outcomes import Batch, Settlement
 from ..core.queue import Queue
 from ..core.task import registry
@@ -24,17 +24,17 @@ _MOST_ROUNDS: Final = 10
 
 def limits_of_job(queue: str, task: str) -> list[Limit]:
     """Return the limits over all workers of a job."""
-    return limits_of(queue, conf().queue(queue).concurrency, registry.limited.get(task))
+    return limits_of(queue, conf().queue(queue).limits, registry.limited.get(task))
 
 
 def are_needed(queue: str) -> bool:
     """Return True if jobs of a queue may need permits."""
-    return bool(registry.limited) or conf().queue(queue).concurrency is not None
+    return bool(registry.limited) or conf().queue(queue).limits is not None
 
 
 def renew(queue: Queue, jobs: Iterable[Job], ttr_ms: int) -> None:
     """Renew the permits of jobs whose leases were renewed."""
-    renewed = [(job.permit, lasting_ms(ttr_ms)) for job in jobs if job.permit]
+    renewed = [(job.permit, lasting_ms(ttr_ms)) for job in jobs if is_counted(job.permit)]
     if renewed:
         Limiter(queue.registry).call(renew=renewed)
 
@@ -65,11 +65,10 @@ def reserve(queue: Queue, shard: int, room: int, send: Send) -> Batch:
     limiter, notes, found = Limiter(queue.registry), LaneNotes(), list[Job]()
     for _ in range(_MOST_ROUNDS):
         notes.tasks, notes.most = list(registry.limited), room - len(found)
-        notes.whole = has_total(conf().queue(queue.name).concurrency)
+        notes.whole = bool(limits_of_job(queue.name, ""))
         batch = send(room - len(found), notes.pack())
         found += batch.jobs
-        used = {job.permit for job in batch.jobs}
-        limiter.give_back([one for grant in notes.grants for one in grant.permits if one not in used])
+        limiter.give_back((), [grant.unused(batch.jobs) for grant in notes.grants])
         if not batch.offers or len(found) >= room:
             break
         notes = _ask(queue, shard, limiter, batch)

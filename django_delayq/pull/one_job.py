@@ -52,7 +52,7 @@ def reserve_id(queue: Queue, ident: str, holder: Holder) -> HeldJob | None:
     for job in batch.jobs:
         return HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms)
     if grant:
-        limiter.give_back(grant.permits)
+        limiter.give_back((), [grant.unused(())])
     return None
 
 

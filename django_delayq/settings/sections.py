@@ -23,7 +23,7 @@ from ..core.inputs import (
     short,
 )
 from ..core.layouts import PRIORITY_MODES
-from ..core.options import Concurrency, TaskOptions, check_concurrency
+from ..core.options import Limits, Rate, TaskOptions, check_concurrency, check_rate, joint_limits
 from ..core.records.keys import MAX_SHARDS
 from ..masking import SENSITIVE
 
@@ -218,7 +218,11 @@ class QueueConf(Section):
     weight: float = key(1.0, check_number, 0.001, unit="")
     #: most jobs of the queue that are held at the same time: an int over all workers and consumers, or
     #: ``{"total": …, "local": …}`` with a limit for each worker process; None = no limit
-    concurrency: Concurrency | None = key(None, check_concurrency)
+    concurrency: Limits | None = key(None, check_concurrency)
+    #: most starts of its jobs over all workers and consumers: "10/s", "1000/m", "5/h", "100/d", or a number per second
+    rate: Rate | None = key(None, check_rate)
+    #: starts that may follow each other at once; None = what the rate grants in a tenth of a second, at least 1
+    burst: int | None = key(None, check_int, 1)
     #: maximum number of live jobs; further ones are refused with ``QueueFull``. None = no limit
     max_length: int | None = key(None, check_int, 1)
     #: maximum number of jobs in its morgue, the oldest are removed first; None = no limit
@@ -239,6 +243,12 @@ class QueueConf(Section):
             raise InvalidJob("durable is for jobs of tasks; the bytes of a queue of kind 'pull' are in Redis only")
         if self.concurrency is not None and self.concurrency.local is not None and self.kind == "pull":
             raise InvalidJob('concurrency "local" is for worker processes; a queue of kind "pull" has only a "total"')
+        _ = self.limits  # refuses a burst without a rate
+
+    @property
+    def limits(self) -> Limits | None:
+        """Limits of its jobs; None = none."""
+        return joint_limits(self.concurrency, self.rate, self.burst)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,11 +23,11 @@ from ..core.limits import (
     Grant,
     LaneNotes,
     Limiter,
-    has_total,
+    Unused,
+    is_counted,
     lasting_ms,
     limits_of,
 )
-from ..core.options import Concurrency
 from .attempt import NEVER, Attempt
 from .shards import CALL_SECONDS, ShardSelector, Source
 
@@ -46,7 +46,7 @@ class ProcessLimits:
 
     def __init__(self, process: Process, selector: ShardSelector) -> None:
         self._registry = process.registry
-        self._of_queues = process.config.concurrency
+        self._of_queues = process.config.limits
         self._connection = process.broker.connection
         self._limiter = Limiter(process.broker.registry)
         self._lasting_ms = lasting_ms(process.broker.lease_ms)
@@ -59,8 +59,10 @@ class ProcessLimits:
         #: what the next reserve says to a shard
         self._notes: dict[Source, LaneNotes] = {}
         self._offers: list[tuple[Source, Offer]] = []
-        #: permits of jobs that have ended, or that were not handed out
+        #: permits of jobs that have ended
         self._ended: list[bytes] = []
+        #: grants of which jobs were not handed out
+        self._unused: list[Unused] = []
         #: limits of which a freed permit found no job
         self._idle: list[str] = []
         #: moment (monotonic) until which the limiter is not called, because that failed
@@ -78,9 +80,9 @@ class ProcessLimits:
     def _local_limits(self, queue: str, task: str) -> Iterator[tuple[str, int]]:
         """Yield the names of the limits of each process that a job has, and how many jobs they allow."""
         of_queue, limited = self._of_queues.get(queue), self._registry.limited.get(task)
-        of_task = limited.options.concurrency if limited else None
+        of_task = limited.options.limits if limited else None
         for name, one in ((f"queue:{queue}", of_queue), (f"task:{limited.name if limited else ''}", of_task)):
-            if isinstance(one, Concurrency) and one.local is not None:
+            if one is not None and one.local is not None:
                 yield name, one.local
 
     def _local_room(self, queue: str, task: str, most: int) -> int:
@@ -142,23 +144,20 @@ class ProcessLimits:
         if notes is None and not self.exist:
             return None
         notes, names = notes or LaneNotes(), list(self._registry.limited)
-        self._forget(source, notes.grants)
+        for grant in notes.grants:
+            self._count(source.queue.name, grant.offer.task, -grant.jobs)
         if not room:
-            self._ended += [permit for grant in notes.grants for permit in grant.permits]
+            self._unused += [grant.unused(()) for grant in notes.grants]
             notes.grants = []
         notes.tasks, notes.most = names, max(free, 1)
-        notes.whole = has_total(self._of_queues.get(source.queue.name))
+        of_queue = self._of_queues.get(source.queue.name)
+        notes.whole = of_queue is not None and of_queue.is_shared
         notes.full = [name for name in names if not self._local_room("", name, 1)]
         return notes
 
-    def _forget(self, source: Source, grants: Iterable[Grant]) -> None:
-        for grant in grants:
-            self._count(source.queue.name, grant.offer.task, -grant.jobs)
-
     def replied(self, source: Source, notes: LaneNotes, batch: Batch) -> None:
         """Handle the reply to a reserve with these notes: permits that it did not use, and what the shard offers."""
-        used = {job.permit for job in batch.jobs}
-        self._ended += [permit for grant in notes.grants for permit in grant.permits if permit not in used]
+        self._unused += [unused for grant in notes.grants if (unused := grant.unused(batch.jobs))[1]]
         self._idle += [block.limit for block in notes.blocks if not block.ms and block.scope in batch.idle]
         self._offers += [(source, offer) for offer in batch.offers]
         if batch.passed_over:
@@ -166,14 +165,18 @@ class ProcessLimits:
 
     def settled(self, jobs: Iterable[Job]) -> None:
         """Return the permits of jobs whose ends are stored."""
-        self._ended += [job.permit for job in jobs if job.permit]
+        self._ended += [job.permit for job in jobs if is_counted(job.permit)]
 
     # --- the limiter
 
     @property
     def retry_at(self) -> float:
         """Moment at which the limiter is called again because the last call failed; NEVER = it did not."""
-        return self._unreachable_until if self._ended or self._idle else NEVER
+        return self._unreachable_until if self._has_returns else NEVER
+
+    @property
+    def _has_returns(self) -> bool:
+        return bool(self._ended or self._unused or self._idle)
 
     def exchange(self, now: float, *, works: bool, free: int) -> None:
         """Return permits, and ask for those of the offers.
@@ -182,11 +185,11 @@ class ProcessLimits:
             works: this process takes jobs.
             free: number of its idle slots. Without any, shards that may ask again are left to other processes.
         """
-        if not (self._offers or self._ended or self._idle):
+        if not (self._offers or self._has_returns):
             return
         offers, self._offers = self._offers if works else [], []
         asks = {ask: source for source, offer in offers if (ask := self._ask(source, offer)) is not None}
-        answer = self._call(list(asks), now) if asks or self._ended or self._idle else None
+        answer = self._call(list(asks), now) if asks or self._has_returns else None
         if answer is None:  # the lanes rest
             for ask, source in asks.items():
                 self._note(source).blocks.append(ask.blocked(ask.limits[0].name, 0, UNREACHABLE_MS))
@@ -215,14 +218,14 @@ class ProcessLimits:
             return None
         try:
             with self._lock, self._connection.limited(CALL_SECONDS):
-                answer = self._limiter.call(asks, release=self._ended, pass_on=self._idle)
+                answer = self._limiter.call(asks, release=self._ended, unused=self._unused, pass_on=self._idle)
         except QueueUnavailable as error:
             self._unreachable_until = now + UNREACHABLE_MS / 1000
             logger.warning("limits cannot be checked now; jobs without a limit go on: %s", error)
-            # What it may have granted is returned.
-            self._ended += [permit for ask in asks for permit in ask.grant.permits]
+            # What it may have granted is returned; perhaps it granted nothing, so the rates get nothing back.
+            self._ended += [permit for ask in asks for permit in ask.grant.permits if is_counted(permit)]
             return None
-        self._ended, self._idle = [], []
+        self._ended, self._unused, self._idle = [], [], []
         return answer
 
     def _grant(self, source: Source, grant: Grant) -> None:
@@ -250,11 +253,15 @@ class ProcessLimits:
     def renew(self, attempts: Iterable[Attempt]) -> None:
         """Renew the permits of held jobs. Called by the heartbeat, before it renews the leases."""
         with self._lock:
-            renewed = [(one.job.permit, self._lasting_ms) for one in list(attempts) if one.job.permit and not one.lost]
+            renewed = [
+                (one.job.permit, self._lasting_ms)
+                for one in list(attempts)
+                if is_counted(one.job.permit) and not one.lost
+            ]
             for start in range(0, len(renewed), _MOST_PERMITS):
                 self._limiter.call(renew=renewed[start : start + _MOST_PERMITS])
 
     def close(self) -> None:
         """Return all permits but those of jobs that are still held; they would run out otherwise."""
-        unused = [permit for notes in self._notes.values() for grant in notes.grants for permit in grant.permits]
-        self._limiter.give_back(self._ended + unused)
+        unused = [grant.unused(()) for notes in self._notes.values() for grant in notes.grants]
+        self._limiter.give_back(self._ended, self._unused + unused)

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from django_delayq.core import Batch, Broker, Connection, Job, NewJob, Payload
-from django_delayq.core.outcomes import Offer
-from django_delayq.core.records.frames import digest
 from tests.support.core_calls import Call as ManyCall
 from tests.support.core_calls import SentCalls
-from tests.support.core_stored import Grant, LaneNotes
+from tests.support.core_stored import Grant, LaneNotes, Offer, digest
 
 from .model import ModelShard
 from .model_draws import (

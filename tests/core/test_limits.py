@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, NewJob, QueueUnavailable, ack
-from django_delayq.core.limits import Ask, Limit, Place
-from django_delayq.core.outcomes import Offer
 from tests.support.core_figures import Limiter, ask_permits, taken_permits
-from tests.support.core_stored import Block, Grant, LaneNotes, assert_invariants, permits_key
+from tests.support.core_stored import Ask, Block, Grant, LaneNotes, Limit, Offer, Place, assert_invariants, permits_key
 
 
 def granted(broker: Broker, jobs: int, total: int = 3, **options: Any) -> Grant:
@@ -182,6 +180,71 @@ def test_a_block_and_the_release_after_it_may_arrive_in_any_order(broker: Broker
     if first == "release":
         queue.reserve(0, 1, worker="w", lanes=block.pack())
     assert len(queue.reserve(0, 1, worker="w", lanes=notes.pack()).offers) == 1
+
+
+# -- rates -----------------------------------------------------------------------------------------------------------
+
+
+def rate(per_second: float, burst: int = 1, total: int | None = None) -> dict[str, Limit]:
+    return {"task:a": Limit("task:a", total, 1e6 / per_second, burst)}
+
+
+def most_in_a_window(starts: list[float], seconds: float) -> int:
+    """Return how many starts the fullest window of this length has."""
+    return max(sum(begin <= other < begin + seconds for other in starts) for begin in starts)
+
+
+def started(broker: Broker, jobs: int, limits: dict[str, Limit]) -> int:
+    (grant,) = ask_permits(broker, limits, jobs).grants
+    return grant.jobs if grant else 0
+
+
+def test_a_rate_grants_its_burst_and_then_one_for_each_interval(broker: Broker) -> None:
+    assert started(broker, 9, rate(10, 4)) == 4
+    (block,) = ask_permits(broker, rate(10, 4), 1).blocks
+    assert block is not None and 50 < block.ms <= 100, "the next start is possible then"
+    time.sleep(block.ms / 1000)
+    assert started(broker, 9, rate(10, 4)) == 1
+    time.sleep(0.25)
+    assert started(broker, 9, rate(10, 4)) == 2
+
+
+@pytest.mark.parametrize("burst", [1, 20])
+def test_no_window_has_more_starts_than_the_burst_and_the_rate_allow(broker: Broker, burst: int) -> None:
+    limits, starts, until = rate(200, burst), list[float](), time.time() + 0.7
+    while time.time() < until:
+        before = broker.now_ms() / 1000  # the call comes later: windows are shorter than they seem
+        (grant,) = ask_permits(broker, limits, 3).grants
+        starts += [before] * (grant.jobs if grant else 0)
+    for seconds in (0.001, 0.01, 0.05, 0.2, 0.5):
+        assert most_in_a_window(starts, seconds) <= burst + 200 * (seconds + 0.01)
+    if burst > 1:  # who asks late loses no start
+        assert len(starts) >= 0.7 * 0.7 * 200, "and what it allows is granted"
+
+
+def test_starts_that_were_not_used_are_given_back(broker: Broker) -> None:
+    (grant,) = ask_permits(broker, rate(1, 5), 5).grants
+    assert grant is not None and len(grant.permits) == 5
+    Limiter(broker.registry).give_back([], [(grant, grant.permits[:3])])
+    assert started(broker, 9, rate(1, 5)) == 3
+
+
+def test_rate_and_concurrency_hold_together(broker: Broker) -> None:
+    assert started(broker, 9, rate(100, 9, total=2)) == 2
+    (block,) = ask_permits(broker, rate(100, 9, total=2), 1).blocks
+    assert block is not None and block.ms > 1000, "the permit is what lacks"
+    assert started(broker, 9, {"task:b": Limit("task:b", 5, 1e6, 1)}) == 1
+    (block,) = ask_permits(broker, {"task:b": Limit("task:b", 5, 1e6, 1)}, 1).blocks
+    assert block is not None and 500 < block.ms <= 1000, "the rate is what lacks"
+    assert taken_permits(broker, "task:b") == 1
+
+
+def test_nothing_is_left_of_a_rate_that_is_not_used(broker: Broker) -> None:
+    started(broker, 2, rate(20, 2))
+    key = f"{{{broker.prefix}}}:rate:task:a"
+    assert 0 < broker.client.pttl(key) <= 101
+    time.sleep(0.12)
+    assert not broker.client.exists(key)
 
 
 # -- faults ----------------------------------------------------------------------------------------------------------

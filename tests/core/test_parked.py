@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Batch, ack, fail
-from django_delayq.core.outcomes import Offer
-from tests.support.core_stored import Block, Grant, LaneNotes, assert_invariants, check_stored
+from tests.support.core_stored import Block, Grant, LaneNotes, Offer, assert_invariants, check_stored
 
 from .bulk_stage import (
     Part,

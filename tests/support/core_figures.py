@@ -39,11 +39,12 @@ __all__ = [
 
 
 def ask_permits(
-    broker: Broker, limits: Mapping[str, int], jobs: int, place: Place = ("q", 0), ms: int = 60_000
+    broker: Broker, limits: Mapping[str, int | Limit], jobs: int, place: Place = ("q", 0), ms: int = 60_000
 ) -> Answer:
-    """Ask the limiter for permits of jobs of a shard; ``limits`` have their totals."""
+    """Ask the limiter for permits of jobs of a shard; ``limits`` have their totals, or are whole limits."""
     offer = Offer(b"\0\1\0\5", "work", jobs, ms, 0)
-    return Limiter(broker.registry).call([Ask.of(place, offer, jobs, [Limit(*one) for one in limits.items()])])
+    each = [one if isinstance(one, Limit) else Limit(name, one) for name, one in limits.items()]
+    return Limiter(broker.registry).call([Ask.of(place, offer, jobs, each)])
 
 
 def remind_again() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from django_delayq.core import Broker, NewJob, Registry, Task, TaskOptions, ack
 from django_delayq.core.limits import Block, LaneNotes
-from django_delayq.core.options import Concurrency
+from django_delayq.core.options import Limits
 from django_delayq.core.records.keys import number_of
 from django_delayq.core.wake import Waker
 from django_delayq.worker.dispatcher import dispatcher_duties
@@ -153,7 +153,7 @@ class Member:
 
     def __init__(self, world: WaitingWorld, name: str, threads: int, queues: Sequence[str]) -> None:
         broker, self.world = world.broker, world
-        settings = config(queues=tuple(queues), threads=threads, concurrency=world.queue_limits, safety_check=1e6)
+        settings = config(queues=tuple(queues), threads=threads, limits=world.queue_limits, safety_check=1e6)
         process = make_process(broker, world.registry, settings, name=name)
         self.selector = ShardSelector(on_unknown=self.refresh)
         self.scope = Scope(broker, settings, self.selector.serve)
@@ -231,7 +231,7 @@ class WaitingWorld:
         clock: Clock,
         dice: random.Random,
         queues: Mapping[str, int],
-        limits: Mapping[str, Concurrency],
+        limits: Mapping[str, Limits],
     ) -> None:
         self.broker, self.clock, self.dice, self.limits = broker, clock, dice, limits
         self.queue_limits = {name: limits[name] for name in queues if name in limits}

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, Registry, Task, TaskOptions
+from django_delayq.core import Broker, InvalidJob, Registry, Task, TaskOptions
 from tests.support.core_figures import ask_permits, taken_permits
 from tests.support.worker_stage import (
     DEADLINE,
-    Concurrency,
+    Limits,
     assert_invariants,
     config,
     drain,
@@ -109,13 +109,13 @@ def test_both_limits_hold_together(broker: Broker) -> None:
     assert both.most <= 3
 
 
-@pytest.mark.parametrize("limit", [Concurrency(total=2), Concurrency(local=2), Concurrency(total=2, local=1)])
-def test_a_limited_queue_runs_no_more_jobs_than_its_limit(broker: Broker, limit: Concurrency) -> None:
+@pytest.mark.parametrize("limit", [Limits(total=2), Limits(local=2), Limits(total=2, local=1)])
+def test_a_limited_queue_runs_no_more_jobs_than_its_limit(broker: Broker, limit: Limits) -> None:
     broker.queue("default", shards=3)
     running = Running()
     for _ in range(60):
         put(broker, "limited")
-    settings = config(threads=4, concurrency={"default": limit})
+    settings = config(threads=4, limits={"default": limit})
     with working(broker, registry_with(running), settings):
         eventually(lambda: running.ended == 60)
         eventually(lambda: taken_permits(broker, "queue:default") == 0, "all permits are returned")
@@ -212,3 +212,60 @@ def test_jobs_that_are_given_back_give_their_slots_back(broker: Broker) -> None:
         eventually(lambda: running.ended >= 10)
     assert taken_permits(broker, "task:limited") == 0
     assert broker.inspector.counts("default").reserved == 0
+
+
+# -- rates
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_rate_over_all_workers_is_kept_and_used(broker: Broker, shards: int) -> None:
+    broker.queue("default", shards=shards)
+    starts: list[float] = []
+    for _ in range(40):
+        put(broker, "limited")
+    with ExitStack() as stack:
+        registry = registry_with(lambda: starts.append(time.monotonic()), rate=20, burst=4)
+        for _ in range(2):
+            stack.enter_context(working(broker, registry, config(threads=4)))
+        eventually(lambda: len(starts) == 40)
+    starts.sort()
+    assert 1.75 <= starts[-1] - starts[0] < 3.0
+    for first in starts:
+        assert sum(first <= start < first + 0.5 for start in starts) <= 4 + 20 * 0.5 + 2  # starts may be a moment late
+
+
+def test_a_rate_of_a_queue_holds_for_all_its_tasks(broker: Broker) -> None:
+    ran: list[float] = []
+    for number in range(12):
+        put(broker, f"task-{number % 2}")
+    registry = Registry()
+    for number in range(2):
+        registry.add(Task(lambda: ran.append(time.monotonic()), name=f"task-{number}", options=TaskOptions()))
+    with working(broker, registry, config(limits={"default": TaskOptions(rate="10/s", burst=2).limits})):
+        eventually(lambda: len(ran) == 12)
+    assert max(ran) - min(ran) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("value", "interval_us", "burst"),
+    [
+        (5, 200_000, 1),
+        (0.5, 2_000_000, 1),
+        ("1000/m", 60_000, 1),
+        ("100 / s", 10_000, 10),
+        ("5/h", 720e6, 1),
+        ("1/d", 86_400e6, 1),
+    ],
+)
+def test_a_rate_is_a_number_per_second_or_a_text(value: Any, interval_us: float, burst: int) -> None:
+    limits = TaskOptions(rate=value).limits
+    assert limits is not None
+    assert (round(limits.interval_us or 0, 3), limits.burst) == (interval_us, burst)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rate": "fast"}, {"rate": 0}, {"rate": "5/y"}, {"rate": "0/s"}, {"rate": True}, {"burst": 3}]
+)
+def test_a_wrong_rate_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidJob, match="rate"):
+        TaskOptions(**wrong)

@@ -3,11 +3,13 @@
 -- ends by itself, a tenth of a lease after the lease of the job, unless it is renewed. All that is checked here is booked in
 -- the same call, and a call that is sent twice books nothing twice.
 -- KEYS    1 stem of the keys of all limits, which lie in its slot: of each limit <stem>permits:<limit> (zset: permit -> end,
---         ms) and <stem>waiters:<limit> (zset: '<shard>:<queue>' whose jobs wait for a permit -> since when, us)
+--         ms), <stem>waiters:<limit> (zset: '<shard>:<queue>' whose jobs wait for a permit -> since when, us) and
+--         <stem>rate:<limit> (us: when all starts so far would be over if each took its interval)
 -- ARGV    1 a map of what is not empty: release = permits; renew = {permit, ms} each; pass_on = limits of which a freed
---         permit was of no use where it was offered last; totals = limit -> permits that exist; asks = {place that waits if
---         there are too few, number of permits, ms, first part of the permits, limits} each. A permit is '<name>\0<limit>
---         \0<limit>…'; the names of those that are granted are the first part and their number.
+--         permit was of no use where it was offered last; refund = {limit, us of its rate that were not used} each; limits =
+--         limit -> {total: permits that exist, interval: us from one start to the next, burst: starts at once}; asks = {place
+--         that waits if there are too few permits, number of jobs, ms, first part of the permits, limits} each. A permit is
+--         '<name>\0<limit>\0<limit>…'; the names of those that are granted are the first part and their number.
 -- Returns a map, packed by cmsgpack: now (us), granted = number for each ask, blocked = for each ask {limit that grants no
 --         more, ms after which to ask again} or false, freed = {limit, place} each: these waited, and may ask again now.
 -- Events  none
@@ -15,7 +17,7 @@ local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
 local want = cmsgpack.unpack(ARGV[1])
-local totals = want.totals or {}
+local limits = want.limits or {}
 -- ms after which who waits asks again, if the process that had to wake it died; time for which waiters are remembered
 local RETRY_MS, WAITERS_MS = 5000, 60000
 -- Most waiters of a limit that one call looks at.
@@ -48,12 +50,36 @@ local function book(limit, name, ms)
   expire_later(key, ms + WAITERS_MS)
 end
 
--- Return how many permits are free, and how long until the first one ends.
-local function free_of(limit)
-  local key = key_of('permits', limit)
+-- Return how many permits are free, and the ms until the first one ends.
+local function free_permits(limit)
+  local key, total = key_of('permits', limit), limits[limit].total
+  if not total then
+    return math.huge, 0
+  end
   redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now_ms))
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
-  return totals[limit] - redis.call('ZCARD', key), math.min(RETRY_MS, (tonumber(first) or math.huge) - now_ms)
+  return total - redis.call('ZCARD', key), math.min(RETRY_MS, (tonumber(first) or math.huge) - now_ms)
+end
+
+-- The rate is GCRA, the leaky bucket as a meter (ITU-T I.371): every start moves a moment on by the interval, and it may be
+-- ahead of now by the burst. Return how many may start now, and the ms until the next one.
+local function free_starts(limit)
+  local interval, burst = limits[limit].interval, limits[limit].burst
+  if not interval then
+    return math.huge, 0
+  end
+  local ahead = math.max(0, (tonumber(redis.call('GET', key_of('rate', limit))) or 0) - now_us)
+  return math.floor(burst - ahead / interval + 1e-6), math.ceil((ahead - (burst - 1) * interval) / 1000)
+end
+
+local function start(limit, us)
+  local key = key_of('rate', limit)
+  local moment = math.max(now_us, tonumber(redis.call('GET', key)) or 0) + us
+  if moment > now_us then
+    redis.call('SET', key, text(moment), 'PX', text((moment - now_us) / 1000 + 1))
+  else
+    redis.call('DEL', key)
+  end
 end
 
 local freed = {}
@@ -66,16 +92,20 @@ end
 for _, limit in ipairs(want.pass_on or {}) do
   freed[limit] = (freed[limit] or 0) + 1
 end
+for _, one in ipairs(want.refund or {}) do
+  start(one[1], -one[2])
+end
 for _, one in ipairs(want.renew or {}) do
   each_limit_of(one[1], function(name, limit)
     book(limit, name, one[2])
   end)
 end
 
--- Return how many permits of an ask were granted before, by the same call.
-local function granted_before(limits, first, n)
+-- Return how many permits of an ask were granted before, by the same call. Without limits of concurrency there is no trace
+-- of it: starts of a rate are lost then.
+local function granted_before(names, first, n)
   local before = 0
-  while before < n and redis.call('ZSCORE', key_of('permits', limits[1]), first .. before + 1) do
+  while before < n and redis.call('ZSCORE', key_of('permits', names[1]), first .. before + 1) do
     before = before + 1
   end
   return before
@@ -83,26 +113,31 @@ end
 
 local granted, blocked = {}, {}
 for i, ask in ipairs(want.asks or {}) do
-  local place, n, ms, first, limits = unpack(ask)
-  local before = granted_before(limits, first, n)
-  local most, blocking, again_ms = n, nil, nil
-  for _, limit in ipairs(limits) do
-    local free, its_ms = free_of(limit)
-    if free + before < most then
-      most, blocking, again_ms = math.max(free, 0) + before, limit, its_ms
+  local place, n, ms, first, names = unpack(ask)
+  local before = granted_before(names, first, n)
+  local most, blocking, free = n, nil, nil
+  for _, limit in ipairs(names) do
+    for _, its_free in ipairs({ free_permits, free_starts }) do
+      local number = math.max(0, (its_free(limit))) + before
+      if number < most then
+        most, blocking, free = number, limit, its_free
+      end
     end
   end
-  for _, limit in ipairs(limits) do
-    for number = before + 1, most do
+  for _, limit in ipairs(names) do
+    for number = before + 1, limits[limit].total and most or 0 do
       book(limit, first .. number, ms)
     end
+    if limits[limit].interval and most > before then
+      start(limit, (most - before) * limits[limit].interval)
+    end
   end
-  if blocking then
+  if free == free_permits then
     local key = key_of('waiters', blocking)
     redis.call('ZADD', key, 'NX', text(now_us), place)
     redis.call('PEXPIRE', key, WAITERS_MS)
   end
-  granted[i], blocked[i] = most, blocking and { blocking, again_ms } or false
+  granted[i], blocked[i] = most, blocking and { blocking, math.max(1, (select(2, free(blocking)))) } or false
 end
 
 -- Those who wait longest ask again: as many as permits are free. Of every other queue one more, because the processes of
@@ -110,7 +145,7 @@ end
 local waiting = {}
 for limit, n in pairs(freed) do
   local key, queues = key_of('waiters', limit), {}
-  n = totals[limit] and math.min(n, (free_of(limit))) or n
+  n = limits[limit] and math.min(n, (free_permits(limit))) or n
   for i, place in ipairs(n > 0 and redis.call('ZRANGE', key, 0, MOST_WAITERS - 1) or {}) do
     local queue = string.match(place, ':(.*)$')
     if i <= n or not queues[queue] then
