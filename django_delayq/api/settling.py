@@ -144,17 +144,18 @@ def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
         if entry.lease.shard in existing:
             by_ttr.setdefault(entry.options.get("ttr", entry.lease.usual_ttr_ms), []).append(place)
     for ttr_ms, places in by_ttr.items():
-        held: list[HeldEntry] = []
+        permitted = set[int]()
         jobs = [_unread_job(queue, entries[place], "") for place in places]
-        for place, answer in zip(places, queue.touch(jobs, ttr_ms=ttr_ms), strict=True):
+        for number, answer in enumerate(queue.touch(jobs, ttr_ms=ttr_ms, permitted=permitted)):
+            place = places[number]
             if answer != "lost":
-                held.append(entries[place])
                 results[place] |= {
                     "held": True,
                     "stopping": answer == "stopping",
                     "lease_ends": iso_of(now_ms + ttr_ms),
                 }
-        if held and limits.are_needed(queue.name):
+        if permitted:
+            held = [entries[places[number]] for number in permitted]
             limits.renew(queue, [view.job for view in _live(queue, held).values()], ttr_ms)
     return results
 

@@ -8,6 +8,7 @@ why.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from .deployment import Deployment
 from .errors import DelayQError
-from .options import Limits
+from .options import GROUP_LIMITS, Limits
 from .outcomes import Offer
 from .records.frames import pack, unpack_fields
 from .redis.scripts import clear_errors
@@ -51,12 +52,23 @@ class Limit(NamedTuple):
         return {name: value for name, value in numbers.items() if value}
 
 
-def limits_of(queue: str, of_queue: Limits | None, task: Task | None) -> list[Limit]:
-    """Return the limits over all workers of a job."""
+def limits_of(queue: str, of_queue: Limits | None, task: Task | None, offer: Offer | None = None) -> list[Limit]:
+    """Return the limits over all workers of a job, or of the jobs of an offer."""
     found = [(f"queue:{queue}", of_queue)]
     if task is not None:
         found.append((f"task:{task.name}", task.options.limits))
+    if offer is not None and offer.group:
+        found.append((f"group:{queue}:{offer.group}", _limits_in(offer.options_json)))
     return [Limit(name, one.total, one.interval_us, one.burst) for name, one in found if one and one.is_shared]
+
+
+def _limits_in(options_json: bytes) -> Limits | None:
+    """Return the limits of a group that are stored with a job."""
+    try:
+        total, interval_us, burst = json.loads(options_json)[GROUP_LIMITS]
+        return Limits(total or None, interval_us=interval_us or None, burst=burst)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
 
 
 def lasting_ms(lease_ms: int) -> int:
@@ -119,7 +131,9 @@ class Block:
 
     @property
     def scope(self) -> str:
-        """Part of a shard that it concerns: the whole queue, or the tasks with a limit."""
+        """Part of a shard that it concerns: the whole queue, a group, or the tasks with a limit."""
+        if self.limit.startswith("group:"):
+            return self.limit.split(":", 2)[2] + "\0"
         return "" if self.limit.startswith("queue:") else self.limit
 
     @property
@@ -160,7 +174,8 @@ class LaneNotes:
             "blocks": [block.fields for block in self.blocks],
             "grants": [grant.fields for grant in self.grants],
         }
-        return pack({name: value for name, value in fields.items() if value})
+        told = {name: value for name, value in fields.items() if value}
+        return b"%d" % self.most if told.keys() <= {"most"} else pack(told)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

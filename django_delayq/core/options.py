@@ -235,6 +235,24 @@ class Limits:
         return self.total is not None or self.interval_us is not None
 
 
+#: member of the stored options of a job with the limits of its group: total, interval in µs, burst; 0 = none
+GROUP_LIMITS: Final = "group_limits"
+MAX_GROUP_BYTES: Final = 128
+
+
+def _group(name: str, value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value.encode()) <= MAX_GROUP_BYTES or "\0" in value:
+        raise InvalidJob(
+            f"{name} is a text of 1 to {MAX_GROUP_BYTES} bytes without zero characters, got {short(value)}"
+        )
+    return value
+
+
+def _or_function(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    """Return a check for values, or functions of the call's arguments that return them."""
+    return lambda name, value: value if callable(value) else check(name, value)
+
+
 def joint_limits(concurrency: Limits | None, rate: Rate | None, burst: int | None) -> Limits | None:
     """Return the limits of these options; None if there is none.
 
@@ -386,6 +404,19 @@ class TaskOptions:
     rate: str | float | Rate | None = _option(None, check_rate)
     #: starts that may follow each other at once; None = what the rate grants in a tenth of a second, at least 1
     burst: int | None = _option(None, _whole(1, 1_000_000))
+    #: group of a job whose call names none: a text, or a function or template ("{customer}") of the call's arguments,
+    #: for merged tasks of the payload. The groups of a queue take turns
+    group: str | Callable[..., object] | None = _option(
+        None,
+        _or_function(_group),
+        project="none",
+        job=Check(_group, {"type": "string", "maxLength": MAX_GROUP_BYTES}),
+        field="group",
+    )
+    #: limits of each group, over all workers, as those of a task; or functions of the call's arguments
+    group_concurrency: int | Callable[..., object] | None = _option(None, _or_function(_whole(1, _MAX_CONCURRENCY)))
+    group_rate: str | float | Rate | Callable[..., object] | None = _option(None, _or_function(check_rate))
+    group_burst: int | Callable[..., object] | None = _option(None, _or_function(_whole(1, 1_000_000)))
     #: number of shards with which the queue is created; None = the queue's own setting
     shards: int | None = _option(None, _whole(1, MAX_SHARDS))
     #: the handler gets ``{id: [payload, …]}``; jobs of one id are merged until they run

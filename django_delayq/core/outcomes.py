@@ -228,6 +228,7 @@ class Offer:
         jobs: number of jobs.
         ms: how long permits for them have to last.
         ends_ms: when these end, Unix ms on the shard's clock.
+        options_json: options of the first job, if they have a group.
     """
 
     lane: bytes
@@ -235,6 +236,12 @@ class Offer:
     jobs: int
     ms: int
     ends_ms: int
+    options_json: bytes = b""
+
+    @property
+    def group(self) -> str:
+        """Group of the jobs; "" = none."""
+        return self.lane[:-4].decode()
 
 
 @dataclass(slots=True)

@@ -159,13 +159,19 @@ class Queue(ShardSet):
         return applied
 
     def touch(
-        self, jobs: Sequence[Job], started: Container[tuple[str, int]] = (), *, ttr_ms: int | None = None
+        self,
+        jobs: Sequence[Job],
+        started: Container[tuple[str, int]] = (),
+        *,
+        ttr_ms: int | None = None,
+        permitted: set[int] | None = None,
     ) -> list[str]:
         """Extend the leases of held jobs to one full lease from now.
 
         Args:
             ttr_ms: duration of the lease from now; None = that of the broker's leases.
             started: (id, token) of those whose handler has begun: from now on a crash counts against them.
+            permitted: gets the places of those that have permits (:attr:`.Job.permit`), which have to be renewed.
 
         Returns:
             For each: held, stopping (held, but cancelled) or lost.
@@ -176,7 +182,9 @@ class Queue(ShardSet):
             held = [jobs[place] for place in places]
             frame = pack([(job.id, job.token, (job.id, job.token) in started) for job in held])
             for place, letter in zip(places, self.call("touch", number, frame, ttr).decode(), strict=True):
-                answers[place] = _TOUCHED[letter]
+                answers[place] = _TOUCHED[letter.lower()]
+                if permitted is not None and letter.isupper():
+                    permitted.add(place)
         return answers
 
     def batch_of(self, frame: bytes, number: int, worker: str, sent_at: float) -> Batch:
@@ -308,7 +316,7 @@ class Queue(ShardSet):
         # A durable job may have been sent before, by a process that died before it got the reply. Only schedule.lua
         # recognises the request of an earlier call.
         is_first = request is None and not (new.durable or self.is_confirmed(new))
-        if is_first and new.fresh and new.payload is None and not_after_ms is None:
+        if is_first and new.fresh and new.payload is None and not_after_ms is None and not new.group:
             # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
             new.key = new.key or new_key()
             keys, repeats = self.home(new.id).fresh_keys[new.priority], self.deployment.repeats

@@ -78,7 +78,8 @@ class Task:
                 f"task {self.name}: a recurring task is called without arguments; give those of {_where(self)} defaults"
             )
         if not self.options.merge:
-            _check_template(self.options.id, self)
+            _check_template("id", self)
+            _check_template("group", self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)
@@ -147,8 +148,9 @@ def _plain_arity(signature: inspect.Signature) -> tuple[int, int]:
     return required, positional
 
 
-def _check_template(template: object, task: Task) -> None:
-    """Check that the arguments of a task can fill an id template; raise :class:`Misconfigured` if none can."""
+def _check_template(option: str, task: Task) -> None:
+    """Check that the arguments of a task can fill a template; raise :class:`Misconfigured` if none can."""
+    template: object = getattr(task.options, option)
     parameters = task.signature.parameters
     kinds = [parameter.kind for parameter in parameters.values()]
     if not isinstance(template, str) or inspect.Parameter.VAR_KEYWORD in kinds:
@@ -157,7 +159,7 @@ def _check_template(template: object, task: Task) -> None:
     for name in _names_in(template):
         if not (int(name) < by_place if name.isdigit() else name in parameters):
             raise Misconfigured(
-                f"the id {short(template)} names no argument {name!r} of {short(task.func)}; it takes "
+                f"the {option} {short(template)} names no argument {name!r} of {short(task.func)}; it takes "
                 f"{', '.join(map(repr, parameters)) or 'none'}"
             )
 

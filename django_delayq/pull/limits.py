@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from ..core.job import Job
 from ..core.limits import Ask, Grant, LaneNotes, Limit, Limiter, is_counted, lasting_ms, limits_of
-from ..core.outcomes import Batch, Settlement
+from ..core.outcomes import Batch, Offer, Settlement
 from ..core.queue import Queue
 from ..core.task import registry
 from ..settings.conf import conf
@@ -22,13 +22,13 @@ Send: TypeAlias = Callable[[int, bytes], Batch]
 _MOST_ROUNDS: Final = 10
 
 
-def limits_of_job(queue: str, task: str) -> list[Limit]:
-    """Return the limits over all workers of a job."""
-    return limits_of(queue, conf().queue(queue).limits, registry.limited.get(task))
+def limits_of_job(queue: str, task: str, offer: Offer | None = None) -> list[Limit]:
+    """Return the limits over all workers of a job, or of the jobs of an offer."""
+    return limits_of(queue, conf().queue(queue).limits, registry.limited.get(task), offer)
 
 
-def are_needed(queue: str) -> bool:
-    """Return True if jobs of a queue may need permits."""
+def may_be_limited(queue: str) -> bool:
+    """Return True if jobs of a queue without a group may have limits."""
     return bool(registry.limited) or conf().queue(queue).limits is not None
 
 
@@ -60,8 +60,6 @@ def touch(queue: Queue, job: Job, ttr_ms: int) -> str:
 
 def reserve(queue: Queue, shard: int, room: int, send: Send) -> Batch:
     """Reserve jobs of a shard by ``send``, of limited tasks and queues those that get permits."""
-    if not are_needed(queue.name):
-        return send(room, b"")
     limiter, notes, found = Limiter(queue.registry), LaneNotes(), list[Job]()
     for _ in range(_MOST_ROUNDS):
         notes.tasks, notes.most = list(registry.limited), room - len(found)
@@ -79,7 +77,7 @@ def reserve(queue: Queue, shard: int, room: int, send: Send) -> Batch:
 def _ask(queue: Queue, shard: int, limiter: Limiter, batch: Batch) -> LaneNotes:
     notes, asks = LaneNotes(), list[Ask]()
     for offer in batch.offers:
-        limits = limits_of_job(queue.name, offer.task)
+        limits = limits_of_job(queue.name, offer.task, offer)
         if limits:
             asks.append(Ask.of((queue.name, shard), offer, offer.jobs, limits))
         else:

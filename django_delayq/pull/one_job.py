@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..core.job import Job
 from ..core.limits import Ask, Limiter, lasting_ms
 from ..core.outcomes import Offer
 from ..core.queue import Queue
 from ..core.reading import Inspector
 from ..core.times import USUAL_TTR_MS
-from .held import HeldJob
-from .limits import are_needed, limits_of_job
+from .held import HeldJob, give_back
+from .limits import limits_of_job, may_be_limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,13 @@ def reserve_id(queue: Queue, ident: str, holder: Holder) -> HeldJob | None:
 
     Return None if there is none, if it is not due, or if a limit of it has no free permit.
     """
+    return _reserve(queue, ident, holder, asks=may_be_limited(queue.name))
+
+
+def _reserve(queue: Queue, ident: str, holder: Holder, *, asks: bool) -> HeldJob | None:
+    """Reserve the job; with ``asks`` its permit is taken before. Else it goes back if its group turns out limited."""
     limiter, grant = Limiter(queue.registry), None
-    if are_needed(queue.name) and (ask := _ask(queue, ident, holder)) is not None:
+    if asks and (ask := _ask(queue, ident, holder)) is not None:
         (grant,) = limiter.call([ask]).grants
         if grant is None:
             return None
@@ -50,18 +56,26 @@ def reserve_id(queue: Queue, ident: str, holder: Holder) -> HeldJob | None:
         permit=grant.permits[0] if grant else b"",
     )
     for job in batch.jobs:
-        return HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms)
+        held = HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms)
+        if asks or not limits_of_job(queue.name, job.task, _offer_of(job, 0)):
+            return held
+        give_back([held])
+        return _reserve(queue, ident, holder, asks=True)
     if grant:
         limiter.give_back((), [grant.unused(())])
     return None
 
 
+def _offer_of(job: Job, ms: int) -> Offer:
+    return Offer(job.group.encode() + bytes(4), job.task, 1, ms, 0, job.options_json)
+
+
 def _ask(queue: Queue, ident: str, holder: Holder) -> Ask | None:
     """Return the request for the permit of a job; None if no limit counts it, or there is no such job."""
     view = Inspector(queue.registry).get(queue.name, ident, most_bytes=0)
-    limits = limits_of_job(queue.name, view.job.task) if view else []
-    if view is None or not limits:
+    if view is None:
         return None
-    ms = lasting_ms(holder.ttr_ms or view.job.ttr_ms or USUAL_TTR_MS)
-    offer = Offer(b"", view.job.task, 1, ms, 0)
-    return Ask.of((queue.name, view.job.shard), offer, 1, limits)
+    job = view.job
+    offer = _offer_of(job, lasting_ms(holder.ttr_ms or job.ttr_ms or USUAL_TTR_MS))
+    limits = limits_of_job(queue.name, job.task, offer)
+    return Ask.of((queue.name, job.shard), offer, 1, limits) if limits else None

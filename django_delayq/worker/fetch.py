@@ -302,8 +302,7 @@ class Consumer:
             "which": self._process.which,
         }
         notes = self.limits.notes(source, limit, self.slots.free - len(self.slots.inbox))
-        if notes is not None:
-            options["lanes"] = notes.pack()
+        options["lanes"] = notes.pack()
         self._selector.begin_reserve(source, sent_at)
 
         def call() -> tuple[list[bool], Batch]:
@@ -325,8 +324,7 @@ class Consumer:
             board.overdue_at = now
         if batch.jobs:
             self._accept(source, batch, sent_at, now)
-        if notes is not None:
-            self.limits.replied(source, notes, batch)
+        self.limits.replied(source, notes, batch)
 
     def _leaves_some_overdue(self, batch: Batch) -> bool:
         if self._quarantined:

@@ -134,16 +134,13 @@ class ProcessLimits:
         """Shard to which an answer of the limiter has to be brought, before anything else."""
         return next(iter(self._notes), None)
 
-    def notes(self, source: Source, room: int, free: int) -> LaneNotes | None:
-        """Return what the next reserve of ``room`` jobs says of limits; None = this process knows none.
+    def notes(self, source: Source, room: int, free: int) -> LaneNotes:
+        """Return what the next reserve of ``room`` jobs says of limits.
 
         Args:
             free: idle slots. Permits are taken for jobs that can start: other processes may have room for the others.
         """
-        notes = self._notes.pop(source, None)
-        if notes is None and not self.exist:
-            return None
-        notes, names = notes or LaneNotes(), list(self._registry.limited)
+        notes, names = self._notes.pop(source, None) or LaneNotes(), list(self._registry.limited)
         for grant in notes.grants:
             self._count(source.queue.name, grant.offer.task, -grant.jobs)
         if not room:
@@ -205,7 +202,7 @@ class ProcessLimits:
         """Return the request for an offer; what no limit over all workers counts is granted here."""
         queue, task = source.queue.name, self._registry.limited.get(offer.task)
         jobs = self._local_room(queue, offer.task, offer.jobs)
-        limits = limits_of(queue, self._of_queues.get(queue), task)
+        limits = limits_of(queue, self._of_queues.get(queue), task, offer)
         if jobs and limits:
             return Ask.of(source.place, offer, jobs, limits)
         if jobs:

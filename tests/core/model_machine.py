@@ -218,14 +218,16 @@ class RecordingMachine(RuleBasedStateMachine):
 
     def limits(self, shard: ModelShard, drawn: Drawn | None) -> tuple[Limits | None, bytes]:
         """Return what a reserve says of limits, for the model and as it is sent."""
+        keys = self.real.shard(shard.number).names
+        names = self.broker.client.hgetall(keys["task"])
+        shard.codes = {name.decode(): code[1:] for code, name in names.items() if code[:1] == b"\0"}
         if drawn is None:
             return None, b""
         tasks, which, jobs = drawn
-        lanes = self.broker.client.zrange(self.real.shard(shard.number).names["turns"], 0, -1)
+        lanes = self.broker.client.zrange(keys["turns"], 0, -1)
         if not lanes or not jobs:
             return Limits(tasks), LaneNotes(tasks).pack()
         lane = lanes[which % len(lanes)]
-        names = self.broker.client.hgetall(self.real.shard(shard.number).names["task"])
         name = names[b"\0" + lane[1:3]].decode(), lane[3] - 1
         grant = Grant(Offer(lane, name[0], jobs, 1, 2**52), jobs)
         return Limits(tasks, name, jobs), LaneNotes(tasks, grants=[grant]).pack()

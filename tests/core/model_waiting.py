@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -47,6 +47,8 @@ class WaitingJobs:
         self.begun: dict[tuple[int, str], Job] = {}
         self.counters: dict[str, int] = {}
         self.pauses = Pauses()
+        #: numbers of the tasks, as their names are sorted by Redis
+        self.codes: dict[str, bytes] = {}
         #: how many more ids may live in the queue, of which this is one shard
         self.room = math.inf
         self.clock_us = self.token = self.hold_ms = 0
@@ -245,10 +247,10 @@ class WaitingJobs:
         """Return them by the sets in which they wait: those in lanes come last."""
         return sorted((live.waits_in, live.due, i) for i, live in self.lives.items() if not live.lease)
 
-    def lanes(self, which: Which) -> dict[tuple[str, int], list[str]]:
-        """Return the waiting ids of each lane, by task and class, as far as a caller without limits takes them back."""
+    def lanes(self) -> dict[tuple[str, int], list[str]]:
+        """Return the waiting ids of each lane, by task and class."""
         found: dict[tuple[str, int], list[str]] = {}
-        for own_class, _, ident in self.waiting("quarantined" if which == "quarantined" else "all"):
+        for own_class, _, ident in self.waiting():
             content = self.lives[ident].content
             if content.laned:
                 found.setdefault((content.task, own_class), []).append(ident)
@@ -265,36 +267,57 @@ class WaitingJobs:
         """Return when the next job may be handed out; None: no job waits, or the queue is paused without an end."""
         return self.pauses.handed_out_ms(self.next_due_ms(which), self.now_ms)
 
-    def _due(self, limit: int, which: Which, limited: Container[str], granted: list[str]) -> list[str]:
-        """Return the due jobs that are handed out; those of limited tasks that are met before join their lanes."""
+    def _due(self, limit: int, which: Which, limits: Limits | None, granted: list[str]) -> list[str]:
+        """Return the due jobs that are handed out.
+
+        Those of limited tasks that are met before join their lanes. A caller without limits gets those in lanes, behind
+        the others of their class.
+        """
         idents = list(granted)
-        for ident in [ident for _, due, ident in self.waiting(which) if due[0] <= self.now_ms]:
-            content = self.lives[ident].content
-            if len(idents) >= limit:
-                break
-            if content.task in limited:
-                self.set_laned([ident], True)
-            elif not content.laned:
-                idents.append(ident)
+        due = [one for one in self.waiting(which) if one[1][0] <= self.now_ms]
+        for own_class in sorted({own_class for own_class, _, _ in due}):
+            for ident in [ident for cls, _, ident in due if cls == own_class]:
+                content = self.lives[ident].content
+                if len(idents) >= limit:
+                    break
+                if limits and content.task in limits.limited:
+                    self.set_laned([ident], True)
+                elif not content.laned:
+                    idents.append(ident)
+            for _ in range(2 if limits is None else 0):
+                idents += self._shares(own_class, limit - len(idents), idents)
         return idents
+
+    def _shares(self, own_class: int, room: int, taken: list[str]) -> list[str]:
+        """Return due jobs in lanes of a class: as many of each lane as of the others."""
+        found: list[str] = []
+        lanes = {
+            task: [one for one in idents if one not in taken and self.lives[one].due[0] <= self.now_ms]
+            for (task, cls), idents in self.lanes().items()
+            if cls == own_class
+        }
+        due = sorted((self.lives[idents[0]].due[0], self.codes[task], task) for task, idents in lanes.items() if idents)
+        lots = min(len(due), room)
+        for number, (_, _, task) in enumerate(due[:room]):
+            share = lanes[task][: math.ceil(room / max(1, lots - number))]
+            found += share
+            room -= len(share)
+        return found
 
     def reserve(self, limit: int, worker: str, which: Which = "all", limits: Limits | None = None) -> Reserved:
         """Reserve due jobs; return them and their token (0 if nothing is due).
 
         Args:
-            limits: what the caller says of them; None = it knows none, and takes what is in lanes back.
+            limits: what the caller says of them; None = it knows none.
         """
         if self.pauses.holds_back(self.now_ms) or not limit:
             return [], 0
         granted: list[str] = []
-        if limits is None:
-            for idents in self.lanes(which).values():
-                self.set_laned(idents[:limit], False)
-        elif limits.granted:
-            lane = self.lanes("all").get(limits.lane, [])
+        if limits and limits.granted:
+            lane = self.lanes().get(limits.lane, [])
             granted = [ident for ident in lane if self.lives[ident].due[0] <= self.now_ms][: limits.granted]
-        if granted or (limit and any(due[0] <= self.now_ms for _, due, _ in self.waiting(which))):
-            return self._lease(self._due(limit, which, limits.limited if limits else (), granted), worker), self.token
+        if (limits and limits.granted) or any(due[0] <= self.now_ms for _, due, _ in self.waiting(which)):
+            return self._lease(self._due(limit, which, limits, granted), worker), self.token
         return [], 0
 
     def reserve_one(

@@ -269,3 +269,58 @@ def test_a_rate_is_a_number_per_second_or_a_text(value: Any, interval_us: float,
 def test_a_wrong_rate_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidJob, match="rate"):
         TaskOptions(**wrong)
+
+
+# -- groups
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_group_keeps_to_its_limit_and_others_run_beside_it(broker: Broker, shards: int) -> None:
+    broker.queue("default", shards=shards)
+    running: dict[str, Running] = {name: Running(0.01) for name in ("a", "b", "")}
+
+    def work(group: str) -> None:
+        running[group]()
+
+    for number in range(30):
+        put(broker, "work", "a", group="a", options=b'{"group_limits":[1,0,0]}', id=f"a{number}")
+        put(broker, "work", "b", group="b", options=b'{"group_limits":[2,0,0]}', id=f"b{number}")
+        put(broker, "work", "", id=f"c{number}")
+    with ExitStack() as stack:
+        for _ in range(2):
+            stage = working(broker, registry_of(work), config(threads=4))
+            stack.enter_context(stage)
+        eventually(lambda: all(one.ended == 30 for one in running.values()))
+        eventually(lambda: taken_permits(broker, "group:default:a") == 0)
+    assert (running["a"].most, running["b"].most) == (1, 2)
+    assert running[""].most > 2
+    assert_invariants(broker)
+
+
+def test_one_job_of_a_small_group_does_not_wait_for_a_large_one(broker: Broker) -> None:
+    order: list[str] = []
+
+    def work(group: str) -> None:
+        order.append(group)
+
+    for number in range(100):
+        put(broker, "work", "large", group="large", id=f"large-{number}")
+    put(broker, "work", "small", group="small", id="small")
+    with working(broker, registry_of(work), config(threads=1)):
+        eventually(lambda: len(order) == 101)
+    assert order.index("small") < 10
+
+
+def test_a_rate_of_a_group_is_its_own(broker: Broker) -> None:
+    starts: dict[str, list[float]] = {"a": [], "b": []}
+
+    def work(group: str) -> None:
+        starts[group].append(time.monotonic())
+
+    for group in starts:
+        for number in range(8):
+            put(broker, "work", group, group=group, options=b'{"group_limits":[0,100000,1]}', id=f"{group}{number}")
+    with working(broker, registry_of(work), config(threads=4)):
+        eventually(lambda: all(len(times) == 8 for times in starts.values()))
+    for times in starts.values():
+        assert 0.65 <= max(times) - min(times) < 2.0

@@ -38,6 +38,9 @@ sweep(redis.call('LLEN', WINDOW), 250)
 trim_graves(250)
 write_marks()
 keep_clock()
+if is_used(LANE) then
+  get_lanes().forget_groups()
+end
 
 -- Paused work needs no check before the pause ends.
 local next_due = handed_out_at(head())

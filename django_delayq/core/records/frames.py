@@ -66,9 +66,9 @@ def named(fields: dict[bytes, Any]) -> dict[str, Any]:
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 # Body of a job, the part that is fixed when it is scheduled. As stored: priority (3 bits), merged (8), options (16),
-# version (32), in a lane (64), quarantine (128) u8 | number of the task in its shard u16 | key 16 bytes | [options
-# length u16 | options JSON] | arguments to the end. The name of the task would cost more than all the rest, so the
-# shard stores each name once.
+# version (32), in a lane (64), quarantine (128) u8 | number of the task in its shard u16 | key 16 bytes | [in a lane:
+# length of the group u8 | group] | [options length u16 | options JSON] | arguments to the end. The name of the task
+# would cost more than all the rest, so the shard stores each name once.
 BODY_VERSION: Final = 1
 #: bits of byte 1
 BODY_MERGED: Final = 8
@@ -96,12 +96,18 @@ def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes
     task = tasks.get(body[1] | body[2] << 8)
     if task is None:
         raise Undecodable("the body's task has no name in its shard")
+    begin = _HEAD + 1 + len(_group_in(body)) if flags & _IN_LANE else _HEAD
     if not flags & BODY_OPTIONS:
-        return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, b"", body[_HEAD:]
-    end = _HEAD + 2 + int.from_bytes(body[_HEAD : _HEAD + 2], "little")
+        return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, b"", body[begin:]
+    end = begin + 2 + int.from_bytes(body[begin : begin + 2], "little")
     if end > len(body):
         raise Undecodable("the body is cut off inside its options")
-    return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, body[_HEAD + 2 : end], body[end:]
+    return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, body[begin + 2 : end], body[end:]
+
+
+def _group_in(body: bytes) -> bytes:
+    """Return the group in the body of a job that is in a lane."""
+    return body[_HEAD + 1 : _HEAD + 1 + body[_HEAD]] if len(body) > _HEAD else b""
 
 
 # -- jobs to schedule, ids and generations -----------------------------------------------------------------------------
@@ -189,10 +195,20 @@ def bad_id(ident: bytes) -> InvalidJob:
 def pack_body(job: NewJob) -> bytes:
     """Return the body of one generation without its task number, which the script puts behind byte 1."""
     flags = job.priority | (BODY_MERGED if job.payload is not None else 0) | (BODY_OPTIONS if job.options else 0)
+    if job.group:
+        return _pack_grouped(job, flags)
     head = bytes((flags | BODY_VERSION << 5,))
     if job.options:
         return b"".join((head, job.key or new_key(), _U16.pack(len(job.options)), job.options, job.args))
     return b"".join((head, job.key or new_key(), job.args))
+
+
+def _pack_grouped(job: NewJob, flags: int) -> bytes:
+    """Return the body of a job with a group, which waits in a lane from the beginning."""
+    group = job.group.encode()
+    options = _U16.pack(len(job.options)) + job.options if job.options else b""
+    head = bytes((flags | BODY_VERSION << 5 | _IN_LANE,))
+    return b"".join((head, job.key or new_key(), bytes((len(group),)), group, options, job.args))
 
 
 def pack_new(job: NewJob) -> bytes:
@@ -352,6 +368,7 @@ def job_of(
     job = Job(queue, shard, ident, task, key, args, options, priority, due_ms, merged=merged, broken=broken)
     if body and body[0] >> 5 & 1 == BODY_VERSION:
         job.quarantined = bool(body[0] & _QUARANTINE)
+        job.group = _group_in(body).decode(errors="replace") if body[0] & _IN_LANE else ""
     if state:
         _add_state(job, state)
     return job

@@ -4,8 +4,9 @@ local function flags_of(body)
   return string.byte(body, 1) or 4
 end
 
--- Marks of where a job waits: in a lane, or for quarantine. They count only in bodies of our version (core/records/frames.py).
-local IN_LANE, IS_QUARANTINED = 64, 128
+-- Marks of where a job waits: in a lane (64), or for quarantine. They count only in bodies of our version
+-- (core/records/frames.py).
+local IS_QUARANTINED = 128
 
 -- Return the class in which the job waits.
 local function class_of(body)
@@ -28,6 +29,15 @@ end
 
 local function without_quarantine(body)
   return with_body_mark(body, IS_QUARANTINED, false)
+end
+
+-- Return the group of a job, '' = none, and where its options begin. One in a lane has length and text behind its key.
+local function group_of(body)
+  if class_of(body) ~= LANE then
+    return '', 20
+  end
+  local size = string.byte(body, 20) or 0
+  return string.sub(body, 21, 20 + size), 21 + size
 end
 
 local function is_merged(body)

@@ -13,7 +13,8 @@ local function make()
   lanes = { LAST_TURN = TURNS_BEGIN + TURN_SPAN - 1, passed_over = {} }
 
   function lanes.of(body)
-    return '\0' .. task_code_of(body) .. string.char(class_of(with_body_mark(body, IN_LANE, false)))
+    local flags, group = flags_of(body), group_of(body)
+    return group .. '\0' .. task_code_of(body) .. string.char(flags >= IS_QUARANTINED and QUARANTINE or flags % 8 + 1)
   end
 
   -- Return the place of a job in LANE_ORDER.
@@ -65,21 +66,21 @@ local function make()
   end
 
   -- BLOCKED: scope -> when the limiter said something of it, and until when it blocks the scope, ms. A scope is '' (the whole
-  -- queue) or the limit of a task; '\0<task code>' -> that limit.
-  local function blocked_until(scope)
-    local record = scope and redis.call('HGET', BLOCKED, scope)
+  -- queue), the limit of a task, or '<group>\0'; '\0<task code>' -> that limit. A caller without limits is not blocked.
+  function lanes.blocked_until(scope)
+    local record = scope and not lanes.is_free and redis.call('HGET', BLOCKED, scope)
     return record and select(2, struct.unpack('<dd', record)) or 0
   end
 
   -- Calls visit(code, class, ms, limit) for each task and class with lanes: when the first of these may be offered.
   function lanes.each_turn(visit)
-    local from, queue_ms = '-inf', blocked_until('')
+    local from, queue_ms = '-inf', lanes.blocked_until('')
     repeat
       local first = redis.call('ZRANGEBYSCORE', TURNS, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
       if first[1] then
         local code, class = string.sub(first[1], -3, -2), string.byte(first[1], -1)
         local limit = redis.call('HGET', BLOCKED, '\0' .. code)
-        visit(code, class, math.max(lanes.turn_of(first[2]), queue_ms, blocked_until(limit)), limit)
+        visit(code, class, math.max(lanes.turn_of(first[2]), queue_ms, lanes.blocked_until(limit)), limit)
         from = text(math.floor(tonumber(first[2]) / TURN_SPAN + 1) * TURN_SPAN)
       end
     until not first[1]
@@ -96,6 +97,30 @@ local function make()
       end
     end)
     return first
+  end
+
+  -- Return the lanes of a group, '<group>\0', that have jobs.
+  function lanes.of_group(scope)
+    local found, from, behind = {}, '[' .. scope, '(' .. string.sub(scope, 1, -2) .. '\1'
+    repeat
+      local member = redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, 1)[1]
+      if member then
+        found[#found + 1] = string.sub(member, 1, #scope + 3)
+        from = '(' .. found[#found] .. '\255'
+      end
+    until not member
+    return found
+  end
+
+  -- Forgets what a limiter said of groups more than a minute ago: no older reply is on its way any more.
+  function lanes.forget_groups()
+    local some = redis.call('HRANDFIELD', BLOCKED, 250, 'WITHVALUES')
+    for i = 1, #some, 2 do
+      local at, until_ms = struct.unpack('<dd', some[i + 1] .. string.rep('\0', 16))
+      if string.find(some[i], '^%Z.*%z$') and math.max(at / 1000, until_ms) < now_ms - 60000 then
+        redis.call('HDEL', BLOCKED, some[i])
+      end
+    end
   end
 
   function lanes.join(ids, dues, bodies)

@@ -20,10 +20,11 @@ end
 
 -- Return the end of a job's lease that begins now. The job's own ttr is the last member of its options (`Job.ttr_ms`).
 local function lease_end_of(body)
-  local low, high = string.byte(body, 20, 21)
+  local _, at = group_of(body)
+  local low, high = string.byte(body, at, at + 1)
   local own
   if prefers_own_ttr and high and math.floor(string.byte(body, 1) / 16) % 2 == 1 then
-    own = string.match(string.sub(body, 22, 21 + low + 256 * high), '[{,]"ttr_ms":([1-9]%d*)}$')
+    own = string.match(string.sub(body, at + 2, at + 1 + low + 256 * high), '[{,]"ttr_ms":([1-9]%d*)}$')
   end
   return text(now_ms + (own and #own <= 12 and tonumber(own) or ttr_ms))
 end
@@ -215,7 +216,7 @@ local function serve_class(class, limit)
     return reserve_class(class, limit)
   end
   local room = limit - #ids - offers.offered
-  local share = is_due(get_lanes().head(class, class)) and math.floor(room / 2 + drawn()) or room
+  local share = served.lanes ~= '' and is_due(get_lanes().head(class, class)) and math.floor(room / 2 + drawn()) or room
   for _, most in ipairs({ share, room }) do
     local left = limit - #ids - offers.offered
     if left > 0 then
@@ -226,7 +227,7 @@ local function serve_class(class, limit)
 end
 
 function reserve(limit, worker)
-  if served.lanes ~= '' or is_used(LANE) then
+  if is_used(LANE) or (served.lanes ~= '' and not tonumber(served.lanes)) then
     offers = make_offers()
     offers.idle = offers.apply_blocks()
   end
@@ -234,7 +235,6 @@ function reserve(limit, worker)
     return batch()
   end
   if offers and limit > 0 then
-    offers.take_back(limit)
     offers.hand_out_granted(worker)
   end
   local next_due = head(unpack(served))
