@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .core.errors import QueueFull as QueueFull
     from .core.errors import QueuePaused as QueuePaused
     from .core.errors import QueueUnavailable as QueueUnavailable
+    from .core.errors import RateLimited as RateLimited
     from .core.errors import Release as Release
     from .core.errors import Retry as Retry
     from .core.inputs import priority_of_u32 as priority_of_u32
@@ -57,6 +58,7 @@ _MODULES: Final = {
         "QueueFull",
         "QueuePaused",
         "QueueUnavailable",
+        "RateLimited",
         "Release",
         "Retry",
     ),

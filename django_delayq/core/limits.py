@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from .deployment import Deployment
-from .errors import DelayQError
+from .errors import DelayQError, QueueUnavailable
 from .options import GROUP_LIMITS, Limits
 from .outcomes import Offer
 from .records.frames import pack, unpack_fields
@@ -24,6 +24,7 @@ from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
     from .job import Job
+    from .outcomes import Settlement
     from .registry import QueueRegistry, ShardSet
     from .task import Task
 
@@ -52,14 +53,22 @@ class Limit(NamedTuple):
         return {name: value for name, value in numbers.items() if value}
 
 
-def limits_of(queue: str, of_queue: Limits | None, task: Task | None, offer: Offer | None = None) -> list[Limit]:
-    """Return the limits over all workers of a job, or of the jobs of an offer."""
-    found = [(f"queue:{queue}", of_queue)]
-    if task is not None:
-        found.append((f"task:{task.name}", task.options.limits))
-    if offer is not None and offer.group:
-        found.append((f"group:{queue}:{offer.group}", _limits_in(offer.options_json)))
-    return [Limit(name, one.total, one.interval_us, one.burst) for name, one in found if one and one.is_shared]
+def limits_of(queue: str, of_queue: Limits | None, task: Task | None, offer: Offer) -> list[Limit]:
+    """Return the limits over all workers of the jobs of an offer.
+
+    A group always is a limit, if only because it may be paused.
+    """
+    found = [(f"queue:{queue}", of_queue), (f"task:{task.name}" if task else "", task.options.limits if task else None)]
+    limits = [Limit(name, one.total, one.interval_us, one.burst) for name, one in found if one and one.is_shared]
+    if offer.group:
+        one = _limits_in(offer.options_json) or Limits()
+        limits.append(Limit(f"group:{queue}:{offer.group}", one.total, one.interval_us, one.burst))
+    return limits
+
+
+def offer_of(job: Job, ms: int = 0) -> Offer:
+    """Return the offer of one job, whose permit has to last for ``ms``."""
+    return Offer(job.group.encode() + bytes(4), job.task, 1, ms, 0, job.options_json)
 
 
 def _limits_in(options_json: bytes) -> Limits | None:
@@ -242,6 +251,7 @@ class Limiter:
         unused: Sequence[Unused] = (),
         renew: Iterable[tuple[bytes, int]] = (),
         pass_on: Sequence[str] = (),
+        pause: Sequence[tuple[str, int]] = (),
     ) -> Answer:
         """Return and renew permits, and ask for others.
 
@@ -250,12 +260,14 @@ class Limiter:
             unused: grants, and permits of jobs that were not handed out: the rates get these starts back.
             renew: permits, and for how many ms from now.
             pass_on: limits of which a freed permit found no job.
+            pause: limits that grant nothing for so many ms.
         """
         limits = {limit.name: limit.fields for ask in asks for limit in ask.limits}
         fields = {
             "release": [*release, *(permit for _, permits in unused for permit in permits)],
             "renew": list(renew),
             "pass_on": pass_on,
+            "pause": pause,
             "limits": limits,
             "refund": [(name, len(permits) * us) for grant, permits in unused for name, us in grant.rates if permits],
             "asks": [ask.fields for ask in asks],
@@ -296,6 +308,22 @@ class Limiter:
                 self.free(self.call(release=permits, unused=unused))
         except DelayQError as error:
             logger.info("permits are not returned, they run out: %s", error)
+
+
+def pause_scope(limiter: Limiter, settlement: Settlement, limits: Sequence[Limit]) -> None:
+    """Let the jobs of a scope wait, before the job that met the refusal goes back to its place.
+
+    If the job has no such limit, or the limiter cannot be reached, it waits alone.
+    """
+    scope, ms = settlement.pause or ("", 0)
+    name = next((limit.name for limit in limits if limit.name.startswith(f"{scope}:")), None)
+    try:
+        if name is not None:
+            limiter.call(pause=[(name, ms)])
+            return
+    except QueueUnavailable as error:
+        logger.warning("%s: only this job waits, %s cannot be paused: %s", settlement.job.id, name, error)
+    settlement.delay_ms = ms
 
 
 def is_counted(permit: bytes) -> bool:

@@ -192,6 +192,8 @@ class Settlement:
     priority: int | None = None  # of a release: new priority, 0 … 7
     postpone: bool = False  # of a release: the attempt could not begin, for this reason; the wait counts as lateness
     began: bool = False  # of a release: the attempt began, so the postponement is over
+    #: of a release: the jobs of this scope (group, task or queue) wait for so many ms (:func:`.limits.pause_scope`)
+    pause: tuple[str, int] | None = None
     #: of a release: the end of the attempt in case its early ack was applied, which is stored behind it
     also: Settlement | None = None
 

@@ -10,7 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from ..core.job import Job
-from ..core.limits import Ask, Grant, LaneNotes, Limit, Limiter, is_counted, lasting_ms, limits_of
+from ..core.limits import (
+    Ask,
+    Grant,
+    LaneNotes,
+    Limit,
+    Limiter,
+    is_counted,
+    lasting_ms,
+    limits_of,
+    offer_of,
+    pause_scope,
+)
 from ..core.outcomes import Batch, Offer, Settlement
 from ..core.queue import Queue
 from ..core.task import registry
@@ -22,9 +33,9 @@ Send: TypeAlias = Callable[[int, bytes], Batch]
 _MOST_ROUNDS: Final = 10
 
 
-def limits_of_job(queue: str, task: str, offer: Offer | None = None) -> list[Limit]:
-    """Return the limits over all workers of a job, or of the jobs of an offer."""
-    return limits_of(queue, conf().queue(queue).limits, registry.limited.get(task), offer)
+def limits_here(queue: str, offer: Offer) -> list[Limit]:
+    """Return the limits over all workers of the jobs of an offer, by the settings and tasks of this process."""
+    return limits_of(queue, conf().queue(queue).limits, registry.limited.get(offer.task), offer)
 
 
 def may_be_limited(queue: str) -> bool:
@@ -46,6 +57,9 @@ def give_back(queue: Queue, jobs: Iterable[Job]) -> None:
 
 def settle(queue: Queue, settlements: Sequence[Settlement]) -> list[bool]:
     """Settle jobs of one queue, and return their permits; see :meth:`.Queue.settle`."""
+    for one in settlements:
+        if one.pause is not None:
+            pause_scope(Limiter(queue.registry), one, limits_here(queue.name, offer_of(one.job)))
     counted = queue.settle(settlements)
     give_back(queue, [settlement.job for settlement in settlements])
     return counted
@@ -63,7 +77,8 @@ def reserve(queue: Queue, shard: int, room: int, send: Send) -> Batch:
     limiter, notes, found = Limiter(queue.registry), LaneNotes(), list[Job]()
     for _ in range(_MOST_ROUNDS):
         notes.tasks, notes.most = list(registry.limited), room - len(found)
-        notes.whole = bool(limits_of_job(queue.name, ""))
+        of_queue = conf().queue(queue.name).limits
+        notes.whole = of_queue is not None and of_queue.is_shared
         batch = send(room - len(found), notes.pack())
         found += batch.jobs
         limiter.give_back((), [grant.unused(batch.jobs) for grant in notes.grants])
@@ -77,7 +92,7 @@ def reserve(queue: Queue, shard: int, room: int, send: Send) -> Batch:
 def _ask(queue: Queue, shard: int, limiter: Limiter, batch: Batch) -> LaneNotes:
     notes, asks = LaneNotes(), list[Ask]()
     for offer in batch.offers:
-        limits = limits_of_job(queue.name, offer.task, offer)
+        limits = limits_here(queue.name, offer)
         if limits:
             asks.append(Ask.of((queue.name, shard), offer, offer.jobs, limits))
         else:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.job import Job
-from ..core.limits import Ask, Limiter, lasting_ms
-from ..core.outcomes import Offer
+from ..core.limits import Ask, Limiter, lasting_ms, offer_of
 from ..core.queue import Queue
 from ..core.reading import Inspector
 from ..core.times import USUAL_TTR_MS
 from .held import HeldJob, give_back
-from .limits import limits_of_job, may_be_limited
+from .limits import limits_here, may_be_limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def _reserve(queue: Queue, ident: str, holder: Holder, *, asks: bool) -> HeldJob
     )
     for job in batch.jobs:
         held = HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms)
-        if asks or not limits_of_job(queue.name, job.task, _offer_of(job, 0)):
+        if asks or not limits_here(queue.name, offer_of(job)):
             return held
         give_back([held])
         return _reserve(queue, ident, holder, asks=True)
@@ -66,16 +64,12 @@ def _reserve(queue: Queue, ident: str, holder: Holder, *, asks: bool) -> HeldJob
     return None
 
 
-def _offer_of(job: Job, ms: int) -> Offer:
-    return Offer(job.group.encode() + bytes(4), job.task, 1, ms, 0, job.options_json)
-
-
 def _ask(queue: Queue, ident: str, holder: Holder) -> Ask | None:
     """Return the request for the permit of a job; None if no limit counts it, or there is no such job."""
     view = Inspector(queue.registry).get(queue.name, ident, most_bytes=0)
     if view is None:
         return None
     job = view.job
-    offer = _offer_of(job, lasting_ms(holder.ttr_ms or job.ttr_ms or USUAL_TTR_MS))
-    limits = limits_of_job(queue.name, job.task, offer)
+    offer = offer_of(job, lasting_ms(holder.ttr_ms or job.ttr_ms or USUAL_TTR_MS))
+    limits = limits_here(queue.name, offer)
     return Ask.of((queue.name, job.shard), offer, 1, limits) if limits else None

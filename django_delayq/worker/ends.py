@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, Release, Retry
+from ..core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, RateLimited, Release, Retry
 from ..core.job import PRIORITIES, STARTED, UNRENEWED, Job
 from ..core.options import TASK_OPTIONS, TaskOptions
 from ..core.outcomes import AttemptOutcome, Settlement, bury, fail, release
@@ -115,7 +115,12 @@ def raised(
             own_delay = _UNUSABLE_DELAY  # at its old place it would run without a pause
         # The attempt ended by itself, as a failed one does, so the job is not suspect any more.
         priority = _priority_of(job, error.priority)
-        return give_back(job, policy, text_of(error), own_delay, quarantine=False, priority=priority, began=True)
+        end = give_back(job, policy, text_of(error), own_delay, quarantine=False, priority=priority, began=True)
+        if isinstance(error, RateLimited):
+            seconds = _delay_of(job, error.retry_after)
+            scope = error.scope or ("group" if job.group else "task")
+            end.pause = scope, int(1000 * (_UNUSABLE_DELAY if seconds is None else seconds))
+        return end
     if isinstance(error, Bury):
         reason, error_class = text_of(error) or "buried", class_of(error)
         return bury(job, started_ms, run_ms, reason=reason, error_class=error_class, error=record(error))

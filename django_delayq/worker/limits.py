@@ -22,11 +22,14 @@ from ..core.limits import (
     Block,
     Grant,
     LaneNotes,
+    Limit,
     Limiter,
     Unused,
     is_counted,
     lasting_ms,
     limits_of,
+    offer_of,
+    pause_scope,
 )
 from .attempt import NEVER, Attempt
 from .shards import CALL_SECONDS, ShardSelector, Source
@@ -118,8 +121,12 @@ class ProcessLimits:
         for job in jobs if self.exist else ():
             self._count(queue, job.task, 1)
 
-    def ended(self, queue: str, attempts: Iterable[Attempt]) -> None:
+    def ended(self, queue: str, attempts: Sequence[Attempt]) -> None:
         """Count attempts that have ended, or were given back."""
+        for attempt in attempts:
+            end = attempt.settlement
+            if end is not None and end.pause is not None:
+                pause_scope(self._limiter, end, self._limits_of(queue, offer_of(end.job)))
         if self.exist:
             for attempt in attempts:
                 self._count(queue, attempt.job.task, -1)
@@ -200,14 +207,16 @@ class ProcessLimits:
 
     def _ask(self, source: Source, offer: Offer) -> Ask | None:
         """Return the request for an offer; what no limit over all workers counts is granted here."""
-        queue, task = source.queue.name, self._registry.limited.get(offer.task)
-        jobs = self._local_room(queue, offer.task, offer.jobs)
-        limits = limits_of(queue, self._of_queues.get(queue), task, offer)
+        queue = source.queue.name
+        jobs, limits = self._local_room(queue, offer.task, offer.jobs), self._limits_of(queue, offer)
         if jobs and limits:
             return Ask.of(source.place, offer, jobs, limits)
         if jobs:
             self._grant(source, Grant(offer, jobs))
         return None
+
+    def _limits_of(self, queue: str, offer: Offer) -> list[Limit]:
+        return limits_of(queue, self._of_queues.get(queue), self._registry.limited.get(offer.task), offer)
 
     def _call(self, asks: Sequence[Ask], now: float) -> Answer | None:
         """Return the answer of the limiter; None if it cannot be reached."""

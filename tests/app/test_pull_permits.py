@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq import Queue, task
+from django_delayq import Queue, RateLimited, task
 from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
@@ -121,3 +121,29 @@ def test_a_wrong_limit_is_refused_at_once(value: object, message: str) -> None:
 
         @task(name="wrong", concurrency=value)
         def wrong() -> None: ...
+
+
+def test_a_pulled_job_that_is_refused_lets_its_group_wait(delayq: Broker) -> None:
+    core = delayq.queue("work")
+    for ident in ("a1", "a2", "b1"):
+        core.schedule(NewJob(ident, "free", group=ident[0]))
+    held = Queue("work").reserve(3)
+    assert sorted(job.id for job in held) == ["a1", "a2", "b1"]
+    for job in held:
+        job.fail(RateLimited(retry_after=30, scope="group")) if job.id == "a1" else job.release()
+    assert [job.id for job in Queue("work").reserve(3)] == ["b1"]
+
+
+def test_the_limit_of_a_group_holds_for_pulled_jobs(delayq: Broker) -> None:
+    core = delayq.queue("work")
+    for number in range(3):
+        core.schedule(NewJob(f"a{number}", "free", group="a", options=b'{"group_limits":[2,0,0]}'))
+    held = Queue("work").reserve(3, ttr=1)
+    assert len(held) == 2
+    assert taken_permits(delayq, "group:work:a") == 2
+    left = ({"a0", "a1", "a2"} - {job.id for job in held}).pop()
+    assert Queue("work").reserve_id(left) is None, "the limit holds for a wanted job as well"
+    assert held[0].touch(30)
+    assert held[1].ack()
+    assert Queue("work").reserve_id(left) is not None
+    assert taken_permits(delayq, "group:work:a") == 2

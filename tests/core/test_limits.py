@@ -247,6 +247,20 @@ def test_nothing_is_left_of_a_rate_that_is_not_used(broker: Broker) -> None:
     assert not broker.client.exists(key)
 
 
+# -- pauses ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_limit_grants_nothing_for_that_time_and_the_longer_pause_counts(broker: Broker) -> None:
+    limiter = Limiter(broker.registry)
+    limiter.call(pause=[("task:a", 400)])
+    limiter.call(pause=[("task:a", 100)])
+    (block,) = ask_permits(broker, {"task:a": Limit("task:a", None)}, 1).blocks
+    assert block is not None and 200 < block.ms <= 400
+    assert ask_permits(broker, {"task:b": 1}, 1).blocks == [None]
+    time.sleep(block.ms / 1000)
+    assert ask_permits(broker, {"task:a": Limit("task:a", None)}, 1).blocks == [None]
+
+
 # -- faults ----------------------------------------------------------------------------------------------------------
 
 

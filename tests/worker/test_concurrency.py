@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from django_delayq import RateLimited
 from django_delayq.core import Broker, InvalidJob, Registry, Task, TaskOptions
 from tests.support.core_figures import ask_permits, taken_permits
 from tests.support.worker_stage import (
@@ -324,3 +325,55 @@ def test_a_rate_of_a_group_is_its_own(broker: Broker) -> None:
         eventually(lambda: all(len(times) == 8 for times in starts.values()))
     for times in starts.values():
         assert 0.65 <= max(times) - min(times) < 2.0
+
+
+# -- refusals of other systems
+
+
+@pytest.mark.parametrize("scope", [None, "group", "task", "queue"])
+def test_a_refusal_lets_its_scope_wait_and_counts_no_attempt(broker: Broker, scope: str | None) -> None:
+    broker.queue("default", shards=2)
+    runs: list[tuple[str, float]] = []
+    refused: list[str] = []
+
+    def work(group: str) -> None:
+        if group == "a" and not refused:
+            refused.append(group)
+            raise RateLimited("not now", retry_after=0.6, scope=scope)
+        runs.append((group, time.monotonic()))
+
+    registry = registry_of(work, rate="1000/s")
+    for number in range(4):
+        put(broker, "work", "a", group="a", id=f"a{number}")
+    began = time.monotonic()
+    with working(broker, registry, config(threads=1, limits={"default": Limits(total=100)})):
+        eventually(lambda: refused)
+        for number in range(4):
+            put(broker, "work", "b", group="b", id=f"b{number}")
+        eventually(lambda: len(runs) == 8)
+        failed = broker.inspector.counts("default").counters.get("failed", 0)
+    first = {group: min(at - began for name, at in runs if name == group) for group in "ab"}
+    last_a = max(at - began for group, at in runs if group == "a")
+    assert last_a >= 0.6
+    assert (first["b"] < 0.5) is (scope in (None, "group"))
+    assert failed == 0
+
+
+def test_a_refusal_without_a_limit_lets_only_its_job_wait(broker: Broker) -> None:
+    runs: list[str] = []
+
+    def work(name: str) -> None:
+        runs.append(name)
+        if runs == ["a"]:
+            raise RateLimited(retry_after=0.4)
+
+    for name in ("a", "b", "c"):
+        put(broker, "work", name, id=name)
+    with working(broker, registry_of(work), config(threads=1)):
+        eventually(lambda: len(runs) == 4)
+    assert runs == ["a", "b", "c", "a"]
+
+
+def test_a_wrong_scope_is_refused_where_it_is_raised() -> None:
+    with pytest.raises(TypeError, match="scope"):
+        RateLimited(retry_after=1, scope="world")

@@ -4,9 +4,9 @@
 -- the same call, and a call that is sent twice books nothing twice.
 -- KEYS    1 stem of the keys of all limits, which lie in its slot: of each limit <stem>permits:<limit> (zset: permit -> end,
 --         ms), <stem>waiters:<limit> (zset: '<shard>:<queue>' whose jobs wait for a permit -> since when, us) and
---         <stem>rate:<limit> (us: when all starts so far would be over if each took its interval)
+--         <stem>rate:<limit> (us: when all starts so far would be over if each took its interval), <stem>pause:<limit> (ms)
 -- ARGV    1 a map of what is not empty: release = permits; renew = {permit, ms} each; pass_on = limits of which a freed
---         permit was of no use where it was offered last; refund = {limit, us of its rate that were not used} each; limits =
+--         permit was of no use where it was offered last; pause = {limit, ms for which it grants nothing} each; refund = {limit, us of its rate that were not used} each; limits =
 --         limit -> {total: permits that exist, interval: us from one start to the next, burst: starts at once}; asks = {place
 --         that waits if there are too few permits, number of jobs, ms, first part of the permits, limits} each. A permit is
 --         '<name>\0<limit>\0<limit>…'; the names of those that are granted are the first part and their number.
@@ -72,6 +72,11 @@ local function free_starts(limit)
   return math.floor(burst - ahead / interval + 1e-6), math.ceil((ahead - (burst - 1) * interval) / 1000)
 end
 
+local function free_of_pause(limit)
+  local ms = redis.call('PTTL', key_of('pause', limit))
+  return ms > 0 and 0 or math.huge, ms
+end
+
 local function start(limit, us)
   local key = key_of('rate', limit)
   local moment = math.max(now_us, tonumber(redis.call('GET', key)) or 0) + us
@@ -91,6 +96,12 @@ for _, permit in ipairs(want.release or {}) do
 end
 for _, limit in ipairs(want.pass_on or {}) do
   freed[limit] = (freed[limit] or 0) + 1
+end
+for _, one in ipairs(want.pause or {}) do
+  local key = key_of('pause', one[1])
+  if redis.call('PTTL', key) < one[2] then
+    redis.call('SET', key, '', 'PX', text(one[2]))
+  end
 end
 for _, one in ipairs(want.refund or {}) do
   start(one[1], -one[2])
@@ -117,7 +128,7 @@ for i, ask in ipairs(want.asks or {}) do
   local before = granted_before(names, first, n)
   local most, blocking, free = n, nil, nil
   for _, limit in ipairs(names) do
-    for _, its_free in ipairs({ free_permits, free_starts }) do
+    for _, its_free in ipairs({ free_of_pause, free_permits, free_starts }) do
       local number = math.max(0, (its_free(limit))) + before
       if number < most then
         most, blocking, free = number, limit, its_free
