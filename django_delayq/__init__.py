@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from . import limits as limits
     from .core import retry as retry
     from .core.errors import Bury as Bury
     from .core.errors import IdTaken as IdTaken
@@ -85,10 +86,12 @@ _MODULES: Final = {
 }
 _HOME: Final = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = ["__version__", *_HOME]
+__all__ = ["__version__", "limits", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "limits":
+        return import_module(f"{__name__}.limits")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

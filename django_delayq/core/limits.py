@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -53,17 +53,21 @@ class Limit(NamedTuple):
         return {name: value for name, value in numbers.items() if value}
 
 
-def limits_of(queue: str, of_queue: Limits | None, task: Task | None, offer: Offer) -> list[Limit]:
+def limits_of(
+    queue: str, of_queue: Limits | None, task: Task | None, offer: Offer, own: Container[str] = ()
+) -> list[Limit]:
     """Return the limits over all workers of the jobs of an offer.
 
-    A group always is a limit, if only because it may be paused.
+    Args:
+        queue, of_queue: name and limits of the queue.
+        task: that of the jobs, if this process knows it.
+        own: limits that were set at run time. Their numbers are known to the limiter.
     """
-    found = [(f"queue:{queue}", of_queue), (f"task:{task.name}" if task else "", task.options.limits if task else None)]
-    limits = [Limit(name, one.total, one.interval_us, one.burst) for name, one in found if one and one.is_shared]
-    if offer.group:
-        one = _limits_in(offer.options_json) or Limits()
-        limits.append(Limit(f"group:{queue}:{offer.group}", one.total, one.interval_us, one.burst))
-    return limits
+    found = [(f"queue:{queue}", of_queue), (f"task:{task.name if task else offer.task}", task and task.options.limits)]
+    limits = [(name, one or Limits()) for name, one in found if (one and one.is_shared) or name in own]
+    if offer.group:  # always, if only because it may be paused
+        limits.append((f"group:{queue}:{offer.group}", _limits_in(offer.options_json) or Limits()))
+    return [Limit(name, one.total, one.interval_us, one.burst) for name, one in limits]
 
 
 def offer_of(job: Job, ms: int = 0) -> Offer:
@@ -90,8 +94,8 @@ class Grant:
     """Permission to hand out jobs of a lane. Each job gets a permit, unless no limit over all workers concerns it.
 
     Attributes:
-        limits: names of its limits of concurrency.
-        rates: names of its limits of rate, each with the time from one start to the next.
+        limits: names of its limits.
+        rates: those of rate, each with the time from one start to the next, µs.
     """
 
     offer: Offer
@@ -103,7 +107,7 @@ class Grant:
     @property
     def _ends(self) -> tuple[bytes, bytes]:
         """First and last part of its permits; the number of each is between them."""
-        if not (self.limits or self.rates):
+        if not self.limits:
             return b"", b""
         return self.name + b".", "".join(f"\0{limit}" for limit in self.limits).encode()
 
@@ -200,16 +204,15 @@ class Ask:
     @classmethod
     def of(cls, place: Place, offer: Offer, jobs: int, limits: Sequence[Limit]) -> Ask:
         """Return the request for ``jobs`` of an offer."""
-        counted = tuple(limit.name for limit in limits if limit.total is not None)
+        names = tuple(limit.name for limit in limits)
         rates = tuple((limit.name, limit.interval_us) for limit in limits if limit.interval_us)
-        return cls(place, offer, limits, Grant(offer, jobs, counted, rates))
+        return cls(place, offer, limits, Grant(offer, jobs, names, rates))
 
     @property
     def fields(self) -> tuple[str, int, int, bytes, tuple[str, ...]]:
         """Request as the limiter takes it."""
         queue, shard = self.place
-        names = tuple(limit.name for limit in self.limits)
-        return f"{shard}:{queue}", self.grant.jobs, self.offer.ms, self.grant.name + b".", names
+        return f"{shard}:{queue}", self.grant.jobs, self.offer.ms, self.grant.name + b".", self.grant.limits
 
     def blocked(self, limit: str, at_us: float, ms: float) -> Block:
         """Return the block of this offer's lane, or of the scope in which it is."""
@@ -299,6 +302,34 @@ class Limiter:
             return False
         frame = queue.call("reserve", place[1], *_OF_NOBODY, LaneNotes(blocks=[block]).pack())
         return not unpack_fields(frame).get("idle")
+
+    def set(self, limit: str, numbers: Limits | None) -> None:
+        """Set a limit at run time; None = clear it. Those who wait for it ask again at once."""
+        key, client = self._deployment.key("limits"), self._deployment.client
+        with clear_errors():
+            if numbers is None:
+                client.hdel(key, limit)
+            else:
+                client.hset(key, limit, pack(Limit(limit, numbers.total, numbers.interval_us, numbers.burst).fields))
+            client.delete(self._deployment.key(f"rate:{limit}"))  # what it counted was in other intervals
+        kind, queue, *_ = limit.split(":", 2)
+        queues = self._registry.queues() if kind == "task" else [self._registry.known_queue(queue)]
+        at_us = self.call().at_us
+        for one in filter(None, queues):
+            for number in one.numbers:
+                self._free_shard((one.name, number), Block(limit, at_us))
+
+    def get(self, limit: str) -> Limits | None:
+        """Return the numbers of a limit that was set at run time."""
+        with clear_errors():
+            stored = self._deployment.client.hget(self._deployment.key("limits"), limit)
+        numbers = unpack_fields(stored or b"")
+        return Limits(numbers.get("total"), None, numbers.get("interval"), numbers.get("burst", 0)) if numbers else None
+
+    def own_limits(self) -> frozenset[str]:
+        """Return the names of the limits that were set at run time."""
+        with clear_errors():
+            return frozenset(name.decode() for name in self._deployment.client.hkeys(self._deployment.key("limits")))
 
     def give_back(self, permits: Iterable[bytes], unused: Sequence[Unused] = ()) -> None:
         """Return the permits of jobs whose ends are stored; see :meth:`call`. If that fails, they run out."""

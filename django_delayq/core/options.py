@@ -240,7 +240,12 @@ GROUP_LIMITS: Final = "group_limits"
 MAX_GROUP_BYTES: Final = 128
 
 
-def _group(name: str, value: object) -> str:
+def check_group(name: str, value: object) -> str:
+    """Return ``value`` if it is the name of a group.
+
+    Raises:
+        InvalidJob: it is not; the message begins with ``name``.
+    """
     if not isinstance(value, str) or not 0 < len(value.encode()) <= MAX_GROUP_BYTES or "\0" in value:
         raise InvalidJob(
             f"{name} is a text of 1 to {MAX_GROUP_BYTES} bytes without zero characters, got {short(value)}"
@@ -408,9 +413,9 @@ class TaskOptions:
     #: for merged tasks of the payload. The groups of a queue take turns
     group: str | Callable[..., object] | None = _option(
         None,
-        _or_function(_group),
+        _or_function(check_group),
         project="none",
-        job=Check(_group, {"type": "string", "maxLength": MAX_GROUP_BYTES}),
+        job=Check(check_group, {"type": "string", "maxLength": MAX_GROUP_BYTES}),
         field="group",
     )
     #: limits of each group, over all workers, as those of a task; or functions of the call's arguments

@@ -6,6 +6,7 @@ do not concern pulled jobs.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
@@ -31,16 +32,35 @@ from ..settings.conf import conf
 Send: TypeAlias = Callable[[int, bytes], Batch]
 #: most calls of the limiter in one reserve: each lane that it does not grant is blocked for the next
 _MOST_ROUNDS: Final = 10
+#: seconds for which the names of the limits that were set at run time are believed
+_OWN_SECONDS: Final = 5.0
 
 
 def limits_here(queue: str, offer: Offer) -> list[Limit]:
     """Return the limits over all workers of the jobs of an offer, by the settings and tasks of this process."""
-    return limits_of(queue, conf().queue(queue).limits, registry.limited.get(offer.task), offer)
+    return limits_of(queue, conf().queue(queue).limits, registry.get(offer.task), offer, _own.names)
+
+
+class _OwnLimits:
+    """Names of the limits that were set at run time, read again from time to time."""
+
+    def __init__(self) -> None:
+        self.names = frozenset[str]()
+        self._read_at = -_OWN_SECONDS
+
+    def read(self, limiter: Limiter) -> frozenset[str]:
+        now = time.monotonic()
+        if now - self._read_at >= _OWN_SECONDS:
+            self.names, self._read_at = limiter.own_limits(), now
+        return self.names
+
+
+_own: Final = _OwnLimits()
 
 
 def may_be_limited(queue: str) -> bool:
     """Return True if jobs of a queue without a group may have limits."""
-    return bool(registry.limited) or conf().queue(queue).limits is not None
+    return bool(registry.limited or _own.names) or conf().queue(queue).limits is not None
 
 
 def renew(queue: Queue, jobs: Iterable[Job], ttr_ms: int) -> None:
@@ -76,9 +96,10 @@ def reserve(queue: Queue, shard: int, room: int, send: Send) -> Batch:
     """Reserve jobs of a shard by ``send``, of limited tasks and queues those that get permits."""
     limiter, notes, found = Limiter(queue.registry), LaneNotes(), list[Job]()
     for _ in range(_MOST_ROUNDS):
-        notes.tasks, notes.most = list(registry.limited), room - len(found)
+        own = _own.read(limiter)
+        notes.tasks, notes.most = [*registry.limited, *(n.removeprefix("task:") for n in own)], room - len(found)
         of_queue = conf().queue(queue.name).limits
-        notes.whole = of_queue is not None and of_queue.is_shared
+        notes.whole = (of_queue is not None and of_queue.is_shared) or f"queue:{queue.name}" in own
         batch = send(room - len(found), notes.pack())
         found += batch.jobs
         limiter.give_back((), [grant.unused(batch.jobs) for grant in notes.grants])

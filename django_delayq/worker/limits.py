@@ -52,6 +52,7 @@ class ProcessLimits:
         self._of_queues = process.config.limits
         self._connection = process.broker.connection
         self._limiter = Limiter(process.broker.registry)
+        self._workers = process.broker.worker_registry
         self._lasting_ms = lasting_ms(process.broker.lease_ms)
         self._selector = selector
         self._is_for_all = process.which != "quarantined"
@@ -155,7 +156,10 @@ class ProcessLimits:
             notes.grants = []
         notes.tasks, notes.most = names, max(free, 1)
         of_queue = self._of_queues.get(source.queue.name)
-        notes.whole = of_queue is not None and of_queue.is_shared
+        own = self._own_limits
+        notes.whole = (of_queue is not None and of_queue.is_shared) or f"queue:{source.queue.name}" in own
+        if own:
+            notes.tasks = [*names, *(name for name in self._registry.names if f"task:{name}" in own)]
         notes.full = [name for name in names if not self._local_room("", name, 1)]
         return notes
 
@@ -215,8 +219,18 @@ class ProcessLimits:
             self._grant(source, Grant(offer, jobs))
         return None
 
+    @property
+    def _own_limits(self) -> frozenset[str]:
+        """Names of the limits that were set at run time; each announcement returns them."""
+        if self._workers.own_limits is None:
+            try:
+                self._workers.own_limits = self._limiter.own_limits()
+            except DelayQError:
+                return frozenset()
+        return self._workers.own_limits
+
     def _limits_of(self, queue: str, offer: Offer) -> list[Limit]:
-        return limits_of(queue, self._of_queues.get(queue), self._registry.limited.get(offer.task), offer)
+        return limits_of(queue, self._of_queues.get(queue), self._registry.get(offer.task), offer, self._own_limits)
 
     def _call(self, asks: Sequence[Ask], now: float) -> Answer | None:
         """Return the answer of the limiter; None if it cannot be reached."""

@@ -66,7 +66,11 @@ def make_process(
 ) -> Process:
     """Return the object that the parts of a worker process share; without a Redis unless there is a broker."""
     none: Any = SimpleNamespace(
-        lease_ms=15_000, connection=SimpleNamespace(cluster=False), tally=SimpleNamespace(ended=lambda *_: None)
+        lease_ms=15_000,
+        connection=SimpleNamespace(cluster=False),
+        tally=SimpleNamespace(ended=lambda *_: None),
+        registry=SimpleNamespace(deployment=None),
+        worker_registry=SimpleNamespace(own_limits=frozenset()),
     )
     return Process(
         **{

@@ -12,7 +12,7 @@ import pytest
 
 from django_delayq import RateLimited
 from django_delayq.core import Broker, InvalidJob, Registry, Task, TaskOptions
-from tests.support.core_figures import ask_permits, taken_permits
+from tests.support.core_figures import Limiter, ask_permits, taken_permits
 from tests.support.worker_stage import (
     DEADLINE,
     Limits,
@@ -22,6 +22,7 @@ from tests.support.worker_stage import (
     eventually,
     held_by,
     put,
+    registry_named,
     registry_of,
     run_dry,
     working,
@@ -325,6 +326,42 @@ def test_a_rate_of_a_group_is_its_own(broker: Broker) -> None:
         eventually(lambda: all(len(times) == 8 for times in starts.values()))
     for times in starts.values():
         assert 0.65 <= max(times) - min(times) < 2.0
+
+
+# -- limits that are set at run time
+
+
+@pytest.mark.parametrize("name", ["task:limited", "queue:default"])
+def test_a_limit_that_is_set_at_run_time_holds_for_those_that_had_none(broker: Broker, name: str) -> None:
+    broker.queue("default", shards=2)
+    limiter, running = Limiter(broker.registry), Running(0.02)
+    limiter.set(name, Limits(total=1))
+    for _ in range(20):
+        put(broker, "limited")
+    with working(broker, registry_with(running), config(threads=4, heartbeat=0.2)) as worker:
+        eventually(lambda: running.ended == 20)
+        assert running.most == 1
+        limiter.set(name, None)
+        eventually(lambda: name not in broker.worker_registry.own_limits)
+        for _ in range(40):
+            put(broker, "limited")
+        eventually(lambda: running.ended == 60)
+        assert running.most > 1
+        drain(worker)
+
+
+def test_a_raised_limit_lets_those_who_wait_start_at_once(broker: Broker) -> None:
+    starts: list[float] = []
+    for number in range(3):
+        put(broker, "work", group="a", options=b'{"group_limits":[0,60000000,1]}', id=f"a{number}")
+    limiter = Limiter(broker.registry)
+    with working(broker, registry_named("work", lambda: starts.append(time.monotonic()))):
+        eventually(lambda: len(starts) == 1)
+        time.sleep(0.3)
+        assert len(starts) == 1
+        limiter.set("group:default:a", Limits(interval_us=1000.0, burst=100))
+        eventually(lambda: len(starts) == 3, seconds=3)
+    assert limiter.get("group:default:a") == Limits(interval_us=1000.0, burst=100)
 
 
 # -- refusals of other systems

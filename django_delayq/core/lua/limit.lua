@@ -4,7 +4,8 @@
 -- the same call, and a call that is sent twice books nothing twice.
 -- KEYS    1 stem of the keys of all limits, which lie in its slot: of each limit <stem>permits:<limit> (zset: permit -> end,
 --         ms), <stem>waiters:<limit> (zset: '<shard>:<queue>' whose jobs wait for a permit -> since when, us) and
---         <stem>rate:<limit> (us: when all starts so far would be over if each took its interval), <stem>pause:<limit> (ms)
+--         <stem>rate:<limit> (us: when all starts so far would be over if each took its interval) and <stem>pause:<limit>;
+--         and <stem>limits (hash: limit -> numbers that were set at run time, packed by cmsgpack)
 -- ARGV    1 a map of what is not empty: release = permits; renew = {permit, ms} each; pass_on = limits of which a freed
 --         permit was of no use where it was offered last; pause = {limit, ms for which it grants nothing} each; refund = {limit, us of its rate that were not used} each; limits =
 --         limit -> {total: permits that exist, interval: us from one start to the next, burst: starts at once}; asks = {place
@@ -17,7 +18,16 @@ local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
 local want = cmsgpack.unpack(ARGV[1])
-local limits = want.limits or {}
+local limits, names = want.limits or {}, {}
+for name in pairs(limits) do
+  names[#names + 1] = name
+end
+-- What was set at run time stands above what the caller's code says.
+for i, own in ipairs(#names > 0 and redis.call('HMGET', KEYS[1] .. 'limits', unpack(names)) or {}) do
+  for number, value in pairs(own and cmsgpack.unpack(own) or {}) do
+    limits[names[i]][number] = value
+  end
+end
 -- ms after which who waits asks again, if the process that had to wake it died; time for which waiters are remembered
 local RETRY_MS, WAITERS_MS = 5000, 60000
 -- Most waiters of a limit that one call looks at.

@@ -47,6 +47,7 @@ Keys outside the shards:
 * ``{<prefix>}:tasks`` (hash: worker -> names of the tasks that it can run)
 * ``{<prefix>}:figures`` (hash: counters of finished attempts, see :mod:`..figures`)
 * ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms)
+* ``{<prefix>}:limits`` (hash: limit -> its numbers that were set at run time, packed)
 * ``<prefix>:wake:<queue>`` (list of shard numbers), without a cluster
 
 Keys that expire, on which no job depends:
@@ -55,6 +56,7 @@ Keys that expire, on which no job depends:
 * ``<stem>load:<load>:<opened ms>`` (hash: its ledger, beside each shard that it writes to and in the same slot)
 * ``{<prefix>}:mirror`` (string: moment until which the tables of failed and buried jobs are complete)
 * ``<prefix>:result:<id>`` (string: result record of a Django Task, see ``backends/results.py``)
+* ``{<prefix>}:rate:<limit>`` (string: moment, µs), ``{<prefix>}:pause:<limit>`` (empty string)
 * ``{<prefix>}:permits:<limit>`` (zset: permit -> its end, ms) and ``{<prefix>}:waiters:<limit>`` (zset: shard whose
   jobs wait for one -> since when, µs), see :mod:`..limits`
 * ``{<prefix>}:depth:<queue>`` (stream: samples of a day, see :mod:`..figures`; ``""`` = all queues together), and
