@@ -58,7 +58,7 @@ def main(role: str) -> None:
         processes=SETUP["processes"],
         threads=SETUP["threads"],
         heartbeat=1.0,
-        concurrency={queue: Limits(**limit) for queue, limit in SETUP["limits"].items() if queue in SETUP["queues"]},
+        limits={queue: Limits(**limit) for queue, limit in SETUP["limits"].items() if queue in SETUP["queues"]},
     )
     if role == "supervise":
         command = [sys.executable, "-m", "tests.chaos.idle_worker", "child"]

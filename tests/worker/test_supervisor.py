@@ -236,7 +236,7 @@ def test_sigttin_shows_what_every_thread_is_doing(
 
 def test_a_child_gets_the_whole_configuration_of_its_supervisor() -> None:
     limits = {"a": Limits(total=3), "b": Limits(local=1)}
-    settings = config(queues=("a", "b"), awaited=frozenset({"b"}), weights={"a": 2.0}, concurrency=limits, max_rss=500)
+    settings = config(queues=("a", "b"), awaited=frozenset({"b"}), weights={"a": 2.0}, limits=limits, max_rss=500)
     spec = ChildSpec("w.1", settings, board_fd=3, parent=os.getpid(), program="p")
     assert sent_to_child(spec) == spec and "DELAYQ_CHILD" not in os.environ
 
