@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from . import limits as limits
     from .core import retry as retry
     from .core.errors import Bury as Bury
     from .core.errors import IdTaken as IdTaken
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .core.errors import QueueFull as QueueFull
     from .core.errors import QueuePaused as QueuePaused
     from .core.errors import QueueUnavailable as QueueUnavailable
+    from .core.errors import RateLimited as RateLimited
     from .core.errors import Release as Release
     from .core.errors import Retry as Retry
     from .core.inputs import priority_of_u32 as priority_of_u32
@@ -57,6 +59,7 @@ _MODULES: Final = {
         "QueueFull",
         "QueuePaused",
         "QueueUnavailable",
+        "RateLimited",
         "Release",
         "Retry",
     ),
@@ -83,10 +86,12 @@ _MODULES: Final = {
 }
 _HOME: Final = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = ["__version__", *_HOME]
+__all__ = ["__version__", "limits", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "limits":
+        return import_module(f"{__name__}.limits")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

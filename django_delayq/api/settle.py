@@ -22,6 +22,7 @@ from ..core.reading import jobs_of, payloads_of
 from ..core.task import registry
 from ..core.times import iso_of
 from ..pull import held as listeners
+from ..pull import limits
 from ..worker.ends import End, policy_of
 from ..worker.record import name_of, record_of
 
@@ -186,6 +187,7 @@ def settle(
     counted = dict(zip(settlements_by_place, queue.settle(list(settlements_by_place.values()), seed=seed), strict=True))
     ended = [one for place, one in settlements.items() if counted[place]]
     queue.tally.ended(queue.name, ended)
+    limits.give_back(queue, [one.job for one in ended])
     return [counted.get(place, False) for place in range(len(entries))]
 
 
@@ -223,14 +225,19 @@ def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:
         if entry.lease.shard in existing:
             by_ttr.setdefault(entry.options.get("ttr", entry.lease.usual_ttr_ms), []).append(place)
     for ttr_ms, places in by_ttr.items():
+        permitted = set[int]()
         jobs = [_unread_job(queue, entries[place], "") for place in places]
-        for place, answer in zip(places, queue.touch(jobs, ttr_ms=ttr_ms), strict=True):
+        for number, answer in enumerate(queue.touch(jobs, ttr_ms=ttr_ms, permitted=permitted)):
+            place = places[number]
             if answer != "lost":
                 results[place] |= {
                     "held": True,
                     "stopping": answer == "stopping",
                     "lease_ends": iso_of(now_ms + ttr_ms),
                 }
+        if permitted:
+            held = [entries[places[number]] for number in permitted]
+            limits.renew(queue, [view.job for view in _live(queue, held).values()], ttr_ms)
     return results
 
 

@@ -15,9 +15,20 @@ from typing import Any, Final
 
 from . import codec
 from .errors import InvalidJob
-from .inputs import check_id, option_hint, score_text, short
+from .inputs import check_id, check_int, option_hint, score_text, short
 from .job import KEY_BYTES, RAW, NewJob, Payload, id_from, random_block, stamped
-from .options import CALL_OPTIONS, DEFAULT_MAX_PAYLOADS, MERGED_JOB, OPTIONS, PLAIN_JOB, stored_members
+from .options import (
+    CALL_OPTIONS,
+    DEFAULT_MAX_PAYLOADS,
+    GROUP_LIMITS,
+    MERGED_JOB,
+    OPTIONS,
+    PLAIN_JOB,
+    Limits,
+    check_rate,
+    joint_limits,
+    stored_members,
+)
 from .task import Task, check_kind
 from .times import due_of, span_ms_of
 
@@ -27,6 +38,13 @@ MAX_OPTIONS_BYTES: Final = 65_535
 _COMMON: Final = frozenset(("delay", "at", "id", "queue", "durable", "using_db", "args", "kwargs"))
 _COMMON_MERGED: Final = _COMMON | {"payload", "score"}
 _PLAIN_ENTRY: Final = PLAIN_JOB | {"args", "kwargs"}
+#: options of a task that are derived from the arguments if the call does not give them
+_DERIVED: Final = ("id", "at", "score", "group")
+_OF_GROUPS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "group_concurrency": lambda name, value: check_int(name, value, 1),
+    "group_rate": check_rate,
+    "group_burst": lambda name, value: check_int(name, value, 1),
+}
 _LONG_DELAY: Final = 86_400 * 365
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -100,9 +118,10 @@ class JobBuilder:
         #: what is stored with a job that has no options of its own
         self._stored: dict[str, Any] = expires | ({"context": context} if context else {})
         self._stored_bytes = _encoded(self._stored)
+        self._limits_groups = any(getattr(policy, name) is not None for name in _OF_GROUPS)
         self._conflict = policy.on_conflict or ("merge" if policy.merge else "replace")
         self._max_payloads = policy.max_payloads or DEFAULT_MAX_PAYLOADS
-        self._derives = any(derive is not None for derive in (policy.id, policy.at, policy.score))
+        self._derives = any(getattr(policy, name) is not None for name in _DERIVED)
         rules.check_confirmed(policy.wait_for_confirmation)
 
     def build(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> NewJob:
@@ -147,7 +166,29 @@ class JobBuilder:
         new.confirmed = policy.wait_for_confirmation
         if has_rare:
             self._apply(new, options)
+        if new.group and self._limits_groups:
+            self._limit_group(new, args, kwargs, options)
         return new
+
+    def _limit_group(
+        self, new: NewJob, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> None:
+        """Store the limits of its group with a job, as they are for its arguments."""
+        task = self.task
+        if task.options.merge:
+            args = (options.get("payload"),)
+        found = []
+        for name, check in _OF_GROUPS.items():
+            value = getattr(task.options, name)
+            if callable(value):
+                value = _derive(task, name, args, kwargs)
+                value = None if value is None else check(name, value)
+            found.append(value)
+        total, rate, burst = found
+        limits = joint_limits(None if total is None else Limits(total), rate, burst if rate is not None else None)
+        if limits is not None:
+            numbers = [limits.total or 0, limits.interval_us or 0, limits.burst]
+            new.options = _encoded({**(json.loads(new.options) if new.options else {}), GROUP_LIMITS: numbers})
 
     def build_tick(self, ident: str, tick_ms: int) -> NewJob:
         """Return the job of a tick of a recurring task, which is called without arguments.
@@ -252,7 +293,7 @@ def _no_arguments(task: Task, kwargs: Mapping[str, Any]) -> TypeError:
 def _with_derived(
     task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the options of a call with the id, due time and score that its task derives, unless it gives them.
+    """Return the options of a call with the id, due time, score and group that its task derives, unless it gives them.
 
     A ``delay`` of the call is a due time, too.
 
@@ -265,20 +306,24 @@ def _with_derived(
         task.check_call(args, kwargs)
     elif not args:
         args = (options.get("payload"),)
-    for name in ("id", "at", "score"):
-        derive = getattr(task.options, name)
+    for name in _DERIVED:
         given = completed.get(name) is not None or (name == "at" and completed.get("delay") is not None)
-        if derive is not None and not given:
-            try:
-                completed[name] = (
-                    _fill(task, derive, args, kwargs) if isinstance(derive, str) else derive(*args, **kwargs)
-                )
-            except Exception as error:
-                raise InvalidJob(
-                    f"task {task.name}: its {name}= failed for these arguments ({type(error).__name__}: "
-                    f"{short(str(error))}); mend {short(derive)}, or give {name}= with the call"
-                ) from error
+        if getattr(task.options, name) is not None and not given:
+            completed[name] = _derive(task, name, args, kwargs)
     return completed
+
+
+def _derive(task: Task, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return the value of an option that is a function or template of the arguments."""
+    derive = getattr(task.options, name)
+    try:
+        return _fill(task, derive, args, kwargs) if isinstance(derive, str) else derive(*args, **kwargs)
+    except Exception as error:
+        hint = f", or give {name}= with the call" if name in _DERIVED else ""
+        raise InvalidJob(
+            f"task {task.name}: its {name}= failed for these arguments ({type(error).__name__}: "
+            f"{short(str(error))}); mend {short(derive)}{hint}"
+        ) from error
 
 
 def _fill(task: Task, template: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -125,6 +125,24 @@ class Release(Verdict):
         self.priority = priority
 
 
+class RateLimited(Release):
+    """Refusal by another system, which takes no more for now: the job goes back to its old place, uncounted.
+
+    The jobs of a scope wait as long as that system demands. Without a limit that this scope has, only this job waits.
+
+    Args:
+        retry_after: time until the next try, seconds or a ``timedelta``.
+        scope: "group", "task" or "queue" of the job; None = its group, or its task if it has none.
+    """
+
+    def __init__(self, reason: str = "", *, retry_after: float | timedelta, scope: str | None = None) -> None:
+        super().__init__(reason)
+        if scope not in (None, "group", "task", "queue"):
+            raise TypeError(f"the scope of RateLimited is 'group', 'task' or 'queue', not {scope!r}")
+        self.retry_after = retry_after
+        self.scope = scope
+
+
 class PartialFailure(Verdict):
     """Failure of some ids of a batch; only these are retried: ``raise PartialFailure({"57": error})``.
 

@@ -1,11 +1,11 @@
 """Check of the invariants of the data model, with repair where possible.
 
 A live id is in exactly one of due and lease, in the class that its body names; gated content exists only behind an
-attempt; a parked job has a place in the order of its task; a body exists exactly for a live id; a token exactly for a
-lease; the failure indexes match the state; payloads belong to a live merged job and are in order; a morgue record is in
-both its indexes; the request window has its stated length; a completion mark belongs to a durable key; no id is live in
-two epochs; the quotas of a queue's shards do not exceed its limit. Each id is examined
-inside one script, so a busy system causes no false alarm.
+attempt; a job in a lane has a place in its order, and the lane a turn; a body exists exactly for a live id; a token
+exactly for a lease; the failure indexes match the state; payloads belong to a live merged job and are in order; a
+morgue record is in both its indexes; the request window has its stated length; a completion mark belongs to a durable
+key; no id is live in two epochs; the quotas of a queue's shards do not exceed its limit. Each id is examined inside one
+script, so a busy system causes no false alarm.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ class _ShardCheck:
         subjects = {
             "payload": self._members("payload"),
             "id": self._idents(),
-            "parked": self._members("parked_order"),
+            "lane": self._members("lane_order"),
+            "turn": self._members("turns"),
             "grave": self._members("morgue", "morgue_id", "grave"),
         }
         for kind, members in subjects.items():
@@ -173,11 +174,11 @@ class _ShardCheck:
 
     def _check_lengths(self) -> None:
         """Check that structures of equal length are equally long."""
-        payloads, order, replies, window, parked, parked_order, _ = self._call("lengths")
+        payloads, order, replies, window, laned, lane_order, _ = self._call("lengths")
         if payloads != order:
             self._add(f"{payloads} payloads, but {order} of them in order")
-        if parked != parked_order:
-            self._add(f"{parked} parked jobs, but {parked_order} of them in order")
+        if laned != lane_order:
+            self._add(f"{laned} jobs in lanes, but {lane_order} of them in order")
         if replies != window:
             if self._repair:
                 self._mend_window()

@@ -38,7 +38,7 @@ _FOREIGN: Final = {
     "acks_late": 'the default; the opposite is ack="early"',
     "bind": "current_job(), which a handler calls",
     "queue_name": "queue=",
-    "rate_limit": "nothing yet; concurrency= limits how many of its jobs run at a time",
+    "rate_limit": "rate=",
 }
 
 

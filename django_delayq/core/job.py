@@ -161,6 +161,7 @@ class NewJob:
     fresh: bool = False  # the id was made by new_id() for this job, so no other job can have it
     repeatable: bool = False  # its key follows from the caller's request: a call with the same keys is the same call
     room_ms: int = 0  # how long its sender waits while the queue is full
+    group: str = ""  # jobs of a group take turns with those of others, and share its limits; "" = none
     confirmed: bool | None = None  # its sender waits until its write is confirmed; None = the deployment's default
     joined: bytes = b""  # set by schedule*(): key of the generation that it was merged into, gated in or ignored for
 
@@ -230,8 +231,12 @@ class Job:
     postponed_at_ms: int = 0
     postponed_for: str = ""
     counts: JobCounts = JobCounts()
-    #: it is due, and waits for a free permit of its task (``concurrency``)
+    #: it is due, and waits behind a limit; only of jobs that are read
     parked: bool = False
+    #: group with which it was scheduled
+    group: str = ""
+    #: its slot in limits while it is held: a name, and the names of the limits, with zero bytes between; b"" = none
+    permit: bytes = b""
     #: why its stored bytes cannot be read; "" = they can. An unreadable body is in ``args``
     broken: str = ""
 

@@ -14,6 +14,7 @@ from .records.frames import (
     NEVER,
     State,
     held_digests,
+    is_in_lane,
     job_of,
     names_of,
     unpack,
@@ -232,6 +233,7 @@ class Reply:
             problem, state = f"the job's state cannot be read: {error}", {}
             job, broken = self._job_of(ident, body, state, 0 if reserved else moment)
         where = ("reserved" if reserved else "ready" if job.due_ms <= self._now_ms else "delayed") if place else ""
+        job.parked = where == "ready" and is_in_lane(body)
         view = JobView(job, where, job.due_ms, read_ms=self._now_ms, broken=broken or problem)
         view.payload_count = extra.get(b"payloads", 0)
         if reserved:

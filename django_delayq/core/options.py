@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -41,6 +41,13 @@ DEFAULT_MAX_PAYLOADS: Final = 10_000
 #: longest wait for room in a full queue, s
 _LONGEST_WAIT: Final = 3600.0
 _MAX_CONCURRENCY: Final = 10_000
+_RATE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)/(s|m|h|d)")
+_RATE_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+#: starts per second: one in ten days, and what a limiter can count
+_LEAST_RATE: Final = 1 / 864_000
+_MOST_RATE: Final = 100_000
+#: time whose starts are the burst of a rate without one, µs
+_BURST_US: Final = 100_000
 _MAX_EVERY: Final = 3653 * 86_400.0
 _MIN_EVERY: Final = 1.0
 # five fields, six with seconds, or a name like @hourly; the parser of the expression checks the rest
@@ -199,27 +206,103 @@ def _aliases(name: str, value: object) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Concurrency:
-    """Limit of jobs that run at the same time: in all workers together (``total``), in each process (``local``)."""
+class Rate:
+    """Rate of starts: as it was given, and the time from one to the next, µs."""
+
+    text: str
+    interval_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of the jobs of a task or a queue.
+
+    Attributes:
+        total: most jobs that run at the same time, in all workers together.
+        local: the same in each process.
+        interval_us: time from one start to the next, in all workers together, µs.
+        burst: number of starts that may follow each other at once.
+    """
 
     total: int | None = None
     local: int | None = None
+    interval_us: float | None = None
+    burst: int = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """True if there is a limit over all workers."""
+        return self.total is not None or self.interval_us is not None
 
 
-def check_concurrency(name: str, value: Any) -> Concurrency | None:
+#: member of the stored options of a job with the limits of its group: total, interval in µs, burst; 0 = none
+GROUP_LIMITS: Final = "group_limits"
+MAX_GROUP_BYTES: Final = 128
+
+
+def check_group(name: str, value: object) -> str:
+    """Return ``value`` if it is the name of a group.
+
+    Raises:
+        InvalidJob: it is not; the message begins with ``name``.
+    """
+    if not isinstance(value, str) or not 0 < len(value.encode()) <= MAX_GROUP_BYTES or "\0" in value:
+        raise InvalidJob(
+            f"{name} is a text of 1 to {MAX_GROUP_BYTES} bytes without zero characters, got {short(value)}"
+        )
+    return value
+
+
+def _or_function(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    """Return a check for values, or functions of the call's arguments that return them."""
+    return lambda name, value: value if callable(value) else check(name, value)
+
+
+def joint_limits(concurrency: Limits | None, rate: Rate | None, burst: int | None) -> Limits | None:
+    """Return the limits of these options; None if there is none.
+
+    Raises:
+        InvalidJob: a burst without a rate.
+    """
+    if rate is None:
+        if burst is not None:
+            raise InvalidJob("burst is the number of starts at once of a rate; give rate= too, or leave it out")
+        return concurrency
+    at_once = max(1, int(_BURST_US / rate.interval_us)) if burst is None else burst
+    return replace(concurrency or Limits(), interval_us=rate.interval_us, burst=at_once)
+
+
+def check_rate(name: str, value: Any) -> Rate:
+    """Return a rate given as a number of starts per second, or as a text like "10/s", "1000/m", "5/h" or "100/d".
+
+    Raises:
+        InvalidJob: it is neither; the message begins with ``name``.
+    """
+    if isinstance(value, Rate):
+        return value
+    if not isinstance(value, str):
+        return Rate(f"{value}/s", 1e6 / check_number(name, value, _LEAST_RATE, _MOST_RATE, unit="starts per second"))
+    match = _RATE.fullmatch(value.replace(" ", ""))
+    per_second = float(match[1]) / _RATE_SECONDS[match[2]] if match else 0.0
+    if not _LEAST_RATE <= per_second <= _MOST_RATE:
+        raise InvalidJob(f'{name} must be like "10/s", "1000/m", "5/h" or "100/d", got {short(value)}')
+    return Rate(value, 1e6 / per_second)
+
+
+def check_concurrency(name: str, value: Any) -> Limits | None:
     """Return a limit given as an int (over all workers) or as ``{"total": n, "local": n}``; None = no limit.
 
     Raises:
         InvalidJob: it is neither; the message begins with ``name``.
     """
-    if value is None or isinstance(value, Concurrency):
+    if value is None or isinstance(value, Limits):
         return value
     if not isinstance(value, Mapping):
-        return Concurrency(check_int(name, value, 1, _MAX_CONCURRENCY))
+        return Limits(check_int(name, value, 1, _MAX_CONCURRENCY))
     check_known(tuple(value), ("total", "local"), "limit")
     if not value:
         raise InvalidJob(f'{name} is empty; give {{"total": n}}, {{"local": n}} or both, got {short(value)}')
-    return Concurrency(**{part: check_int(f"{name}: {part}", n, 1, _MAX_CONCURRENCY) for part, n in value.items()})
+    return Limits(**{part: check_int(f"{name}: {part}", n, 1, _MAX_CONCURRENCY) for part, n in value.items()})
 
 
 # -- table ------------------------------------------------------------------------------------------------------------
@@ -321,7 +404,24 @@ class TaskOptions:
     #: longest time in seconds for which the heartbeat renews one attempt's lease; None = as long as the process lives
     max_lease: float | None = _option(None, check_seconds)
     #: most jobs that run at the same time: an int over all workers, or {"total": …, "local": … in each process}
-    concurrency: int | Mapping[str, int] | Concurrency | None = _option(None, check_concurrency)
+    concurrency: int | Mapping[str, int] | Limits | None = _option(None, check_concurrency)
+    #: most starts over all workers: "10/s", "1000/m", "5/h", "100/d", or a number per second
+    rate: str | float | Rate | None = _option(None, check_rate)
+    #: starts that may follow each other at once; None = what the rate grants in a tenth of a second, at least 1
+    burst: int | None = _option(None, _whole(1, 1_000_000))
+    #: group of a job whose call names none: a text, or a function or template ("{customer}") of the call's arguments,
+    #: for merged tasks of the payload. The groups of a queue take turns
+    group: str | Callable[..., object] | None = _option(
+        None,
+        _or_function(check_group),
+        project="none",
+        job=Check(check_group, {"type": "string", "maxLength": MAX_GROUP_BYTES}),
+        field="group",
+    )
+    #: limits of each group, over all workers, as those of a task; or functions of the call's arguments
+    group_concurrency: int | Callable[..., object] | None = _option(None, _or_function(_whole(1, _MAX_CONCURRENCY)))
+    group_rate: str | float | Rate | Callable[..., object] | None = _option(None, _or_function(check_rate))
+    group_burst: int | Callable[..., object] | None = _option(None, _or_function(_whole(1, 1_000_000)))
     #: number of shards with which the queue is created; None = the queue's own setting
     shards: int | None = _option(None, _whole(1, MAX_SHARDS))
     #: the handler gets ``{id: [payload, …]}``; jobs of one id are merged until they run
@@ -369,6 +469,7 @@ class TaskOptions:
             if row.check is not None and (value is not None or row.default is not None):
                 object.__setattr__(self, name, row.check(name, value))
         self._check_together()
+        _ = self.limits  # refuses a burst without a rate
         if self.merge and self.max_payloads is None:
             object.__setattr__(self, "max_payloads", DEFAULT_MAX_PAYLOADS if self.payloads == "all" else 1)
 
@@ -384,6 +485,11 @@ class TaskOptions:
             raise InvalidJob("at is for tasks that are scheduled; every and cron say when a recurring task runs")
         if self.every is not None and self.cron is not None:
             raise InvalidJob("every and cron both say when the task runs; give one of them")
+
+    @property
+    def limits(self) -> Limits | None:
+        """Limits of its jobs; None = none."""
+        return joint_limits(self.concurrency, self.rate, self.burst)  # type: ignore[arg-type]
 
     @property
     def recurring(self) -> bool:

@@ -190,6 +190,8 @@ class Settlement:
     priority: int | None = None  # of a release: new priority, 0 … 7
     postpone: bool = False  # of a release: the attempt could not begin, for this reason; the wait counts as lateness
     began: bool = False  # of a release: the attempt began, so the postponement is over
+    #: of a release: the jobs of this scope (group, task or queue) wait for so many ms (:func:`.limits.pause_scope`)
+    pause: tuple[str, int] | None = None
     #: of a release: the end of the attempt in case its early ack was applied, which is stored behind it
     also: Settlement | None = None
 
@@ -222,6 +224,32 @@ def release(job: Job, *, quarantine: bool | None = None, **fields: Any) -> Settl
 Which: TypeAlias = Literal["all", "others", "quarantined"]
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Due jobs behind limits that a shard hands out if these grant it (``lua/lib/offers.lua``).
+
+    Attributes:
+        lane: their lane in the shard.
+        task: their task.
+        jobs: number of jobs.
+        ms: how long permits for them have to last.
+        ends_ms: when these end, Unix ms on the shard's clock.
+        options_json: options of the first job, if they have a group.
+    """
+
+    lane: bytes
+    task: str
+    jobs: int
+    ms: int
+    ends_ms: int
+    options_json: bytes = b""
+
+    @property
+    def group(self) -> str:
+        """Group of the jobs; "" = none."""
+        return self.lane[:-4].decode()
+
+
 @dataclass(slots=True)
 class Batch:
     """Result of a reserve.
@@ -230,8 +258,11 @@ class Batch:
     removed because they came too late to be of use. ``quarantine_due_ms`` is the time until the first job that waits
     for quarantine is due, below 0 when it is overdue; None if there is none, or if this call itself returns such jobs.
     ``sent_at`` (``time.monotonic()``) is when the request was sent, for the last time if it was sent again: the leases
-    began no earlier. ``moved`` jobs were parked, since their task has no free permit; ``parked`` is the number of
-    parked jobs for each allowance of the call.
+    began no earlier.
+
+    Of limits: ``moved`` jobs joined lanes; ``offers`` are lanes that wait for a grant; of the scopes that the call
+    freed from a block ``idle`` have no due jobs; ``passed_over``: there are due lanes of tasks that the caller named as
+    full.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -242,12 +273,14 @@ class Batch:
     quarantine_due_ms: float | None = None
     sent_at: float = field(default_factory=time.monotonic, compare=False)
     moved: int = 0
-    parked: tuple[int, ...] = ()
+    offers: list[Offer] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)
+    passed_over: bool = False
 
     @property
     def taken(self) -> int:
-        """Number of jobs that left the shard's due set, returned or not."""
-        return len(self.jobs) + len(self.broken) + self.expired + self.moved
+        """Number of jobs that left the shard's due set, returned or not, or are offered."""
+        return len(self.jobs) + len(self.broken) + self.expired + self.moved + len(self.offers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +303,7 @@ class Tick:
     #: number of entries, and the score of the newest (µs; 0 if there is none)
     failed: tuple[int, int] = (0, 0)
     morgue: tuple[int, int] = (0, 0)
-    #: jobs wait for quarantine or are parked; ``next_due_ms`` leaves them out
+    #: jobs wait for quarantine or in lanes
     set_aside: bool = False
 
 

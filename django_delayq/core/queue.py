@@ -43,10 +43,8 @@ from .outcomes import (
 from .quotas import RoomSearch
 from .records.frames import (
     CHUNK,
-    Allowance,
     content_of,
     pack,
-    pack_allowances,
     pack_deadline,
     pack_known,
     pack_marks,
@@ -100,7 +98,7 @@ class Queue(ShardSet):
         started: bool = False,
         prefer_own_ttr: bool = False,
         which: Which = "all",
-        allowances: Sequence[Allowance] = (),
+        lanes: bytes = b"",
     ) -> Batch:
         """Reserve up to ``limit`` (1 … 250) due jobs of a shard under one lease.
 
@@ -111,9 +109,9 @@ class Queue(ShardSet):
             started: the holder has no heartbeat to report later starts: the attempts count as begun now.
             prefer_own_ttr: a job with a ``ttr`` of its own is held for that time; includes ``started``.
             which: also the jobs that wait for quarantine (all), only the others, or only those.
-            allowances: how many jobs of limited tasks may be returned; the others that are due are parked.
+            lanes: what the caller says of limits (:class:`.limits.LaneNotes`); b"" = it knows none.
         """
-        began, rest = time.monotonic(), (b"", b"", *_SERVED[which], pack_allowances(allowances))
+        began, rest = time.monotonic(), (b"", b"", *_SERVED[which], lanes)
         lease = _lease(ttr_ms, started=started, prefer_own_ttr=prefer_own_ttr)
         frame = self.call("reserve", number, worker.encode(), min(limit, CHUNK), *lease, *rest, request=request)
         return self.batch_of(frame, number, worker, last_sent(began))
@@ -127,14 +125,14 @@ class Queue(ShardSet):
         worker: str,
         request: bytes | None = None,
         which: Which = "all",
-        allowances: Sequence[Allowance] = (),
+        lanes: bytes = b"",
     ) -> tuple[list[bool], Batch]:
         """Settle up to 250 jobs of a shard and reserve its next ones, in one script call.
 
         Returns:
             True for each settlement that was applied (see :meth:`settle`), and the batch.
         """
-        began, rest = time.monotonic(), (min(limit, CHUNK), *_SERVED[which], pack_allowances(allowances))
+        began, rest = time.monotonic(), (min(limit, CHUNK), *_SERVED[which], lanes)
         frame = pack_settlements(acks)
         answers, batch = self.call("settle", number, worker.encode(), frame, *rest, request=request)
         return _applied(answers), self.batch_of(batch, number, worker, last_sent(began))
@@ -161,13 +159,19 @@ class Queue(ShardSet):
         return applied
 
     def touch(
-        self, jobs: Sequence[Job], started: Container[tuple[str, int]] = (), *, ttr_ms: int | None = None
+        self,
+        jobs: Sequence[Job],
+        started: Container[tuple[str, int]] = (),
+        *,
+        ttr_ms: int | None = None,
+        permitted: set[int] | None = None,
     ) -> list[str]:
         """Extend the leases of held jobs to one full lease from now.
 
         Args:
             ttr_ms: duration of the lease from now; None = that of the broker's leases.
             started: (id, token) of those whose handler has begun: from now on a crash counts against them.
+            permitted: gets the places of those that have permits (:attr:`.Job.permit`), which have to be renewed.
 
         Returns:
             For each: held, stopping (held, but cancelled) or lost.
@@ -178,7 +182,9 @@ class Queue(ShardSet):
             held = [jobs[place] for place in places]
             frame = pack([(job.id, job.token, (job.id, job.token) in started) for job in held])
             for place, letter in zip(places, self.call("touch", number, frame, ttr).decode(), strict=True):
-                answers[place] = _TOUCHED[letter]
+                answers[place] = _TOUCHED[letter.lower()]
+                if permitted is not None and letter.isupper():
+                    permitted.add(place)
         return answers
 
     def batch_of(self, frame: bytes, number: int, worker: str, sent_at: float) -> Batch:
@@ -310,7 +316,7 @@ class Queue(ShardSet):
         # A durable job may have been sent before, by a process that died before it got the reply. Only schedule.lua
         # recognises the request of an earlier call.
         is_first = request is None and not (new.durable or self.is_confirmed(new))
-        if is_first and new.fresh and new.payload is None and not_after_ms is None:
+        if is_first and new.fresh and new.payload is None and not_after_ms is None and not new.group:
             # The key of a fresh job belongs to this call alone, so it serves as the request id, too.
             new.key = new.key or new_key()
             deployment, keys = self.deployment, self.home(new.id).fresh_keys[new.priority]
@@ -489,6 +495,7 @@ class Queue(ShardSet):
         prefer_own_ttr: bool = False,
         early: bool = False,
         buried: bool = False,
+        permit: bytes = b"",
     ) -> Batch:
         """Reserve one waiting job by its id; return an empty batch if none is due under it.
 
@@ -496,14 +503,15 @@ class Queue(ShardSet):
             early: also before its due time.
             buried: if no job of the id is live, kick the one that was buried last and reserve it, in one atomic step.
                 There are several if its record lies in the morgue of an old epoch, and another holder may come between.
+            permit: that of the job (:attr:`.Job.permit`), which the caller has taken.
             worker, ttr_ms, started, prefer_own_ttr: see :meth:`reserve`.
         """
         lease = _lease(ttr_ms, started=started, prefer_own_ttr=prefer_own_ttr)
 
         def ask(number: int, *, buried: bool = False) -> Batch | None:
             began = time.monotonic()
-            which = b"e" * early + b"b" * buried
-            frame = self.call("reserve", number, worker.encode(), 1, *lease, ident.encode(), which)
+            rest = b"e" * early + b"b" * buried, *_SERVED["all"], permit
+            frame = self.call("reserve", number, worker.encode(), 1, *lease, ident.encode(), *rest)
             return None if frame == CLOSED_LETTER.encode() else self.batch_of(frame, number, worker, last_sent(began))
 
         batch = visit(self, ident, partial(ask, buried=buried)) or Batch()

@@ -78,7 +78,8 @@ class Task:
                 f"task {self.name}: a recurring task is called without arguments; give those of {_where(self)} defaults"
             )
         if not self.options.merge:
-            _check_template(self.options.id, self)
+            _check_template("id", self)
+            _check_template("group", self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)
@@ -147,8 +148,9 @@ def _plain_arity(signature: inspect.Signature) -> tuple[int, int]:
     return required, positional
 
 
-def _check_template(template: object, task: Task) -> None:
-    """Check that the arguments of a task can fill an id template; raise :class:`Misconfigured` if none can."""
+def _check_template(option: str, task: Task) -> None:
+    """Check that the arguments of a task can fill a template; raise :class:`Misconfigured` if none can."""
+    template: object = getattr(task.options, option)
     parameters = task.signature.parameters
     kinds = [parameter.kind for parameter in parameters.values()]
     if not isinstance(template, str) or inspect.Parameter.VAR_KEYWORD in kinds:
@@ -157,7 +159,7 @@ def _check_template(template: object, task: Task) -> None:
     for name in _names_in(template):
         if not (int(name) < by_place if name.isdigit() else name in parameters):
             raise Misconfigured(
-                f"the id {short(template)} names no argument {name!r} of {short(task.func)}; it takes "
+                f"the {option} {short(template)} names no argument {name!r} of {short(task.func)}; it takes "
                 f"{', '.join(map(repr, parameters)) or 'none'}"
             )
 
@@ -180,7 +182,7 @@ class Registry:
     def __init__(self) -> None:
         #: name or alias → task
         self._by_name: dict[str, Task] = {}
-        #: the same, of those with a limit of concurrency; replaced whenever it changes
+        #: the same, of those with a limit; replaced whenever it changes
         self.limited: Mapping[str, Task] = {}
 
     @property
@@ -224,7 +226,7 @@ class Registry:
 
     def _read_limited(self) -> dict[str, Task]:
         every = list(self._by_name.items())
-        return {name: task for name, task in every if task.options.concurrency is not None}
+        return {name: task for name, task in every if task.options.limits is not None}
 
     @property
     def names(self) -> list[str]:

@@ -52,6 +52,8 @@ class WorkerRegistry:
 
     def __init__(self, queues: QueueRegistry[ShardSet]) -> None:
         self._queues = queues
+        #: names of the limits that were set at run time, as of the last announcement; None = there was none yet
+        self.own_limits: frozenset[str] | None = None
         self._deployment = queues.deployment
         #: change counter of the registry of queues, as of the last announcement
         self.changes = ""
@@ -71,16 +73,18 @@ class WorkerRegistry:
         """
         program = _program_of(info, name)
         keys = [
-            self._deployment.key(one) for one in ("workers", "queues", "tasks", f"commands:{name}", _choices(program))
+            self._deployment.key(one)
+            for one in ("workers", "queues", "tasks", f"commands:{name}", _choices(program), "limits")
         ]
         # Half of a surrogate pair (in a job's id, or a host's name) is no text that every page and log can carry.
         description = json.dumps(info, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
         confirmed = "*" if done is None else " ".join(done)
         known = b"" if tasks is None else "\0".join(["", *tasks, ""]).encode()
-        now_ms, changes, commands, choices = self._deployment.scripts.call(
+        now_ms, changes, commands, choices, limits = self._deployment.scripts.call(
             "announce", tuple(map(str.encode, keys)), name, description, confirmed, known
         )
         self.changes = changes.decode()
+        self.own_limits = frozenset(limit.decode() for limit in limits)
         pending = dict(sorted(_pairs(commands), key=lambda pair: COMMANDS.index(pair[0])))
         return AnnouncementReply(float(now_ms), pending, dict(_pairs(choices)))
 

@@ -25,6 +25,7 @@ from ..settings.conf import SETTING, conf, load_function
 from ..worker.attempt import ReservedJob
 from ..worker.ends import End, failures_of, policy_of, undecodable
 from ..worker.hooks import Hooks, Notifier
+from . import limits
 
 logger: Final = logging.getLogger("django_delayq.pull")
 
@@ -185,8 +186,7 @@ class HeldJob(ReservedJob):
 
     def _touch(self, ttr_ms: int) -> bool:
         sent_at = time.monotonic()
-        job = self._job
-        (answer,) = self._core_queue.touch([job], {(job.id, job.token)}, ttr_ms=ttr_ms)
+        answer = limits.touch(self._core_queue, self._job, ttr_ms)
         self.lost, self.should_stop = answer == "lost", answer == "stopping"
         if not self.lost:
             self._deadline_ms = self._taken_ms + (sent_at - self._began) * 1000 + ttr_ms
@@ -267,7 +267,7 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
             by_queue.setdefault(job._core_queue, []).append(settlement)
     for queue, settlements in by_queue.items():
         try:
-            queue.settle(settlements)
+            limits.settle(queue, settlements)
         except DelayQError as error:
             logger.warning(
                 "%d jobs of %s were not given back; their leases will end: %s", len(settlements), queue.name, error

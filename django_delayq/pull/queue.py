@@ -18,10 +18,11 @@ from ..core.errors import InvalidJob, QueueUnavailable
 from ..core.inputs import check_holder, check_id, check_int, check_known, check_queue_name
 from ..core.job import NewJob
 from ..core.job_view import JobView
+from ..core.limits import Ask, Limiter, lasting_ms, offer_of
 from ..core.options import PLAIN_JOB
 from ..core.queue import Queue as CoreQueue
+from ..core.reading import Inspector
 from ..core.records.frames import CHUNK
-from ..core.task import registry
 from ..core.times import USUAL_TTR_MS, span_ms_of, ttr_ms_of
 from ..outbox.producer import call_briefly, call_patiently
 from ..scheduling.build import job_rules
@@ -32,7 +33,8 @@ from ..transactions import ON_COMMIT, in_transaction, warn_of_other_transaction
 from ..worker.attempt import NEVER
 from .coordinator import coordinator_of
 from .held import HeldJob, give_back
-from .search import Search, Terms, is_limited, refuse_limited
+from .limits import limits_here, may_be_limited
+from .search import Search, Terms
 
 Wait = float | timedelta | None
 
@@ -85,7 +87,7 @@ class Queue:
             The jobs; an empty list if there was none in time.
 
         Raises:
-            InvalidJob: an argument is wrong, or a queue has a limit of concurrency, which only workers keep.
+            InvalidJob: an argument is wrong.
             QueueUnavailable: Redis could not be reached, at once or when the wait was over.
         """
         terms = Terms(check_int("max", max, 1, CHUNK), _ttr_ms(ttr), _holder(by))
@@ -116,10 +118,7 @@ class Queue:
 
         With ``buried``, if no job of the id is live, the one that was buried last is taken from the morgue: kicked, its
         failures reset, and reserved in one atomic step. Return None if there is none, or if it is not due and ``early``
-        is False.
-
-        Raises:
-            InvalidJob: a limit of concurrency holds for the queue or the job, which only workers keep.
+        is False, or if a limit of it has no free permit.
         """
         ident, holder = check_id(id), Holder(_holder(by), _ttr_ms(ttr), early=early, buried=buried)
         for queue in coordinator_of().open(self.names):
@@ -244,12 +243,20 @@ class Holder:
 
 
 def reserve_id(queue: CoreQueue, ident: str, holder: Holder) -> HeldJob | None:
-    """Reserve the waiting (or buried) job of an id. Return None if there is none, or if it is not due.
+    """Reserve the waiting (or buried) job of an id.
 
-    Raises:
-        InvalidJob: a limit of concurrency holds for the queue or the job, which only workers keep.
+    Return None if there is none, if it is not due, or if a limit of it has no free permit.
     """
-    refuse_limited([queue.name])
+    return _reserve(queue, ident, holder, asks=may_be_limited(queue.name))
+
+
+def _reserve(queue: CoreQueue, ident: str, holder: Holder, *, asks: bool) -> HeldJob | None:
+    """Reserve the job; with ``asks`` its permit is taken before. Else it goes back if its group turns out limited."""
+    limiter, grant = Limiter(queue.registry), None
+    if asks and (ask := _ask(queue, ident, holder)) is not None:
+        (grant,) = limiter.call([ask]).grants
+        if grant is None:
+            return None
     batch = queue.reserve_id(
         ident,
         worker=holder.worker,
@@ -258,15 +265,28 @@ def reserve_id(queue: CoreQueue, ident: str, holder: Holder) -> HeldJob | None:
         prefer_own_ttr=holder.ttr_ms is None,
         early=holder.early,
         buried=holder.buried,
+        permit=grant.permits[0] if grant else b"",
     )
     for job in batch.jobs:
         held = HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms)
-        task = registry.get(job.task)
-        if task is None or not is_limited(task.options.concurrency):
+        if asks or not limits_here(queue.name, offer_of(job)):
             return held
         give_back([held])
-        raise InvalidJob(f"job {ident!r} is of task {task.name}, whose limit of concurrency only workers keep")
+        return _reserve(queue, ident, holder, asks=True)
+    if grant:
+        limiter.give_back((), [grant.unused(())])
     return None
+
+
+def _ask(queue: CoreQueue, ident: str, holder: Holder) -> Ask | None:
+    """Return the request for the permit of a job; None if no limit counts it, or there is no such job."""
+    view = Inspector(queue.registry).get(queue.name, ident, most_bytes=0)
+    if view is None:
+        return None
+    job = view.job
+    offer = offer_of(job, lasting_ms(holder.ttr_ms or job.ttr_ms or USUAL_TTR_MS))
+    limits = limits_here(queue.name, offer)
+    return Ask.of((queue.name, job.shard), offer, 1, limits) if limits else None
 
 
 def new_job(body: object, options: dict[str, Any]) -> NewJob:

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from ..core.errors import InvalidJob, QueueUnavailable
-from ..core.options import Concurrency
+from ..core.errors import QueueUnavailable
 from ..core.outcomes import Batch
-from ..core.records.frames import Allowance
 from ..core.redis.faults import Backoff
-from ..core.task import registry
 from ..core.times import USUAL_TTR_MS
-from ..settings.conf import SETTING, conf
+from . import limits
 from .coordinator import Place, PullCoordinator, ReserveCall, Waiter
 from .held import HeldJob, give_back
 
@@ -68,20 +65,15 @@ class Search:
         coordinator: coordinator at which it waits.
         names: names of the queues.
         terms: arguments of the call.
-
-    Raises:
-        InvalidJob: a queue has a limit of concurrency.
     """
 
     def __init__(self, coordinator: PullCoordinator, names: tuple[str, ...], terms: Terms) -> None:
-        refuse_limited(names)
         self.coordinator = coordinator
         self.names = names
         #: end of the call (monotonic); it may be set to an earlier time at any moment
         self.give_up = 0.0
         self.waiter: Waiter | None = None
         self._terms = terms
-        self._limited = _limited_tasks()
         self._turn = coordinator.turn(names)
         self._places: list[Place] = []
         self._everything = True
@@ -200,12 +192,12 @@ class Search:
 
     def _reserve(self, place: Place, room: int) -> Batch:
         for _ in range(_FRUITLESS):
-            batch = self._send(place, room)
+            batch = limits.reserve(place.queue, place.shard, room, partial(self._send, place))
             if batch.jobs or batch.next_due_ms is None or batch.next_due_ms > 0:
                 break
         return batch
 
-    def _send(self, place: Place, room: int) -> Batch:
+    def _send(self, place: Place, room: int, lanes: bytes) -> Batch:
         terms = self._terms
         request = os.urandom(16) if self._lost is None else self._lost[1]
         self._lost = place, request
@@ -217,7 +209,7 @@ class Search:
             ttr_ms=terms.ttr_ms or USUAL_TTR_MS,
             started=True,
             prefer_own_ttr=terms.ttr_ms is None,
-            allowances=self._limited,
+            lanes=lanes,
         )
         self._lost = None
         return batch
@@ -226,27 +218,6 @@ class Search:
 def _size(job: HeldJob) -> int:
     record = job.record
     return len(record.args) + sum(len(payload.data) for payload in record.payloads)
-
-
-def is_limited(concurrency: object) -> bool:
-    """Return True if a limit holds over all workers."""
-    return isinstance(concurrency, Concurrency) and concurrency.total is not None
-
-
-def refuse_limited(names: Iterable[str]) -> None:
-    """Raise :class:`InvalidJob` if a queue has a limit over all workers, because nobody else counts what he holds."""
-    for name in names:
-        if is_limited(conf().queue(name).concurrency):
-            raise InvalidJob(
-                f"queue {name!r} has a limit of concurrency, which only workers keep: let them run its jobs, or take "
-                f"the limit out of {SETTING}['QUEUES'] and reserve no more jobs at a time than you want"
-            )
-
-
-def _limited_tasks() -> list[Allowance]:
-    """Return that no jobs of tasks with a limit over all workers are wanted: these are left to the workers."""
-    tasks = {task.name: task for task in registry.limited.values() if is_limited(task.options.concurrency)}
-    return [Allowance(tuple(task.names), 0, local=True) for task in tasks.values()]
 
 
 # -- asynchronous: no thread waits; a few shared ones call Redis ------------------------------------------------------

@@ -112,7 +112,7 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
         "awaited": frozenset(queues) - declared_queues(settings),
         "pulled": frozenset(name for name, entry in entries if entry.kind == "pull"),
         "weights": {name: entry.weight for name, entry in entries},
-        "concurrency": {name: entry.concurrency for name, entry in entries if entry.concurrency},
+        "limits": {name: entry.limits for name, entry in entries if entry.limits},
         "timezone": django_settings.TIME_ZONE or "UTC",
     }
     return WorkerConfig(**values)

@@ -38,7 +38,7 @@ from ..core.inputs import (
 )
 from ..core.job import Job
 from ..core.layouts import PRIORITY_MODES
-from ..core.options import Concurrency, TaskOptions, check_concurrency
+from ..core.options import Limits, Rate, TaskOptions, check_concurrency, check_rate, joint_limits
 from ..core.records.keys import MAX_SHARDS
 from ..masking import SENSITIVE, Mask
 
@@ -227,9 +227,13 @@ class QueueConf(Section):
     kind: str = key("python", check_choice, ("python", "pull"))
     #: how often workers visit it, relative to a queue of weight 1
     weight: float = key(1.0, check_number, 0.001, unit="")
-    #: most jobs of the queue that workers hold at the same time: an int over all of them, or ``{"total": …, "local":
-    #: …}`` with a limit for each worker process; None = no limit
-    concurrency: Concurrency | None = key(None, check_concurrency)
+    #: most jobs of the queue that are held at the same time: an int over all workers and consumers, or
+    #: ``{"total": …, "local": …}`` with a limit for each worker process; None = no limit
+    concurrency: Limits | None = key(None, check_concurrency)
+    #: most starts of its jobs over all workers and consumers: "10/s", "1000/m", "5/h", "100/d", or a number per second
+    rate: Rate | None = key(None, check_rate)
+    #: starts that may follow each other at once; None = what the rate grants in a tenth of a second, at least 1
+    burst: int | None = key(None, check_int, 1)
     #: maximum number of live jobs; further ones are refused with ``QueueFull``. None = no limit
     max_length: int | None = key(None, check_int, 1)
     #: maximum number of jobs in its morgue, the oldest are removed first; None = no limit
@@ -245,11 +249,17 @@ class QueueConf(Section):
     durable: bool = key(False, check_flag)
 
     def check_together(self) -> None:
-        """Refuse durable jobs of a pull queue, and limits of workers, which never reserve from it."""
+        """Refuse durable jobs and limits of worker processes in a pull queue, and a burst without a rate."""
         if self.durable and self.kind == "pull":
             raise InvalidJob("durable is for jobs of tasks; the bytes of a queue of kind 'pull' are in Redis only")
-        if self.concurrency is not None and self.kind == "pull":
-            raise InvalidJob("concurrency is a limit of workers; programs that pull jobs choose how many they reserve")
+        if self.concurrency is not None and self.concurrency.local is not None and self.kind == "pull":
+            raise InvalidJob('concurrency "local" is for worker processes; a queue of kind "pull" has only a "total"')
+        _ = self.limits  # refuses a burst without a rate
+
+    @property
+    def limits(self) -> Limits | None:
+        """Limits of its jobs; None = none."""
+        return joint_limits(self.concurrency, self.rate, self.burst)
 
 
 class WorkerConf(Section):

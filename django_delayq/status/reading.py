@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from django.conf import settings
 from django.db import connections as databases
 
-from ..core import permits
 from ..core.errors import QueueUnavailable
 from ..core.figures import Figures
 from ..core.layouts import queue_policy
+from ..core.limits import taken
 from ..core.redis.connection import PARTIAL_SECONDS
 from ..core.registry import recurring_pauses
 from ..core.task import registry as tasks
@@ -113,12 +113,12 @@ def unreachable_parts(broker: Broker, counts: Sequence[Counts], *, registry: boo
 
 def _permits_of(broker: Broker, queue: str) -> int | None:
     """Return the permits of a queue's limit that are taken: all of them, if that cannot be read."""
-    limit = conf().queue(queue).concurrency
+    limit = conf().queue(queue).limits
     if limit is None or limit.total is None:
         return None
     try:
         with broker.connection.limited(PARTIAL_SECONDS):
-            return sum(permits.read(broker, f"queue:{queue}").values())
+            return taken(broker, f"queue:{queue}")
     except QueueUnavailable:
         return limit.total
 

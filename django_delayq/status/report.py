@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo
 
 from ..core.task import registry
@@ -99,18 +99,20 @@ def _rules_of(queue: QueueStatus, now_ms: float) -> str:
     left = [f"{word} {duration((end - now_ms) / 1000)}" for word, end in queue.paused_until.items()]
     words += f" (ends: {', '.join(left)})" if left else ""
     limits = [f"{name} {value}" for name, value in queue.limits.items()]
-    return ", ".join(filter(None, (words, *limits, *_concurrency_of(queue.name))))
+    return ", ".join(filter(None, (words, *limits, *_limits_of(queue.name))))
 
 
-def _concurrency_of(queue: str) -> Iterator[str]:
-    """Yield the limits of concurrency of a queue and of its tasks, as this project's code has them."""
-    limits = [("", conf().queue(queue).concurrency)]
-    limits += [(f" of {task.name}", task.options.concurrency) for task in registry if task.options.queue == queue]  # type: ignore[misc]
-    for whose, limit in limits:
-        if limit is not None:
+def _limits_of(queue: str) -> Iterator[str]:
+    """Yield the limits of a queue and of its tasks, as this project's code has them."""
+    options: list[tuple[str, Any]] = [("", conf().queue(queue))]
+    options += [(f" of {task.name}", task.options) for task in registry if task.options.queue == queue]
+    for whose, one in options:
+        if (limit := one.concurrency) is not None:
             numbers = [] if limit.total is None else [str(limit.total)]
             numbers += [] if limit.local is None else [f"{limit.local} a process"]
             yield f"concurrency{whose} {' and '.join(numbers)}"
+        if one.rate is not None:
+            yield f"rate{whose} {one.rate.text}"
 
 
 def _backlog_line(backlog: Sequence[int]) -> str:

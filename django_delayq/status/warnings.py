@@ -233,7 +233,7 @@ def idle_beside_due(snapshot: Snapshot) -> dict[str, WorkerStatus]:
 
 
 def _idle_worker(queue: QueueStatus, snapshot: Snapshot) -> WorkerStatus | None:
-    limit = conf().queue(queue.name).concurrency
+    limit = conf().queue(queue.name).limits
     if queue.kind != "python" or queue.starts_nothing:
         return None
     if limit is not None and limit.total is not None and (queue.permits or 0) >= limit.total:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import Misconfigured
-from ..core.options import Concurrency
+from ..core.options import Limits
 
 if TYPE_CHECKING:
     from .shards import Scheduler
@@ -32,7 +32,7 @@ class WorkerConfig:
     #: queue name → how often it is visited compared with a queue of weight 1
     weights: Mapping[str, float] = field(default_factory=dict)
     #: queue name → limit of the jobs that run at the same time
-    concurrency: Mapping[str, Concurrency] = field(default_factory=dict)
+    limits: Mapping[str, Limits] = field(default_factory=dict)
     #: jobs that one process runs at the same time; an ``async def`` job occupies a thread too
     threads: int = 5
     #: processes that the supervisor keeps running
@@ -83,5 +83,5 @@ class WorkerConfig:
     def read(cls, fields: Mapping[str, Any]) -> WorkerConfig:
         """Return the configuration with the fields of another one that were sent as JSON."""
         sets = {name: frozenset(fields[name]) for name in ("awaited", "pulled")}
-        limits = {name: Concurrency(**limit) for name, limit in fields["concurrency"].items()}
-        return cls(**{**fields, **sets, "queues": tuple(fields["queues"]), "concurrency": limits})
+        limits = {name: Limits(**limit) for name, limit in fields["limits"].items()}
+        return cls(**{**fields, **sets, "queues": tuple(fields["queues"]), "limits": limits})

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ..core.errors import QueueUnavailable
 from ..core.job import STARTED, Job
+from ..core.limits import Limiter, Place
 from ..core.outcomes import Settlement
-from ..core.permits import Place
 from ..core.task import Registry
 from ..core.workers import WorkerRegistry, is_alive
 from .attempt import NEVER, trusted
@@ -102,6 +102,7 @@ class Ends:
         counted = queue.settle(settlements)
         stored = [settlement for settlement, good in zip(settlements, counted, strict=True) if good]
         queue.tally.ended(queue.name, stored)
+        Limiter(queue.registry).give_back([settlement.job.permit for settlement in stored])
         for settlement in stored:
             self._hooks.log.failed(settlement, error_of(settlement))
 

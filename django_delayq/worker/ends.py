@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, Release, Retry
+from ..core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, RateLimited, Release, Retry
 from ..core.job import PRIORITIES, STARTED, UNRENEWED, Job
 from ..core.options import TASK_OPTIONS, TaskOptions
 from ..core.outcomes import AttemptOutcome, Settlement, bury, fail, release
@@ -125,7 +125,12 @@ class End:
                 own_delay = _UNUSABLE_DELAY  # at its old place it would run without a pause
             # The attempt ended by itself, as a failed one does, so the job is not suspect any more.
             priority = _priority_of(self.job, error.priority)
-            return self.give_back(text_of(error), own_delay, quarantine=False, priority=priority, began=True)
+            fields: dict[str, Any] = {"quarantine": False, "priority": priority, "began": True}
+            if isinstance(error, RateLimited):
+                seconds = _delay_of(self.job, error.retry_after)
+                scope = error.scope or ("group" if self.job.group else "task")
+                fields["pause"] = scope, ms_of(_UNUSABLE_DELAY if seconds is None else seconds)
+            return self.give_back(text_of(error), own_delay, **fields)
         stored = {"error_class": class_of(error), "error": record(error)}
         if isinstance(error, Bury):
             return self._settlement(bury, reason=text_of(error) or "buried", **stored)

@@ -24,8 +24,8 @@ from ..core.records.frames import waits_for_end
 from ..core.redis.faults import Backoff, Fault
 from .attempt import NEVER, Attempt, arrange, batch_size_of, trusted
 from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE
-from .concurrency import ConcurrencyLimits
 from .ends import End, policy_of
+from .limits import ProcessLimits
 from .loop import Parts
 from .shards import CALL_SECONDS, ShardSelector, Source
 from .slots import Slots
@@ -139,7 +139,7 @@ class Consumer:
         #: all attempts that this process has not settled yet; the heartbeat reads it too
         self.held: set[Attempt] = set()
         #: limits of how many jobs of a task or a queue run at the same time
-        self.limits = ConcurrencyLimits(process, self._selector)
+        self.limits = ProcessLimits(process, self._selector)
         self._health = process.health
         self._quarantined = process.which == "quarantined"
         #: nodes of a cluster that cannot be reached: their shards rest, and the ends of their attempts are kept
@@ -243,17 +243,19 @@ class Consumer:
         if self._quarantined and self._can_settle:
             self._settle_all()  # settled first, so that a crash of the next job does not affect it
         now = time.monotonic()
-        room, source = 0, self._selector.due(now, self._room)
+        answered = self.limits.answered
+        room, source = 0, answered or self._selector.due(now, self._room)
         if source is not None and self._nodes and (retry_at := self._nodes.retry_at(source.place)) > now:
             self._selector.postpone(source, retry_at)
+            self.limits.notes(source, 0, 0)  # its permits are returned
             return
         if source is not None and self.stage == Stage.WORK and self._readiness.until <= now:
-            free = self._room(source)
-            room = self.limits.room(source, free, now)
-            if free > 0 >= room:
+            wanted = self._room(source)
+            room = self.limits.room(source, wanted)
+            if wanted > 0 >= room and not answered:
                 return  # this shard waits for its limit; the process rests only when no other one is due
-        if source is not None and room > 0:
-            if now >= self._listened_at:
+        if source is not None and (room > 0 or answered):
+            if room > 0 and now >= self._listened_at:
                 self._refresh_wake_ups(now, has_room=True)  # from time to time, although the process reserves always
             self._fetch(source, room)
             if now - self._ends_since > _SETTLE_AFTER_SECONDS:
@@ -262,7 +264,8 @@ class Consumer:
             self._settle_all()
         else:
             self._rest()
-        self.limits.trim()
+        free = self.slots.free - len(self.slots.inbox)
+        self.limits.exchange(now, works=self.stage == Stage.WORK, free=free)
 
     # --- room
 
@@ -293,8 +296,9 @@ class Consumer:
             "worker": self._process.name,
             "request": request,  # the same in every retry
             "which": self._process.which,
-            "allowances": self.limits.allowances(),
         }
+        notes = self.limits.notes(source, limit, self.slots.free - len(self.slots.inbox))
+        options["lanes"] = notes.pack()
         self._selector.begin_reserve(source, sent_at)
 
         def call() -> tuple[list[bool], Batch]:
@@ -316,8 +320,7 @@ class Consumer:
             board.overdue = True
         if batch.jobs:
             self._accept(source, batch, sent_at, now)
-        if self.limits.exist:
-            self.limits.replied(source, batch, self.slots.free - len(self.slots.inbox), now)
+        self.limits.replied(source, notes, batch)
 
     def _leaves_some_overdue(self, batch: Batch) -> bool:
         if self._quarantined:
@@ -451,6 +454,7 @@ class Consumer:
         if not attempts:
             return
         self.held.difference_update(attempts)
+        self.limits.settled(attempt.job for attempt in attempts)
         self.settled += len(attempts)
         self._settled_at = time.monotonic()
         self._process.broker.tally.ended(attempts[0].job.queue, settlements)
@@ -535,15 +539,14 @@ class Consumer:
     def _rest(self) -> None:
         """Wait for a due time, an ended attempt or a wake token."""
         selector, slots = self._selector, self.slots
-        self.limits.trim(rests=True, has_room=self.stage == Stage.WORK and slots.free > len(slots.inbox))
         if self._process.config.burst and not self._in_hand and not slots.done:
             self._end_burst(time.monotonic())
         selector.resting = True  # from here on an ended attempt ends the rest; the checks below cover earlier ones
         now = time.monotonic()
-        until = NEVER
+        until = self.limits.retry_at
         if slots.inbox:
             self._serve_inbox(now)
-            until = now + _RECHECK_SECONDS
+            until = min(until, now + _RECHECK_SECONDS)
         if self._quarantined and not self._in_hand:
             until = min(until, self._end_idle(now))
         if self._readiness.until > now:
@@ -612,8 +615,8 @@ class Consumer:
             until = min(until, self._listen(waker, now))
         else:
             selector.waiting = frozenset()
-        waker.put_back([*selector.take_unshared(now - PATIENCE), *self.limits.reminders(now)])
-        return min(until, selector.next_unshared_at() + PATIENCE, self.limits.remind_at)
+        waker.put_back(selector.take_unshared(now - PATIENCE))
+        return min(until, selector.next_unshared_at() + PATIENCE)
 
     def _listen(self, waker: WakeListener, now: float) -> float:
         selector = self._selector

@@ -56,7 +56,8 @@ class Heartbeat:
         began = time.monotonic()
         if self._consumer is not None:
             try:
-                self._parts.attempt("permits", self._consumer.limits.renew)  # first, so that they outlive the leases
+                renew = partial(self._consumer.limits.renew, self._consumer.held)
+                self._parts.attempt("permits", renew)  # first, so that they outlive the leases
             finally:
                 self._renew(list(self._consumer.held))
         self._parts.attempt("announcement", partial(self._announce, began))

@@ -12,7 +12,7 @@ from django.test import Client
 from django_delayq.core.broker import Broker
 from django_delayq.core.counts import Counts
 from django_delayq.core.job import NewJob
-from django_delayq.core.records.frames import Allowance
+from django_delayq.core.limits import LaneNotes
 from django_delayq.status import QueueStatus, RedisStatus, Snapshot, warnings_of
 from django_delayq.status.json_form import as_json
 from django_delayq.status.report import report
@@ -28,7 +28,7 @@ def test_the_page_of_a_job_says_for_which_slot_it_waits(
     client.force_login(staff("view_livejob"))
     queue = delayq.queue("orders")
     queue.schedule(NewJob("a", "shop.slow"))
-    queue.reserve(0, 5, worker="w", allowances=[Allowance(("shop.slow",), 0)])
+    queue.reserve(0, 5, worker="w", lanes=LaneNotes(["shop.slow"]).pack())
     page = " ".join(client.get(f"{LIST}{quote('orders/a')}/change/").content.decode().split())
     assert (
         "It is due, and waits for a free permit of shop.slow: as many of its jobs as its limit allows are running."

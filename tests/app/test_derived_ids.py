@@ -203,7 +203,7 @@ def test_an_option_of_another_system_is_answered_with_ours(name: str, ours: str)
         ("max_retries", "max_attempts="),
         ("time_limit", "timeout="),
         ("queue_name", "queue="),
-        ("rate_limit", "nothing yet; concurrency="),
+        ("rate_limit", "rate="),
     ],
 )
 def test_an_option_of_another_systems_task_is_answered_with_ours(name: str, ours: str) -> None:

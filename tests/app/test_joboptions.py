@@ -58,7 +58,7 @@ def test_an_option_of_a_job_is_stored_with_it(delayq: Broker, given: dict[str, A
 def test_no_stored_option_sorts_behind_the_ttr(delayq: Broker) -> None:
     """``lua/lib/reserve.lua`` finds ``ttr_ms`` only as the last member of the JSON."""
     unstored = {"delay", "at", "id", "priority", "on_conflict", "due_policy", "reset_retries"}
-    unstored |= {"wait_for_room", "wait_for_confirmation"}
+    unstored |= {"wait_for_room", "wait_for_confirmation", "group"}
     stored: dict[str, Any] = {
         "max_attempts": 3,
         "retry_in": 5,

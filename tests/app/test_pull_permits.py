@@ -1,26 +1,28 @@
-"""Limits of concurrency are kept by workers: who pulls is refused, or gets other jobs."""
+"""Limits of concurrency for pulled jobs: each job that is handed out takes a permit until it is settled."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from django_delayq import Queue, task
+from django_delayq import Queue, RateLimited, task
 from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob, Misconfigured
+from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import Task, registry
 from django_delayq.settings.conf import QueueConf
-from tests.support.api_caller import make_caller
+from tests.support.core_figures import taken_permits
 
 
 @pytest.fixture(autouse=True)
 def _queues(delayq: Broker, settings: Any) -> None:
-    queues = {"few": {"concurrency": 2}, "local": {"concurrency": {"local": 2}}}
-    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
+    kinds = {"feed": {"kind": "pull", "shards": 2, "concurrency": 2}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": kinds}
 
 
 @pytest.fixture
@@ -36,47 +38,72 @@ def limited() -> Iterator[Task]:
     registry.remove(made)
 
 
-def test_a_puller_of_a_limited_queue_is_told_why_it_gets_nothing(delayq: Broker) -> None:
-    delayq.queue("few").schedule(NewJob("a", "shop.pay"))
-    for pull in (lambda: Queue("few").reserve(), lambda: Queue("few").reserve_id("a")):
-        with pytest.raises(InvalidJob, match="queue 'few' has a limit of concurrency, which only workers keep"):
-            pull()
-    delayq.queue("local").schedule(NewJob("b", "shop.pay"))
-    (held,) = Queue("local").reserve()
-    assert held.ack()
+def test_a_waiting_caller_of_an_empty_limited_queue_sends_nothing(delayq: Broker) -> None:
+    def commands() -> int:
+        return int(delayq.client.info("stats")["total_commands_processed"])
+
+    queue = Queue("feed")
+    before = commands()
+    assert queue.reserve(10, wait=3.0) == []
+    # What it sends at its beginning, and a safety check, with the commands inside its scripts; not a loop without end.
+    assert commands() - before <= 500
 
 
-@pytest.mark.django_db
-def test_so_is_one_over_http(delayq: Broker) -> None:
-    delayq.queue("few").schedule(NewJob("a", "shop.pay"))
-    caller = make_caller("consume")
-    for path, body in (
-        ("queues/few/reserve", {}),
-        ("queues/few/reserve", {"id": "a"}),
-        ("reserve", {"queues": ["few"]}),
-    ):
-        status, answer = caller.post(f"v1/{path}", body)
-        assert (status, answer["code"]) == (400, "invalid")
-        assert "which only workers keep" in answer["detail"]
-
-
-def test_jobs_of_a_limited_task_are_left_to_workers(delayq: Broker, limited: Task) -> None:
-    core = delayq.queue("work")
-    core.schedule(NewJob("a", "limited"))
-    core.schedule(NewJob("b", "shop.pay"))
-    assert [job.id for job in Queue("work").reserve(5)] == ["b"]
-    assert Queue("work").reserve(5) == []
-    with pytest.raises(InvalidJob, match="job 'a' is of task limited, whose limit of concurrency only workers keep"):
-        Queue("work").reserve_id("a")
-    (job,) = core.reserve(core.numbers[0], 5, worker="w", ttr_ms=60_000).jobs
-    assert (job.id, job.failures, job.crashes) == ("a", 0, 0)
+def test_a_limited_queue_hands_out_no_more_jobs_than_it_has_permits(delayq: Broker) -> None:
+    queue = Queue("feed")
+    for number in range(5):
+        queue.put(b"%d" % number)
+    held = queue.reserve(5)
+    held += queue.reserve(5)
+    assert len(held) == 2
+    assert queue.reserve(1) == []
+    assert held[0].ack()
+    assert len(queue.reserve(5)) == 1
+    assert taken_permits(delayq, "queue:feed") == 2
     fsck.assert_invariants(delayq)
 
 
-def test_a_limit_is_refused_for_a_pull_queue() -> None:
-    for limit in (3, {"local": 2}):
-        with pytest.raises(Misconfigured, match="programs that pull jobs choose how many they reserve"):
-            QueueConf.read("feed", {"kind": "pull", "concurrency": limit})
+def test_a_caller_that_waits_gets_the_permit_that_is_freed(delayq: Broker) -> None:
+    queue = Queue("feed")
+    for number in range(3):
+        queue.put(b"%d" % number, id=f"job-{number}")
+    held = queue.reserve(5) + queue.reserve(5)
+    timer = threading.Timer(0.3, held[0].release, kwargs={"delay": 60})
+    timer.start()
+    began = time.monotonic()
+    assert len(queue.reserve(1, wait=20)) == 1
+    assert time.monotonic() - began < 4
+    timer.join()
+
+
+@pytest.mark.parametrize("end", ["ack", "fail", "release", "bury"])
+def test_every_end_of_a_pulled_job_frees_its_permit(delayq: Broker, limited: Task, end: str) -> None:
+    core = delayq.queue("work")
+    for number in range(2):
+        core.schedule(NewJob(f"job-{number}", "limited"))
+    (held,) = Queue("work").reserve(5)
+    assert Queue("work").reserve(5) == []
+    assert delayq.inspector.counts("work").parked == 1
+    assert getattr(held, end)()
+    assert taken_permits(delayq, "task:limited") == 0
+    assert len(Queue("work").reserve(5)) == 1
+
+
+def test_a_permit_lasts_as_long_as_the_lease_and_is_renewed_with_it(delayq: Broker, limited: Task) -> None:
+    delayq.queue("work").schedule(NewJob("a", "limited"))
+    delayq.queue("work").schedule(NewJob("b", "limited"))
+    (held,) = Queue("work").reserve(1, ttr=1)
+    assert held.touch(30)
+    time.sleep(1.3)
+    assert Queue("work").reserve(1) == []
+    assert Queue("work").reserve_id("b" if held.id == "a" else "a") is None, "the limit holds for a wanted job as well"
+    held.ack()
+    assert Queue("work").reserve_id("b" if held.id == "a" else "a") is not None
+
+
+def test_a_limit_of_each_process_is_refused_for_a_pull_queue() -> None:
+    with pytest.raises(Misconfigured, match='a queue of kind "pull" has only a "total"'):
+        QueueConf.read("feed", {"kind": "pull", "concurrency": {"local": 2}})
 
 
 @pytest.mark.parametrize(
@@ -94,3 +121,29 @@ def test_a_wrong_limit_is_refused_at_once(value: object, message: str) -> None:
 
         @task(name="wrong", concurrency=value)
         def wrong() -> None: ...
+
+
+def test_a_pulled_job_that_is_refused_lets_its_group_wait(delayq: Broker) -> None:
+    core = delayq.queue("work")
+    for ident in ("a1", "a2", "b1"):
+        core.schedule(NewJob(ident, "free", group=ident[0]))
+    held = Queue("work").reserve(3)
+    assert sorted(job.id for job in held) == ["a1", "a2", "b1"]
+    for job in held:
+        job.fail(RateLimited(retry_after=30, scope="group")) if job.id == "a1" else job.release()
+    assert [job.id for job in Queue("work").reserve(3)] == ["b1"]
+
+
+def test_the_limit_of_a_group_holds_for_pulled_jobs(delayq: Broker) -> None:
+    core = delayq.queue("work")
+    for number in range(3):
+        core.schedule(NewJob(f"a{number}", "free", group="a", options=b'{"group_limits":[2,0,0]}'))
+    held = Queue("work").reserve(3, ttr=1)
+    assert len(held) == 2
+    assert taken_permits(delayq, "group:work:a") == 2
+    left = ({"a0", "a1", "a2"} - {job.id for job in held}).pop()
+    assert Queue("work").reserve_id(left) is None, "the limit holds for a wanted job as well"
+    assert held[0].touch(30)
+    assert held[1].ack()
+    assert Queue("work").reserve_id(left) is not None
+    assert taken_permits(delayq, "group:work:a") == 2

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.options import Concurrency
+from django_delayq.core.options import Limits
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker.attempt import current_job
@@ -58,9 +58,7 @@ def main(role: str) -> None:
         processes=SETUP["processes"],
         threads=SETUP["threads"],
         heartbeat=1.0,
-        concurrency={
-            queue: Concurrency(**limit) for queue, limit in SETUP["limits"].items() if queue in SETUP["queues"]
-        },
+        limits={queue: Limits(**limit) for queue, limit in SETUP["limits"].items() if queue in SETUP["queues"]},
     )
     if role == "supervise":
         command = [sys.executable, "-m", "tests.chaos.idle_worker", "child"]

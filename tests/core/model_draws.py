@@ -10,7 +10,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from django_delayq.core import Job, NewJob, Payload, Settlement, ack, bury, fail, release
-from django_delayq.core.records.frames import Allowance
 
 from .model_values import DURABLE, Which
 
@@ -28,11 +27,17 @@ ids = st.sampled_from(IDS)
 #: which of the jobs handed out so far: still held, or known to a holder that lost it to another, or any
 pasts = st.tuples(st.sampled_from(["held", "held", "lost", "any"]), st.integers(0, 3))
 delays = st.sampled_from([0, 0, 0, 1, 1000, 20_000])
-#: how many jobs of some tasks a reserve may hand out; mostly no task is limited
-allowances: st.SearchStrategy[dict[str, int]] = st.one_of(
-    st.just({}),
-    st.just({}),
-    st.dictionaries(st.sampled_from(["work", "sync", "both"]), st.sampled_from([0, 0, 1]), max_size=2),
+#: limited tasks, and how many jobs of which lane are granted
+Drawn = tuple[tuple[str, ...], int, int]
+#: mostly a caller knows no limits
+limits: st.SearchStrategy[Drawn | None] = st.one_of(
+    st.none(),
+    st.none(),
+    st.tuples(
+        st.lists(st.sampled_from(["work", "sync", "both"]), max_size=2, unique=True).map(tuple),
+        st.integers(0, 3),
+        st.sampled_from([0, 0, 1, 2]),
+    ),
 )
 served: st.SearchStrategy[Which] = st.sampled_from(["all", "all", "others", "quarantined"])
 #: mostly a job may start however late it is
@@ -136,10 +141,6 @@ def endings(draw: Any) -> Ending:
 
 def by_id(jobs: list[Job]) -> list[Job]:
     return sorted(jobs, key=lambda job: (job.id, job.token))
-
-
-def as_sent(allowed: dict[str, int]) -> list[Allowance]:
-    return [Allowance((task,), left) for task, left in allowed.items()]
 
 
 @dataclass

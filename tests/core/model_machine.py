@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from django_delayq.core import Batch, Broker, Connection, Job, NewJob, Payload
-from django_delayq.core.records.frames import digest
 from tests.support.core_calls import Call as ManyCall
 from tests.support.core_calls import SentCalls
+from tests.support.core_stored import Grant, LaneNotes, Offer, digest
 
 from .model import ModelShard
 from .model_draws import (
@@ -23,12 +23,13 @@ from .model_draws import (
     SHARDS,
     START_US,
     Call,
+    Drawn,
     Past,
     by_id,
     possible_acts,
 )
 from .model_rules import Pauses
-from .model_values import Live, Which, is_durable
+from .model_values import Limits, Live, Which, is_durable
 
 #: scripts that change nothing, or whose repeated call is no repeat
 NOT_REPEATED = frozenset({"leases", "tick", "swap", "stats", "page", "begun", "quota"})
@@ -215,16 +216,28 @@ class RecordingMachine(RuleBasedStateMachine):
             self.us = int(ms) * 1000
             self.set_clock()
 
-    def check_batch(
-        self, shard: ModelShard, batch: Batch, expected: list[Job], which: Which, allowed: Mapping[str, int]
-    ) -> None:
+    def limits(self, shard: ModelShard, drawn: Drawn | None) -> tuple[Limits | None, bytes]:
+        """Return what a reserve says of limits, for the model and as it is sent."""
+        keys = self.real.shard(shard.number).names
+        names = self.broker.client.hgetall(keys["task"])
+        shard.codes = {name.decode(): code[1:] for code, name in names.items() if code[:1] == b"\0"}
+        if drawn is None:
+            return None, b""
+        tasks, which, jobs = drawn
+        lanes = self.broker.client.zrange(keys["turns"], 0, -1)
+        if not lanes or not jobs:
+            return Limits(tasks), LaneNotes(tasks).pack()
+        lane = lanes[which % len(lanes)]
+        name = names[b"\0" + lane[1:3]].decode(), lane[3] - 1
+        grant = Grant(Offer(lane, name[0], jobs, 1, 2**52), jobs)
+        return Limits(tasks, name, jobs), LaneNotes(tasks, grants=[grant]).pack()
+
+    def check_batch(self, shard: ModelShard, batch: Batch, expected: list[Job], which: Which) -> None:
         """Compare the batch of a reserve, of which the model has ended what came too late."""
         due = shard.handed_out_ms(which)
         assert batch.next_due_ms == (None if due is None else max(0.0, due - shard.now_us / 1000))
         quarantined = shard.handed_out_ms("quarantined") if which == "others" else None
         assert batch.quarantine_due_ms == (None if quarantined is None else quarantined - shard.now_us / 1000)
-        is_paused = shard.pauses.holds_back(shard.now_ms)
-        assert batch.parked == (() if is_paused else tuple(len(shard.parked(which, task)) for task in allowed))
         self.check_jobs(shard, batch, expected)
 
     def check_jobs(self, shard: ModelShard, batch: Batch, expected: list[Job]) -> None:

@@ -109,7 +109,7 @@ class Move:
         if live.lease and (not live.gate or (key and place == "live")):
             return "running"
         if not live.lease and not (self.never_later and live.due <= (shard.now_ms, 0)):
-            live.due, live.parked = shard.at(self.due_ms(shard)), False
+            live.due = shard.at(self.due_ms(shard))
         elif live.gate and not (self.never_later and live.gate[0] <= (shard.now_ms, 0)):
             live.gate = shard.at(self.due_ms(shard)), live.gate[1]
         return self.done
@@ -119,7 +119,7 @@ class Move:
 
 
 def run_all_now(shard: ModelShard) -> int:
-    """Make waiting jobs due now, one µs after the other; overdue and parked jobs keep their places."""
+    """Make waiting jobs due now, one µs after the other; overdue jobs keep their places."""
     moved, us = 0, shard.now_us
     for due, ident in sorted((due, ident.encode()) for _, due, ident in shard.waiting() if due[0] > shard.now_ms):
         if due > (us // 1000, us % 1000):
@@ -213,7 +213,6 @@ def bring_back(shard: ModelShard, name: Name, due_ms: float, replacing: bool) ->
         live.gate = due, content
     else:
         live.due = min(due, live.due) if content.merged else due
-        live.parked = False
         live.content = live.content if content.merged else content
         shard.forget_failures(live)
         live.counts = one_more(grave.counts, "kicks")

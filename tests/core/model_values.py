@@ -52,6 +52,8 @@ class Content:
     args: bytes
     options: bytes
     priority: int
+    #: it waits in a lane whenever it waits
+    laned: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,19 +94,26 @@ class Live:
     running: dict[bytes, Item] = field(default_factory=dict)
     own_crashes: int = 0
     quarantined: bool = False
-    #: it is due, and waits behind a limit of its task
-    parked: bool = False
     #: of a job whose run could not begin: the reason, since when (ms), the due time before, and the one that it got
     postponed: tuple[str, int, Due, Due] | None = None
     counts: JobCounts = field(default_factory=JobCounts)
 
     @property
     def waits_in(self) -> int:
-        return PRIORITIES + 1 if self.parked else self.own_class
+        return PRIORITIES + 1 if self.content.laned else self.own_class
 
     @property
     def own_class(self) -> int:
         return PRIORITIES if self.quarantined else self.content.priority
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a caller of a reserve says of limits: limited tasks, and the number of granted jobs of a lane."""
+
+    limited: tuple[str, ...] = ()
+    lane: tuple[str, int] = ("", 0)
+    granted: int = 0
 
 
 @dataclass(frozen=True)

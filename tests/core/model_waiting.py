@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -22,12 +22,15 @@ from .model_values import (
     Item,
     JobCounts,
     Lease,
+    Limits,
     Live,
     Which,
     admitted,
     is_durable,
 )
 
+#: jobs and their token
+Reserved = tuple[list[Job], int]
 REFUSALS = frozenset({"taken", "exists", "full", "paused"})
 
 
@@ -44,6 +47,8 @@ class WaitingJobs:
         self.begun: dict[tuple[int, str], Job] = {}
         self.counters: dict[str, int] = {}
         self.pauses = Pauses()
+        #: numbers of the tasks, as their names are sorted by Redis
+        self.codes: dict[str, bytes] = {}
         #: how many more ids may live in the queue, of which this is one shard
         self.room = math.inf
         self.clock_us = self.token = self.hold_ms = 0
@@ -202,7 +207,7 @@ class WaitingJobs:
         return "gated"
 
     def _change_waiting(self, live: Live, new: NewJob, content: Content, due: Due) -> str:
-        live.due, live.parked = self._choose(new.due_policy, live.due, due, live), False
+        live.due = self._choose(new.due_policy, live.due, due, live)
         if new.on_conflict == "merge":
             live.content = replace(live.content, priority=content.priority)
             return "merged"
@@ -235,18 +240,25 @@ class WaitingJobs:
 
     def waiting(self, which: Which = "all") -> list[tuple[int, Due, str]]:
         """Return the waiting ids in the order of their reservation: class, due, id."""
-        found = [one for one in self.all_waiting() if one[0] <= PRIORITIES]
+        found = sorted((live.own_class, live.due, i) for i, live in self.lives.items() if not live.lease)
         return found if which == "all" else [one for one in found if (one[0] == PRIORITIES) == (which == "quarantined")]
 
     def all_waiting(self) -> list[tuple[int, Due, str]]:
-        """Return them with those that are parked, which come last."""
+        """Return them by the sets in which they wait: those in lanes come last."""
         return sorted((live.waits_in, live.due, i) for i, live in self.lives.items() if not live.lease)
 
-    def parked(self, which: Which, task: str) -> list[Live]:
-        """Return the parked jobs of a task in the order in which they come back, as far as ``which`` covers them."""
-        found = [live for live in self.lives.values() if live.parked and live.content.task == task]
-        covered = [live for live in found if which != "quarantined" or live.quarantined]
-        return sorted(covered, key=lambda live: (live.own_class, live.due))
+    def lanes(self) -> dict[tuple[str, int], list[str]]:
+        """Return the waiting ids of each lane, by task and class."""
+        found: dict[tuple[str, int], list[str]] = {}
+        for own_class, _, ident in self.waiting():
+            content = self.lives[ident].content
+            if content.laned:
+                found.setdefault((content.task, own_class), []).append(ident)
+        return found
+
+    def set_laned(self, idents: Iterable[str], is_laned: bool) -> None:
+        for ident in idents:
+            self.lives[ident].content = replace(self.lives[ident].content, laned=is_laned)
 
     def next_due_ms(self, which: Which = "all") -> float | None:
         return min((due[0] for _, due, _ in self.waiting(which)), default=None)
@@ -255,42 +267,63 @@ class WaitingJobs:
         """Return when the next job may be handed out; None: no job waits, or the queue is paused without an end."""
         return self.pauses.handed_out_ms(self.next_due_ms(which), self.now_ms)
 
-    def _allowed(self, limit: int, which: Which, allowed: Mapping[str, int]) -> list[str]:
-        """Return the due jobs that may be handed out; park those that are met before and may not."""
-        left, idents = dict(allowed), list[str]()
-        for ident in [ident for _, due, ident in self.waiting(which) if due[0] <= self.now_ms]:
-            if len(idents) == limit:
-                break
-            live = self.lives[ident]
-            if left.get(live.content.task) == 0:
-                live.parked = True
-            else:
-                left[live.content.task] = left.get(live.content.task, limit) - 1
-                idents.append(ident)
+    def _due(self, limit: int, which: Which, limits: Limits | None, granted: list[str]) -> list[str]:
+        """Return the due jobs that are handed out.
+
+        Those of limited tasks that are met before join their lanes. A caller without limits gets those in lanes, behind
+        the others of their class.
+        """
+        idents = list(granted)
+        due = [one for one in self.waiting(which) if one[1][0] <= self.now_ms]
+        for own_class in sorted({own_class for own_class, _, _ in due}):
+            for ident in [ident for cls, _, ident in due if cls == own_class]:
+                content = self.lives[ident].content
+                if len(idents) >= limit:
+                    break
+                if limits and content.task in limits.limited:
+                    self.set_laned([ident], True)
+                elif not content.laned:
+                    idents.append(ident)
+            for _ in range(2 if limits is None else 0):
+                idents += self._shares(own_class, limit - len(idents), idents)
         return idents
 
-    def reserve(
-        self, limit: int, worker: str, which: Which = "all", allowed: Mapping[str, int] | None = None
-    ) -> tuple[list[Job], int]:
+    def _shares(self, own_class: int, room: int, taken: list[str]) -> list[str]:
+        """Return due jobs in lanes of a class: as many of each lane as of the others."""
+        found: list[str] = []
+        lanes = {
+            task: [one for one in idents if one not in taken and self.lives[one].due[0] <= self.now_ms]
+            for (task, cls), idents in self.lanes().items()
+            if cls == own_class
+        }
+        due = sorted((self.lives[idents[0]].due[0], self.codes[task], task) for task, idents in lanes.items() if idents)
+        lots = min(len(due), room)
+        for number, (_, _, task) in enumerate(due[:room]):
+            share = lanes[task][: math.ceil(room / max(1, lots - number))]
+            found += share
+            room -= len(share)
+        return found
+
+    def reserve(self, limit: int, worker: str, which: Which = "all", limits: Limits | None = None) -> Reserved:
         """Reserve due jobs; return them and their token (0 if nothing is due).
 
         Args:
-            allowed: task → how many of its jobs may be handed out. Parked ones come back first, as many as that.
+            limits: what the caller says of them; None = it knows none.
         """
-        allowed = allowed or {}
-        if self.pauses.holds_back(self.now_ms):
+        if self.pauses.holds_back(self.now_ms) or not limit:
             return [], 0
-        for task in {live.content.task for live in self.lives.values() if live.parked}:
-            for live in self.parked(which, task)[: min(limit, allowed.get(task, limit))]:
-                live.parked = False
-        if not limit or not any(due[0] <= self.now_ms for _, due, _ in self.waiting(which)):
-            return [], 0
-        return self._lease(self._allowed(limit, which, allowed), worker), self.token
+        granted: list[str] = []
+        if limits and limits.granted:
+            lane = self.lanes().get(limits.lane, [])
+            granted = [ident for ident in lane if self.lives[ident].due[0] <= self.now_ms][: limits.granted]
+        if (limits and limits.granted) or any(due[0] <= self.now_ms for _, due, _ in self.waiting(which)):
+            return self._lease(self._due(limit, which, limits, granted), worker), self.token
+        return [], 0
 
     def reserve_one(
         self, ident: str, worker: str, *, early: bool, started: bool = False, ttr_ms: int | None = None
     ) -> tuple[list[Job], int]:
-        """Reserve the job of an id if it waits and is due; a parked one comes back, whatever the limit of its task.
+        """Reserve the job of an id if it waits and is due, whatever its limits.
 
         Args:
             early: also before it is due.
@@ -299,7 +332,6 @@ class WaitingJobs:
         live = self.lives.get(ident)
         if live is None or live.lease:
             return [], 0
-        live.parked = False
         if self.pauses.holds_back(self.now_ms) or not (early or live.due[0] <= self.now_ms):
             return [], 0
         return self._lease([ident], worker, started=started, ttr_ms=ttr_ms), self.token

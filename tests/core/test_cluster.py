@@ -22,13 +22,12 @@ from tests.support.core_calls import (
 from tests.support.core_figures import (
     DepthPoint,
     Figures,
-    PermitHolding,
     ResultRecord,
     Results,
-    change_permits,
+    ask_permits,
     read_depths,
-    read_permits,
     record_depths,
+    taken_permits,
 )
 from tests.support.core_stored import assert_invariants, digest, last_tick, shard_key
 from tests.support.core_values import Generation, new_key
@@ -124,8 +123,9 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     assert list(cluster_broker.announce("w:1", {"threads": 1}).commands) == ["dump"]
     cluster_broker.note_figures(Figures(counts={("redis_error", "transient"): 2}))
     assert cluster_broker.figures().counts == {("redis_error", "transient"): 2}
-    assert change_permits(cluster_broker, "task:work", 1, [PermitHolding("w:1", 0, 2, 60_000)]).granted == (1,)
-    assert read_permits(cluster_broker, "task:work") == {"w:1": 1}
+    (grant,) = ask_permits(cluster_broker, {"task:work": 1}, 2).grants
+    assert grant is not None and grant.jobs == 1
+    assert taken_permits(cluster_broker, "task:work") == 1
     now_ms = cluster_broker.now_ms()
     record_depths(cluster_broker, {"q": DepthPoint(ready=3)}, now_ms)
     assert [point.ready for point in read_depths(cluster_broker, ["q"], now_ms)["q"]] == [3]

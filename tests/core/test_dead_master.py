@@ -10,8 +10,8 @@ import pytest
 
 from django_delayq.core import Broker, NewJob, QueueUnavailable, RedisConfig, connect, new_id
 from tests.support.cluster_box import ClusterBox
-from tests.support.core_figures import PermitHolding, change_permits
-from tests.support.core_stored import permits_key
+from tests.support.core_figures import Limiter, ask_permits
+from tests.support.core_stored import LaneNotes, permits_key
 from tests.support.redis_box import RedisBox
 
 QUEUES = tuple(f"q{number}" for number in range(9))
@@ -97,20 +97,30 @@ def test_a_call_ends_at_its_deadline_although_the_node_still_refuses_connections
 def test_permits_change_and_wake_others_while_the_master_of_the_wake_up_is_silent(
     own_cluster: ClusterBox, spread: Broker
 ) -> None:
-    limit, place = "task:limited", ("waiting", 0)
+    limit = "queue:limited"
+    permits_at = own_cluster.node_of(permits_key(spread.prefix, limit))
+
+    def may_freeze(name: str) -> bool:
+        frozen = own_cluster.node_of(spread.wake_key(name))
+        return frozen not in (permits_at, own_cluster.node_of(spread.queue(name).present[0].keys[0]))
+
+    place = next(name for name in map("q{}".format, range(100)) if may_freeze(name)), 0
     frozen = own_cluster.node_of(spread.wake_key(place[0]))
-    if own_cluster.node_of(permits_key(spread.prefix, limit)) is frozen:
-        place = next((name, 0) for name in QUEUES if own_cluster.node_of(spread.wake_key(name)) is not frozen)
-        frozen = own_cluster.node_of(spread.wake_key(place[0]))
     living = next(node for node in own_cluster.nodes if node is not frozen)
-    change_permits(spread, limit, 1, [PermitHolding("a", 0, 1, 60_000)])
-    change_permits(spread, limit, 1, [PermitHolding("b", 0, 1, 60_000)], place)
+    queue = spread.queue(place[0])
+    (granted,) = ask_permits(spread, {limit: 1}, 1).grants
+    assert granted is not None
+    queue.schedule(job())
+    queue.reserve(0, 1, worker="w", lanes=LaneNotes(whole=True, most=1).pack())
+    (block,) = ask_permits(spread, {limit: 1}, 1, place).blocks
+    assert block is not None
+    queue.reserve(0, 1, worker="w", lanes=LaneNotes(blocks=[block]).pack())
     with living.client().pubsub() as listener:
         listener.subscribe(spread.wake_key(place[0]))
         assert listener.get_message(timeout=10) is not None, "the subscription is confirmed"
         frozen.pause()
         try:
-            assert change_permits(spread, limit, 1, [PermitHolding("a", 0, 0, 60_000)]).places == (place,)
+            Limiter(spread.registry).give_back(granted.permits)
             token = listener.get_message(timeout=10)
         finally:
             frozen.resume()

@@ -38,15 +38,15 @@ from .model_draws import (
     SHARDS,
     WINDOW_MS,
     Call,
+    Drawn,
     Ending,
     Past,
     act,
-    allowances,
     anytime,
-    as_sent,
     by_id,
     endings,
     ids,
+    limits,
     new_jobs,
     pasts,
     served,
@@ -145,19 +145,18 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
         worker=st.sampled_from(["w1", "w2"]),
         patient=st.integers(0, 3),
         served=served,
-        allowed=allowances,
+        limited=limits,
     )
-    def reserve(
-        self, which: int, limit: int, worker: str, patient: int, served: Which, allowed: dict[str, int]
-    ) -> None:
+    def reserve(self, which: int, limit: int, worker: str, patient: int, served: Which, limited: Drawn | None) -> None:
         shards = self.waiting()
         shard = shards[which % len(shards)]
         if patient:  # wait until something is due
             self.wait_until(shard.next_due_ms(served))
         shard.see(self.us)
-        expected, token = shard.reserve(limit, worker, served, allowed)
-        batch = self.real.reserve(shard.number, limit, worker=worker, which=served, allowances=as_sent(allowed))
-        self.check_batch(shard, batch, expected, served, allowed)
+        said, lanes = self.limits(shard, limited)
+        expected, token = shard.reserve(limit, worker, served, said)
+        batch = self.real.reserve(shard.number, limit, worker=worker, which=served, lanes=lanes)
+        self.check_batch(shard, batch, expected, served)
         self.note_reserve(token, worker)
 
     @act(
@@ -181,20 +180,19 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
         which=st.lists(pasts, min_size=1, max_size=3),
         limit=st.integers(0, 2),
         served=served,
-        allowed=allowances,
+        limited=limits,
     )
-    def ack_and_reserve(self, which: list[Past], limit: int, served: Which, allowed: dict[str, int]) -> None:
+    def ack_and_reserve(self, which: list[Past], limit: int, served: Which, limited: Drawn | None) -> None:
         jobs = [self.past(past) for past in which]
         shard = self.model[jobs[0].shard]
         acks = [ack(job, 1, 2) for job in jobs if job.shard == shard.number]
         shard.see(self.us)
         answers = shard.settle(list(acks))
-        expected, token = shard.reserve(limit, "w3", served, allowed)
-        counted, batch = self.real.settle_reserve(
-            shard.number, acks, limit, worker="w3", which=served, allowances=as_sent(allowed)
-        )
+        said, lanes = self.limits(shard, limited)
+        expected, token = shard.reserve(limit, "w3", served, said)
+        counted, batch = self.real.settle_reserve(shard.number, acks, limit, worker="w3", which=served, lanes=lanes)
         assert counted == answers
-        self.check_batch(shard, batch, expected, served, allowed)
+        self.check_batch(shard, batch, expected, served)
         self.note_reserve(token, "w3")
 
     @act(lambda self: self.handed, past=pasts, ending=endings())
@@ -355,7 +353,8 @@ class Lives(OperatorActs, SelectedActs, RuleActs):
         inspector = self.broker.inspector
         lives = self.lives()
         counts = inspector.counts("q")
-        assert counts.parked == sum(1 for live in lives.values() if live.parked)
+        laned = [(s.now_ms, live) for s in self.see() for live in s.lives.values() if live.content.laned]
+        assert counts.parked == sum(1 for now_ms, live in laned if not live.lease and live.due[0] <= now_ms)
         assert counts.reserved == sum(1 for live in lives.values() if live.lease)
         assert counts.ready + counts.delayed + counts.reserved == len(lives)
         assert counts.gated == sum(1 for live in lives.values() if live.gate)

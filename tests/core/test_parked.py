@@ -1,11 +1,14 @@
-"""Parked jobs: due, but behind a limit of their task; every verb treats them as waiting ones."""
+"""Jobs in lanes: behind a limit; a shard offers them, and hands them out if that is granted. All verbs know them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from django_delayq.core import ack, fail
-from tests.support.core_stored import Allowance, assert_invariants, check_stored
+from django_delayq.core import Batch, ack, fail
+from tests.support.core_stored import Block, Grant, LaneNotes, Offer, assert_invariants, check_stored
 
 from .bulk_stage import (
     Part,
@@ -19,128 +22,346 @@ from .bulk_stage import (
 )
 from .stage import Stage
 
-NONE = [Allowance(("limited",), 0)]
+QUEUE, TASK = "queue:q", "task:limited"
 
 
-def allowing(left: int) -> list[Allowance]:
-    return [Allowance(("limited",), left)]
+def notes(*blocks: Block, grants: list[Grant] | None = None, **changes: Any) -> bytes:
+    """Return what a caller says that knows one limited task."""
+    said: dict[str, Any] = {"tasks": ["limited"], "most": 100} | changes
+    return LaneNotes(**said, blocks=list(blocks), grants=grants or []).pack()
+
+
+def asked(stage: Stage, n: int = 100, *blocks: Block, which: str = "all", **changes: Any) -> Batch:
+    return stage.batch(n, lanes=notes(*blocks, **changes), which=which)
+
+
+def granted(stage: Stage, jobs: int, n: int = 100, limits: tuple[str, ...] = (TASK,), **changes: Any) -> list[str]:
+    """Reserve jobs behind limits: all offers together get so many."""
+    grants = []
+    for offer in asked(stage, n, **changes).offers:
+        share = min(offer.jobs, jobs)
+        jobs -= share
+        grants += [Grant(offer, share, limits)] if share else []
+    return [job.id for job in asked(stage, n, grants=grants, **changes).jobs]
+
+
+def offered(batch: Batch) -> list[tuple[str, int]]:
+    return [(offer.task, offer.jobs) for offer in batch.offers]
 
 
 def parked(stage: Stage) -> list[str]:
-    return [ident.decode() for ident in stage.broker.client.zrange(stage.key("parked"), 0, -1)]
+    return [ident.decode() for ident in stage.broker.client.zrange(stage.key("lane"), 0, -1)]
 
 
-def reserved(stage: Stage, n: int = 100, **options: object) -> list[str]:
+def reserved(stage: Stage, n: int = 100, **options: Any) -> list[str]:
     return [job.id for job in stage.batch(n, **options).jobs]
 
 
 @pytest.fixture
 def behind(stage: Stage) -> Stage:
-    """Three parked jobs."""
+    """Three jobs in a lane."""
     for ident in ("a", "b", "c"):
         stage.put(ident, task="limited")
-    batch = stage.batch(allowances=NONE)
-    assert (batch.jobs, batch.moved, batch.parked, batch.next_due_ms) == ([], 3, (3,), None)
+    batch = asked(stage)
+    assert (batch.jobs, batch.moved, offered(batch), batch.next_due_ms) == ([], 3, [("limited", 3)], 0)
     return stage
 
 
-def test_a_job_beyond_the_allowance_is_parked_and_others_are_handed_out(stage: Stage) -> None:
+# -- offers and grants -----------------------------------------------------------------------------------------------
+
+
+def test_jobs_behind_a_limit_are_offered_and_others_are_handed_out(stage: Stage) -> None:
     for number in range(600):
         stage.put(f"limited-{number}", task="limited", priority=0)
     stage.put("other")
-    batch = stage.batch(10, allowances=allowing(2))
-    assert [job.id for job in batch.jobs] == ["limited-0", "limited-1", "other"]
-    assert (batch.moved, batch.parked) == (598, (598,))
+    batch = asked(stage, 10, most=2)
+    assert [job.id for job in batch.jobs] == ["other"]
+    assert (batch.moved, offered(batch)) == (600, [("limited", 2)])
 
 
-def test_parked_jobs_come_back_in_the_order_of_their_classes_and_due_times(behind: Stage) -> None:
+def test_a_lane_is_handed_out_by_due_time_and_urgent_ones_are_offered_first(behind: Stage) -> None:
     behind.put("urgent", task="limited", priority=0)
-    assert behind.batch(allowances=NONE).moved == 1
-    assert reserved(behind, allowances=allowing(2)) == ["urgent", "a"]
-    batch = behind.batch(allowances=allowing(1))
-    assert ([job.id for job in batch.jobs], batch.parked) == (["b"], (1,))
+    assert offered(asked(behind)) == [("limited", 1), ("limited", 3)]
+    assert granted(behind, 2) == ["urgent", "a"]
+    assert granted(behind, 9) == ["b", "c"]
+
+
+def test_a_job_that_arrives_in_a_lane_is_before_those_that_are_due_later(behind: Stage) -> None:
+    reschedule_action(delay_ms=60_000).anywhere(behind.queue, "a")
+    reschedule_action(delay_ms=30_000).anywhere(behind.queue, "b")
+    reschedule_action(delay_ms=40_000).anywhere(behind.queue, "c")
+    batch = asked(behind)
+    assert (batch.offers, batch.next_due_ms) == ([], 30_000)
+    behind.wait(45_000)
+    assert granted(behind, 9) == ["b", "c"]
+    assert asked(behind).next_due_ms == 15_000
+
+
+def test_an_offer_is_bounded_by_the_room_and_by_what_the_caller_can_start(behind: Stage) -> None:
+    assert offered(asked(behind, 2)) == [("limited", 2)]
+    assert offered(asked(behind, 100, most=1)) == [("limited", 1)]
+    assert offered(asked(behind, 0)) == []
+
+
+def test_plain_jobs_and_lanes_share_the_room(behind: Stage) -> None:
+    for number in range(20):
+        behind.put(f"limited-{number}", task="limited")
+    assert asked(behind).moved == 20
+    for number in range(50):
+        behind.put(f"plain-{number}")
+    for _ in range(3):
+        batch = asked(behind, 10)
+        assert (len(batch.jobs), offered(batch)) == (5, [("limited", 5)])
+        behind.wait(1)
+
+
+def test_with_room_for_one_job_either_a_plain_one_or_a_lane_has_its_turn(behind: Stage) -> None:
+    for number in range(40):
+        behind.put(f"plain-{number}")
+    turns = []
+    for _ in range(40):
+        batch = asked(behind, 1)
+        turns.append(len(batch.jobs))
+        assert len(batch.jobs) + len(batch.offers) == 1
+        behind.wait(7)
+    assert 10 <= sum(turns) <= 30
+
+
+def test_a_granted_job_has_its_permit_until_its_end(behind: Stage) -> None:
+    (offer,) = asked(behind).offers
+    grant = Grant(offer, 2, (QUEUE, TASK))
+    jobs = asked(behind, 100, grants=[grant], most=0).jobs
+    assert [job.permit for job in jobs] == grant.permits
+    name, *limits = jobs[0].permit.split(b"\0")
+    assert (name.endswith(b".1"), limits) == (True, [QUEUE.encode(), TASK.encode()])
+    assert [one.permit for one in behind.queue.leases(0)] == grant.permits
+    assert behind.released(jobs[0])
+    (again,) = [job for job in behind.batch(100).jobs if job.id == "a"]
+    assert again.permit == b""
+
+
+def test_a_repeated_reserve_returns_the_same_jobs_with_their_permits(behind: Stage) -> None:
+    (offer,) = asked(behind).offers
+    grant = Grant(offer, 2, (TASK,))
+    call = {"lanes": notes(grants=[grant], most=0), "request": b"r" * 16}
+    first, second = behind.batch(100, **call), behind.batch(100, **call)
+    assert [job.permit for job in first.jobs] == sorted(job.permit for job in second.jobs) == grant.permits
+    assert_invariants(behind.broker)
+
+
+def test_no_lease_ends_after_its_permit(behind: Stage) -> None:
+    (offer,) = asked(behind).offers
+    assert offer.ms == 16_500
+    behind.wait(1501)
+    assert asked(behind, 100, grants=[Grant(offer, 3, (TASK,))], most=0).jobs == []
+    (offer,) = asked(behind).offers
+    behind.wait(1500)
+    assert len(asked(behind, 100, grants=[Grant(offer, 3, (TASK,))], most=0).jobs) == 3
+
+
+def test_a_job_with_a_ttr_of_its_own_asks_for_a_permit_that_lasts_as_long(stage: Stage) -> None:
+    stage.put("a", task="limited", options=b'{"ttr_ms":600000}')
+    stage.put("b", task="limited")
+    (offer,) = stage.batch(5, lanes=notes(), ttr_ms=60_000, prefer_own_ttr=True).offers
+    assert (offer.jobs, offer.ms) == (2, 660_000)
+    grants = [Grant(replace(offer, ends_ms=offer.ends_ms - 100_000), 2, (TASK,))]
+    assert stage.batch(5, lanes=notes(grants=grants, most=0), ttr_ms=60_000, prefer_own_ttr=True).jobs == []
+    grants = [Grant(offer, 2, (TASK,))]
+    assert len(stage.batch(5, lanes=notes(grants=grants, most=0), ttr_ms=60_000, prefer_own_ttr=True).jobs) == 2
+
+
+def test_a_grant_without_jobs_hands_out_nothing(behind: Stage) -> None:
+    (offer,) = asked(behind).offers
+    cancel_all(behind.queue)
+    assert asked(behind, 100, grants=[Grant(offer, 3, (TASK,))]).jobs == []
+    assert_invariants(behind.broker)
 
 
 def test_a_job_keeps_the_due_time_from_which_its_lateness_counts(behind: Stage) -> None:
     (before,) = [view.due_ms for view in [behind.broker.inspector.get("q", "a")] if view]
     behind.wait(5000)
-    (job,) = behind.batch(1, allowances=allowing(1)).jobs
-    assert job.due_ms == before
-    assert not job.parked
+    (offer,) = asked(behind).offers
+    (job,) = asked(behind, 100, grants=[Grant(offer, 1)], most=0).jobs
+    assert (job.due_ms, job.parked) == (before, False)
 
 
-def test_a_caller_without_limits_takes_parked_jobs(behind: Stage) -> None:
+def test_a_caller_without_limits_takes_all(behind: Stage) -> None:
+    asked(behind, 0, Block(TASK, 1, 5000, asked(behind).offers[0].lane[-3:-1]))
     assert reserved(behind) == ["a", "b", "c"]
     assert parked(behind) == []
 
 
-def test_an_ack_with_a_reserve_hands_the_next_one_out(stage: Stage) -> None:
-    stage.put("a", task="limited")
-    stage.put("b", task="limited")
-    (held,) = stage.batch(allowances=allowing(1)).jobs
-    _, batch = stage.queue.settle_reserve(0, [ack(held, 1, 2)], 10, worker="w", allowances=allowing(1))
-    assert ([job.id for job in batch.jobs], batch.parked) == (["b"], (0,))
+def test_all_jobs_of_a_limited_queue_are_offered(stage: Stage) -> None:
+    for ident in ("a", "b"):
+        stage.put(ident, task=f"task-{ident}")
+    batch = asked(stage, 10, tasks=[], whole=True)
+    assert (batch.jobs, offered(batch)) == ([], [("task-a", 1), ("task-b", 1)])
+    assert sorted(granted(stage, 2, 10, tasks=[], whole=True)) == ["a", "b"]
 
 
-def test_aliases_of_a_task_share_its_allowance(stage: Stage) -> None:
+def test_an_ack_with_a_reserve_hands_the_next_one_out(behind: Stage) -> None:
+    (offer,) = asked(behind).offers
+    (held,) = asked(behind, 100, grants=[Grant(offer, 1)], most=0).jobs
+    _, batch = behind.queue.settle_reserve(
+        0, [ack(held, 1, 2)], 10, worker="w", lanes=notes(grants=[Grant(offer, 1)], most=1)
+    )
+    assert ([job.id for job in batch.jobs], offered(batch)) == (["b"], [("limited", 1)])
+
+
+def test_aliases_of_a_task_have_lanes_of_their_own_and_one_block(stage: Stage) -> None:
     stage.put("old", task="former")
     stage.put("new", task="limited")
-    batch = stage.batch(allowances=[Allowance(("limited", "former"), 1)])
-    assert ([job.id for job in batch.jobs], batch.parked) == (["old"], (1,))
+    names = {"tasks": ["limited", "former"]}
+    one, two = asked(stage, **names).offers
+    assert {one.task, two.task} == {"former", "limited"}
+    batch = asked(stage, 100, *(Block(TASK, 1, 5000, offer.lane[-3:-1]) for offer in (one, two)), **names)
+    assert (batch.offers, batch.next_due_ms) == ([], 5000)
+    assert len(asked(stage, 100, Block(TASK, 2), **names).offers) == 2
+
+
+# -- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def code_of(stage: Stage) -> bytes:
+    return bytes(stage.broker.client.zrange(stage.key("turns"), 0, 0)[0][-3:-1])
+
+
+def test_a_blocked_task_rests_until_the_moment_that_the_limiter_named(behind: Stage) -> None:
+    behind.put("other")
+    batch = asked(behind, 100, Block(TASK, 10, 3000, code_of(behind)))
+    assert ([job.id for job in batch.jobs], batch.offers, batch.next_due_ms) == (["other"], [], 3000)
+    behind.wait(2999)
+    assert asked(behind).next_due_ms == 1
+    behind.wait(1)
+    assert offered(asked(behind)) == [("limited", 3)]
+
+
+def test_a_blocked_queue_rests_as_a_whole(behind: Stage) -> None:
+    batch = asked(behind, 100, Block(QUEUE, 10, 3000))
+    assert (batch.offers, batch.next_due_ms) == ([], 3000)
+    assert behind.put("late", task="limited") == "created"
+    assert asked(behind).offers == []
+    assert len(asked(behind, 100, Block(QUEUE, 11)).offers) == 1
+
+
+@pytest.mark.parametrize("limit", [QUEUE, TASK])
+def test_a_block_that_arrives_after_a_newer_release_is_ignored(behind: Stage, limit: str) -> None:
+    block = Block(limit, 10, 3000, code_of(behind))
+    asked(behind, 0, block, Block(limit, 12))
+    assert len(asked(behind, 100, replace(block, at_us=11)).offers) == 1
+    assert asked(behind, 100, replace(block, at_us=13)).offers == []
+    asked(behind, 0, Block(limit, 12))
+    assert asked(behind).offers == [], "an older release does not end a newer block"
+
+
+def test_a_block_by_a_limiter_that_cannot_be_asked_has_no_age(behind: Stage) -> None:
+    code = code_of(behind)
+    asked(behind, 0, Block(TASK, 10**15, 0, code))
+    assert asked(behind, 100, Block(TASK, 0, 1000, code)).offers == []
+    assert len(asked(behind, 100, Block(TASK, 10**15 + 1)).offers) == 1
+
+
+def test_a_release_wakes_a_consumer(behind: Stage) -> None:
+    wake = behind.broker.wake_key("q")
+    asked(behind, 100, Block(TASK, 10, 3000, code_of(behind)))
+    assert not behind.broker.client.exists(wake)
+    assert asked(behind, 0, Block(TASK, 11)).idle == []
+    assert behind.broker.client.lrange(wake, 0, -1) == [b"0"]
+
+
+def test_a_release_reports_when_nothing_waits_for_it(behind: Stage) -> None:
+    code = code_of(behind)
+    asked(behind, 0, Block(TASK, 10, 3000, code), Block(QUEUE, 10, 3000))
+    assert asked(behind, 0, Block(TASK, 11)).idle == [TASK], "the queue is still blocked"
+    assert asked(behind, 0, Block(QUEUE, 11)).idle == []
+    cancel_all(behind.queue)
+    assert asked(behind, 0, Block(TASK, 12), Block(QUEUE, 12)).idle == [TASK, ""]
+    assert asked(behind, 0, Block("task:unknown", 12)).idle == ["task:unknown"]
+
+
+def test_a_job_that_arrives_behind_a_block_wakes_nobody(behind: Stage) -> None:
+    wake = behind.broker.wake_key("q")
+    asked(behind, 100, Block(QUEUE, 10, 3000))
+    assert not behind.broker.client.exists(wake)
+    reschedule_action(delay_ms=0).anywhere(behind.queue, "a")
+    assert not behind.broker.client.exists(wake)
+
+
+def test_a_task_that_is_full_in_this_process_is_left_to_others(behind: Stage) -> None:
+    wake = behind.broker.wake_key("q")
+    behind.broker.client.delete(wake)
+    batch = asked(behind, full=["limited"])
+    assert (batch.offers, batch.passed_over, batch.next_due_ms) == ([], True, 1000)
+    assert behind.broker.client.lrange(wake, 0, -1) == [b"0"]
+    behind.broker.client.delete(wake)
+    behind.wait(400)
+    assert asked(behind, full=["limited"]).next_due_ms == 600, "the token is repeated once a second"
+    assert not behind.broker.client.exists(wake)
+    behind.wait(600)
+    asked(behind, full=["limited"])
+    assert behind.broker.client.exists(wake)
+    assert len(asked(behind).offers) == 1
+
+
+# -- all verbs -------------------------------------------------------------------------------------------------------
 
 
 def test_a_parked_job_is_cancelled(behind: Stage) -> None:
     assert cancel_action().anywhere(behind.queue, "b") == "cancelled"
     assert parked(behind) == ["a", "c"]
     assert cancel_all(behind.queue) == {"cancelled": 2}
+    assert asked(behind).next_due_ms is None
     assert_invariants(behind.broker)
 
 
 def test_a_parked_job_is_rescheduled_and_due_again_at_its_new_time(behind: Stage) -> None:
     assert reschedule_action(delay_ms=1000).anywhere(behind.queue, "a") == "moved"
-    assert parked(behind) == ["b", "c"]
-    assert behind.batch(allowances=NONE).next_due_ms == 1000
+    assert granted(behind, 9) == ["b", "c"]
+    assert asked(behind).next_due_ms == 1000
     behind.wait(1000)
-    assert behind.batch(allowances=NONE).moved == 1
     assert run_all_now(behind.queue) == {}
-    assert reserved(behind, allowances=allowing(3)) == ["b", "c", "a"]
+    assert granted(behind, 9) == ["a"]
 
 
 def test_a_new_schedule_call_replaces_a_parked_job(behind: Stage) -> None:
     assert behind.put("a", task="limited", on_conflict="replace", due_policy="replace", delay_ms=500) == "replaced"
     assert parked(behind) == ["b", "c"]
+    assert_invariants(behind.broker)
 
 
 def test_a_payload_joins_a_parked_merged_job(stage: Stage) -> None:
     stage.add("m", b"1", task="limited")
-    assert stage.batch(allowances=NONE).moved == 1
+    assert asked(stage).moved == 1
     assert stage.add("m", b"2", "1", task="limited", priority=0) == "merged"
-    (job,) = stage.batch(allowances=allowing(1)).jobs
+    assert_invariants(stage.broker)
+    (offer,) = asked(stage).offers
+    (job,) = asked(stage, 100, grants=[Grant(offer, 1)]).jobs
     assert [payload.data for payload in job.payloads] == [b"1", b"2"]
     assert job.priority == 0
 
 
 def test_a_parked_job_that_failed_is_killed_or_retried(behind: Stage) -> None:
-    (job,) = behind.batch(1, allowances=allowing(1)).jobs
+    (offer,) = asked(behind).offers
+    (job,) = asked(behind, 1, grants=[Grant(offer, 1)]).jobs
     assert behind.failed(job)
-    assert behind.batch(allowances=NONE).moved == 1
+    assert sorted(parked(behind)) == ["a", "b", "c"], "its lane gets it back"
     kill_failed(behind.queue)
     assert behind.broker.inspector.counts("q").morgue == 1
     assert parked(behind) == ["b", "c"]
     assert behind.queue.kick("a")
-    assert reserved(behind) == ["b", "c", "a"]
+    assert granted(behind, 9) == ["b", "c", "a"]
 
 
-def test_jobs_in_quarantine_are_parked_and_come_back_into_quarantine(stage: Stage) -> None:
+def test_jobs_in_quarantine_are_offered_to_processes_of_theirs(stage: Stage) -> None:
     stage.put("suspect", task="limited")
     (job,) = stage.batch().jobs
     assert stage.settle(fail(job, 1, 2, delay_ms=0, outcome="crashed", quarantine=True)) == [True]
-    batch = stage.batch(which="quarantined", allowances=NONE)
-    assert (batch.jobs, batch.moved, batch.parked) == ([], 1, (1,))
-    # An ordinary process brings it back, so that it is overdue and a process for it starts.
-    batch = stage.batch(which="others", allowances=allowing(1))
-    assert (batch.jobs, batch.quarantine_due_ms) == ([], 0)
-    assert reserved(stage, which="quarantined", allowances=allowing(1)) == ["suspect"]
+    (offer,) = asked(stage, which="quarantined").offers
+    batch = asked(stage, 100, Block(TASK, 1, 5000, code_of(stage)), which="others")
+    assert (batch.offers, batch.quarantine_due_ms) == ([], 5000), "behind a block it is not overdue"
+    batch = asked(stage, 100, Block(TASK, 2), which="others")
+    assert (batch.offers, batch.quarantine_due_ms) == ([], 0)
+    assert [job.id for job in asked(stage, 100, grants=[Grant(offer, 1)], which="quarantined").jobs] == ["suspect"]
 
 
 def test_parked_jobs_are_seen_everywhere_as_ready_ones(behind: Stage) -> None:
@@ -155,59 +376,72 @@ def test_parked_jobs_are_seen_everywhere_as_ready_ones(behind: Stage) -> None:
     assert [ident for some in read_entries(behind.broker, part) for ident in some.idents()] == ["a", "b", "c"]
 
 
+def test_a_delayed_job_in_a_lane_does_not_count_as_parked(behind: Stage) -> None:
+    reschedule_action(delay_ms=1000).anywhere(behind.queue, "a")
+    counts = behind.broker.inspector.counts("q")
+    assert (counts.ready, counts.delayed, counts.parked) == (2, 1, 2)
+    view = behind.broker.inspector.get("q", "a")
+    assert view is not None and (view.state, view.job.parked) == ("delayed", False)
+
+
 def test_a_paused_queue_keeps_its_parked_jobs_and_wakes_a_consumer_at_its_end(behind: Stage) -> None:
     wake = behind.broker.wake_key("q")
+    (offer,) = asked(behind).offers
     behind.broker.pause("q", "out")
-    assert reserved(behind, allowances=allowing(3)) == []
+    assert asked(behind, 100, grants=[Grant(offer, 3)]).jobs == []
+    assert asked(behind, 100, Block(QUEUE, 1)).idle == [""], "a freed permit is of no use here"
     behind.broker.client.delete(wake)
     behind.broker.resume("q", "out")
     assert behind.broker.client.lrange(wake, 0, -1) == [b"0"]
-    assert reserved(behind, allowances=allowing(3)) == ["a", "b", "c"]
+    assert granted(behind, 9) == ["a", "b", "c"]
 
 
 def test_a_job_is_reserved_by_its_id_though_it_is_parked(behind: Stage) -> None:
-    assert [job.id for job in behind.queue.reserve_id("b", worker="w").jobs] == ["b"]
+    (job,) = behind.queue.reserve_id("b", worker="w", permit=b"p.1\0task:limited").jobs
+    assert (job.id, job.permit) == ("b", b"p.1\0task:limited")
     assert parked(behind) == ["a", "c"]
     assert_invariants(behind.broker)
 
 
-def test_only_a_local_limit_wakes_another_consumer_for_what_was_parked(stage: Stage) -> None:
-    wake = stage.broker.wake_key("q")
-    for local in (False, True):
-        stage.put(f"job-{local}", task="limited")
-        stage.broker.client.delete(wake)
-        stage.batch(allowances=[Allowance(("limited",), 0, local)])
-        assert bool(stage.broker.client.exists(wake)) is local
-        stage.batch(allowances=[Allowance(("limited",), 0, local)])
-    assert stage.broker.client.llen(wake) <= 1
-
-
-def test_a_tick_reports_that_jobs_are_parked_or_wait_for_quarantine(behind: Stage) -> None:
+def test_a_tick_reports_that_jobs_are_in_lanes_or_wait_for_quarantine(behind: Stage) -> None:
+    asked(behind, 100, Block(QUEUE, 1, 5000))
     tick = behind.queue.tick(0)
-    assert (tick.next_due_ms, tick.set_aside) == (None, True)
+    assert tick.next_due_ms is not None
+    assert (tick.next_due_ms - tick.now_ms, tick.set_aside) == (5000, True)
     assert len(behind.take(10)) == 3
     assert not behind.queue.tick(0).set_aside
 
 
 def test_fsck_finds_and_mends_a_parked_job_without_order(behind: Stage) -> None:
-    behind.broker.client.zpopmin(behind.key("parked_order"))
-    behind.broker.client.zadd(behind.key("parked_order"), {b"\1\0\5" + b"\0" * 8 + b"ghost": 0})
+    client, lane = behind.broker.client, b"\0" + code_of(behind) + b"\5"
+    client.zpopmin(behind.key("lane_order"))
+    client.zadd(behind.key("lane_order"), {b"\0\x70\x70\5" + b"\0" * 8 + b"ghost": 0})
+    client.zadd(behind.key("turns"), {b"\0\x71\x71\5": 1, lane: 1})
     report = check_stored(behind.broker, repair=True)
     assert {line.split(": ")[-1] for line in report.violations} >= {
-        "parked job without order",
-        "parked order without parked job",
+        "job in a lane without order or turn",
+        "place in a lane without job",
+        "turn of a lane before its first job",
     }
     assert_invariants(behind.broker)
-    assert sorted(reserved(behind)) == ["a", "b", "c"]
+    assert granted(behind, 9) == ["b", "c", "a"]
 
 
 def test_ten_thousand_limited_jobs_at_the_head_do_not_delay_another_task(stage: Stage) -> None:
     for number in range(10_000):
         stage.put(f"limited-{number}", task="limited", priority=0)
+    asked(stage, 1, most=0)
+    asked(stage, 0, Block(TASK, 1, 60_000, code_of(stage)))
 
     def takes_one_call(ident: str) -> bool:
         stage.put(ident)
-        return reserved(stage, 1, allowances=NONE) == [ident]
+        return [job.id for job in asked(stage, 1).jobs] == [ident]
 
     assert [takes_one_call(f"other-{number}") for number in range(12)] == [True] * 12
     assert len(parked(stage)) == 10_000
+
+
+def test_offers_name_the_task_of_their_lane(behind: Stage) -> None:
+    (offer,) = asked(behind).offers
+    assert isinstance(offer, Offer)
+    assert (offer.task, offer.lane) == ("limited", b"\0" + code_of(behind) + b"\5")

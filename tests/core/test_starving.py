@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, ack
-from tests.support.core_stored import Allowance, limits_in_force, stored_rules
+from tests.support.core_stored import LaneNotes, limits_in_force, stored_rules
 
 from .stage import Stage
 
@@ -132,9 +132,9 @@ def test_a_job_that_starves_keeps_to_the_limit_of_its_task(bounded: Stage) -> No
         bounded.put(f"7-{n}", priority=7, task="limited")
     bounded.wait(1000)
     fill(bounded, 0)
-    batch = bounded.batch(12, allowances=[Allowance(("limited",), 1)])
-    assert classes([job.id for job in batch.jobs]) == {"7": 1, "0": 11}
-    assert (batch.moved, batch.parked) == (19, (19,))
+    batch = bounded.batch(12, lanes=LaneNotes(["limited"], most=1).pack())
+    assert classes([job.id for job in batch.jobs]) == {"0": 11}
+    assert (batch.moved, [offer.jobs for offer in batch.offers]) == (20, [1])
 
 
 def test_every_shard_has_the_bound_whole_also_after_a_reshard(broker: Broker) -> None:

@@ -86,7 +86,7 @@ def read_world(queue: Queue, number: int) -> dict[str, Any]:
 
 def _content(packed: bytes, tasks: dict[int, str]) -> Content:
     priority, merged, key, task, options, args = unpack_body(packed, tasks)
-    return Content(key, task, merged, args, options, priority)
+    return Content(key, task, merged, args, options, priority, bool(packed[0] & 64))
 
 
 def _live(

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from django_delayq.connections import DjangoBroker
-from django_delayq.core import permits
 from django_delayq.core.job import NewJob
-from django_delayq.core.permits import Holding
 from django_delayq.settings.conf import conf
 from django_delayq.status import Finding, take, warnings, warnings_of
 from django_delayq.status.json_form import as_json
 from django_delayq.status.report import report
 from django_delayq.worker.wake import WakeListener
+from tests.support.core_figures import ask_permits
 from tests.support.worker_stage import config, eventually, put, registry_of, working
 
 #: seconds for which the job of the world is due
@@ -94,7 +93,7 @@ def test_a_limit_of_the_queue_is_a_reason_to_wait_only_when_it_is_reached(
     with override(QUEUES={"mail": {"concurrency": limit}}):
         assert conf().queue("mail").concurrency is not None
         for number, waits in ((1, {"mail": "w"}), (2, {})):
-            permits.change(late, "queue:mail", 2, [Holding("w", 0, number, 60_000)])
+            assert ask_permits(late, {"queue:mail": 2}, 1).blocks == [None]
             late.announce("w", {**IDLE, "jobs": [job] * number})
             assert found(late) == waits
 

@@ -12,30 +12,39 @@ from django_delayq.backends.results import Record as ResultRecord
 from django_delayq.backends.results import Results
 from django_delayq.core import Broker, figures
 from django_delayq.core.figures import DepthPoint, Figures, Histogram, Tally, read_depths, record_depths
-from django_delayq.core.permits import Holding as PermitHolding
-from django_delayq.core.permits import change as change_permits
-from django_delayq.core.permits import read as read_permits
+from django_delayq.core.limits import Answer, Ask, Limit, Limiter, Place
+from django_delayq.core.limits import taken as taken_permits
+from django_delayq.core.outcomes import Offer
 
 __all__ = [
     "DepthPoint",
     "Figures",
     "Histogram",
-    "PermitHolding",
+    "Limiter",
     "ResultRecord",
     "Results",
     "Tally",
     "added",
-    "change_permits",
+    "ask_permits",
     "flush_now",
     "is_scheduled",
     "read_depths",
-    "read_permits",
     "record_depths",
     "remind_again",
     "set_pace",
     "store_violations",
+    "taken_permits",
     "without",
 ]
+
+
+def ask_permits(
+    broker: Broker, limits: Mapping[str, int | Limit], jobs: int, place: Place = ("q", 0), ms: int = 60_000
+) -> Answer:
+    """Ask the limiter for permits of jobs of a shard; ``limits`` have their totals, or are whole limits."""
+    offer = Offer(b"\0\1\0\5", "work", jobs, ms, 0)
+    each = [one if isinstance(one, Limit) else Limit(name, one) for name, one in limits.items()]
+    return Limiter(broker.registry).call([Ask.of(place, offer, jobs, each)])
 
 
 def remind_again() -> None:

@@ -9,10 +9,11 @@ from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.fsck import check as check_stored
 from django_delayq.core.layouts import QueueLimits, is_pending, limits_in_force, new_layout, queue_policy
 from django_delayq.core.layouts import rules_of as rules_of_layout
+from django_delayq.core.limits import Ask, Block, Grant, LaneNotes, Limit, Place
+from django_delayq.core.outcomes import Offer
 from django_delayq.core.reading import Inspector
 from django_delayq.core.records.frames import (
     CHUNK,
-    Allowance,
     digest,
     held_digests,
     job_of,
@@ -40,7 +41,13 @@ __all__ = [
     "HEAD_START",
     "MAX_SHARDS",
     "SHARD_KEYS",
-    "Allowance",
+    "Ask",
+    "Block",
+    "Grant",
+    "LaneNotes",
+    "Limit",
+    "Offer",
+    "Place",
     "assert_invariants",
     "backdate_begun",
     "bulk_load_key",

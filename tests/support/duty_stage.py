@@ -66,7 +66,11 @@ def make_process(
 ) -> Worker:
     """Return a worker that was not started, for its parts; without a Redis unless there is a broker."""
     none: Any = SimpleNamespace(
-        lease_ms=15_000, connection=SimpleNamespace(cluster=False), tally=SimpleNamespace(ended=lambda *_: None)
+        lease_ms=15_000,
+        connection=SimpleNamespace(cluster=False),
+        tally=SimpleNamespace(ended=lambda *_: None),
+        registry=SimpleNamespace(deployment=None),
+        worker_registry=SimpleNamespace(own_limits=frozenset()),
     )
     process = Worker(broker or none, registry or Registry(), settings or config())
     for name, value in {"name": "w", "program": "w", "health": RedisHealth(), **changes}.items():
@@ -191,7 +195,7 @@ def heartbeat_of(
     process: Worker,
     *,
     held: Sequence[Attempt] | None = None,
-    renew: Callable[[], None] = lambda: None,
+    renew: Callable[[object], None] = lambda attempts: None,
     describe: Callable[[], dict[str, Any]] = dict,
     end: Callable[[str], None] = lambda word: None,
 ) -> Heartbeat:
@@ -205,7 +209,11 @@ def heartbeat_of(
 
 
 def beat(
-    broker: Broker, attempts: list[Attempt], *, rest: float = 5.0, renew: Callable[[], None] = lambda: None
+    broker: Broker,
+    attempts: list[Attempt],
+    *,
+    rest: float = 5.0,
+    renew: Callable[[object], None] = lambda attempts: None,
 ) -> float:
     """One turn of the heartbeat of a process that holds these runs; returns the seconds until the next one."""
     process = make_process(broker, settings=config(heartbeat=rest))

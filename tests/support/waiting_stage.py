@@ -19,8 +19,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_delayq.core import Broker, NewJob, Registry, Task, TaskOptions, ack
-from django_delayq.core.options import Concurrency
-from django_delayq.core.records.frames import Allowance
+from django_delayq.core.limits import Block, LaneNotes
+from django_delayq.core.options import Limits
 from django_delayq.core.records.keys import number_of
 from django_delayq.core.wake import Waker
 from django_delayq.worker.dispatcher import dispatcher_duties
@@ -153,7 +153,7 @@ class Member:
 
     def __init__(self, world: WaitingWorld, name: str, threads: int, queues: Sequence[str]) -> None:
         broker, self.world = world.broker, world
-        settings = config(queues=tuple(queues), threads=threads, concurrency=world.queue_limits, safety_check=1e6)
+        settings = config(queues=tuple(queues), threads=threads, limits=world.queue_limits, safety_check=1e6)
         process = make_process(broker, world.registry, settings, name=name)
         self.selector = ShardSelector(on_unknown=self.refresh)
         self.scope = Scope(broker, settings, self.selector.serve)
@@ -231,7 +231,7 @@ class WaitingWorld:
         clock: Clock,
         dice: random.Random,
         queues: Mapping[str, int],
-        limits: Mapping[str, Concurrency],
+        limits: Mapping[str, Limits],
     ) -> None:
         self.broker, self.clock, self.dice, self.limits = broker, clock, dice, limits
         self.queue_limits = {name: limits[name] for name in queues if name in limits}
@@ -471,7 +471,10 @@ def idle_work() -> None: ...
 def park_one(broker: Broker, ident: str, task: str = "work") -> None:
     """Let another worker whose limit of the task is reached meet a job, so that it is parked."""
     queue = broker.queue("default")
-    queue.reserve(queue.shard_of(ident), 1, worker="other", allowances=[Allowance((task,), 0)])
+    number = queue.shard_of(ident)
+    offers = queue.reserve(number, 1, worker="other", lanes=LaneNotes([task], most=1).pack()).offers
+    blocks = [Block(f"task:{task}", 1, 600_000, offer.lane[-3:-1]) for offer in offers]
+    queue.reserve(number, 1, worker="other", lanes=LaneNotes([task], blocks=blocks).pack())
 
 
 # --- parts of the waiting

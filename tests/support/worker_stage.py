@@ -17,7 +17,7 @@ from django_delayq.core.events import Event
 from django_delayq.core.figures import DepthPoint, read_depths
 from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.job import STARTED, new_key
-from django_delayq.core.options import Concurrency
+from django_delayq.core.options import Limits
 from django_delayq.core.records import keys
 from django_delayq.worker.child import EXIT_FATAL, EXIT_NO_REDIS, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK
 from django_delayq.worker.config import WorkerConfig
@@ -38,8 +38,8 @@ __all__ = [
     "EXIT_STUCK",
     "STARTED",
     "Changes",
-    "Concurrency",
     "Hooks",
+    "Limits",
     "Worker",
     "WorkerConfig",
     "announced_queues",

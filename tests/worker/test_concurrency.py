@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, Registry, Task, TaskOptions, permits
-from django_delayq.core.permits import Holding
+from django_delayq import RateLimited
+from django_delayq.core import Broker, InvalidJob, Registry, Task, TaskOptions
+from tests.support.core_figures import Limiter, ask_permits, taken_permits
 from tests.support.worker_stage import (
     DEADLINE,
-    Concurrency,
+    Limits,
     assert_invariants,
     config,
     drain,
     eventually,
     held_by,
     put,
+    registry_named,
     registry_of,
     run_dry,
     working,
@@ -55,10 +57,6 @@ def registry_with(handler: Callable[..., Any], **options: Any) -> Registry:
     return registry
 
 
-def permits_of(broker: Broker, limit: str) -> int:
-    return sum(permits.read(broker, limit).values())
-
-
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_limit_over_all_workers_is_reached_and_never_exceeded(broker: Broker, shards: int) -> None:
     queue = broker.queue("default", shards=shards)
@@ -69,7 +67,7 @@ def test_a_limit_over_all_workers_is_reached_and_never_exceeded(broker: Broker, 
         for _ in range(2):
             stack.enter_context(working(broker, registry_with(running, concurrency=3), config(threads=4)))
         eventually(lambda: running.ended == 150)
-        eventually(lambda: permits_of(broker, "task:limited") == 0, "all permits are returned")
+        eventually(lambda: taken_permits(broker, "task:limited") == 0, "all permits are returned")
     assert running.most == 3
     assert sum(len(queue.leases(number)) for number in queue.numbers) == 0
     assert_invariants(broker)
@@ -113,16 +111,16 @@ def test_both_limits_hold_together(broker: Broker) -> None:
     assert both.most <= 3
 
 
-@pytest.mark.parametrize("limit", [Concurrency(total=2), Concurrency(local=2), Concurrency(total=2, local=1)])
-def test_a_limited_queue_runs_no_more_jobs_than_its_limit(broker: Broker, limit: Concurrency) -> None:
+@pytest.mark.parametrize("limit", [Limits(total=2), Limits(local=2), Limits(total=2, local=1)])
+def test_a_limited_queue_runs_no_more_jobs_than_its_limit(broker: Broker, limit: Limits) -> None:
     broker.queue("default", shards=3)
     running = Running()
     for _ in range(60):
         put(broker, "limited")
-    settings = config(threads=4, concurrency={"default": limit})
+    settings = config(threads=4, limits={"default": limit})
     with working(broker, registry_with(running), settings):
         eventually(lambda: running.ended == 60)
-        eventually(lambda: permits_of(broker, "queue:default") == 0, "all permits are returned")
+        eventually(lambda: taken_permits(broker, "queue:default") == 0, "all permits are returned")
     assert running.most == (limit.local or limit.total)
 
 
@@ -155,8 +153,7 @@ def test_jobs_behind_a_limit_hold_up_no_other_task(broker: Broker) -> None:
 
 
 def test_permits_of_a_dead_holder_run_out_and_its_successor_gets_them(broker: Broker) -> None:
-    taken = permits.change(broker, "task:limited", 1, [Holding("dead", 0, 1, 700)])
-    assert taken.granted == (1,)
+    assert ask_permits(broker, {"task:limited": 1}, 1, ms=700).blocks == [None]
     running = Running()
     put(broker, "limited")
     began = time.monotonic()
@@ -165,25 +162,13 @@ def test_permits_of_a_dead_holder_run_out_and_its_successor_gets_them(broker: Br
     assert time.monotonic() - began >= 0.5
 
 
-def test_a_place_that_waits_is_returned_to_the_holder_that_frees_a_permit(broker: Broker) -> None:
-    first = permits.change(broker, "x", 2, [Holding("a", 0, 5, 60_000)], ("q", 3))
-    assert (first.granted, first.retry_ms, first.places) == ((2,), None, ())
-    second = permits.change(broker, "x", 2, [Holding("b", 0, 1, 60_000)], ("q:1", 7))
-    assert second.granted == (0,) and second.retry_ms is not None and second.retry_ms > 50_000
-    freed = permits.change(broker, "x", 2, [Holding("a", 1, 1, 60_000)])
-    assert freed.granted == (1,) and len(freed.places) == 1
-    # The holder of a job keeps its permit, even if the limit was lowered meanwhile.
-    assert permits.change(broker, "x", 1, [Holding("b", 0, 1, 60_000)]).granted == (0,)
-    assert permits.change(broker, "x", 1, [Holding("a", 3, 3, 60_000)]).granted == (3,)
-
-
 def test_a_worker_that_stops_returns_its_permits(broker: Broker) -> None:
     running = Running(0.05)
     for _ in range(50):
         put(broker, "limited")
     with working(broker, registry_with(running, concurrency=2)):
         eventually(lambda: running.ended >= 2)
-    assert permits_of(broker, "task:limited") == 0
+    assert taken_permits(broker, "task:limited") == 0
     assert_invariants(broker)
 
 
@@ -199,8 +184,7 @@ def test_a_worker_without_the_limit_takes_what_was_parked(broker: Broker) -> Non
 
 
 def test_an_idle_worker_costs_no_more_with_parked_jobs(broker: Broker) -> None:
-    broker_holding = [Holding("elsewhere", 0, 1, 600_000)]
-    permits.change(broker, "task:limited", 1, broker_holding)
+    assert ask_permits(broker, {"task:limited": 1}, 1, ms=600_000).blocks == [None]
     calls: list[str] = []
     for _ in range(1000):
         put(broker, "limited")
@@ -228,5 +212,205 @@ def test_jobs_that_are_given_back_give_their_slots_back(broker: Broker) -> None:
         put(broker, "limited")
     with working(broker, registry_with(running, concurrency=50), config(threads=2, prefetch_ms=500.0)):
         eventually(lambda: running.ended >= 10)
-    assert permits_of(broker, "task:limited") == 0
+    assert taken_permits(broker, "task:limited") == 0
     assert broker.inspector.counts("default").reserved == 0
+
+
+# -- rates
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_rate_over_all_workers_is_kept_and_used(broker: Broker, shards: int) -> None:
+    broker.queue("default", shards=shards)
+    starts: list[float] = []
+    for _ in range(40):
+        put(broker, "limited")
+    with ExitStack() as stack:
+        registry = registry_with(lambda: starts.append(time.monotonic()), rate=20, burst=4)
+        for _ in range(2):
+            stack.enter_context(working(broker, registry, config(threads=4)))
+        eventually(lambda: len(starts) == 40)
+    starts.sort()
+    assert 1.75 <= starts[-1] - starts[0] < 3.0
+    for first in starts:
+        assert sum(first <= start < first + 0.5 for start in starts) <= 4 + 20 * 0.5 + 2  # starts may be a moment late
+
+
+def test_a_rate_of_a_queue_holds_for_all_its_tasks(broker: Broker) -> None:
+    ran: list[float] = []
+    for number in range(12):
+        put(broker, f"task-{number % 2}")
+    registry = Registry()
+    for number in range(2):
+        registry.add(Task(lambda: ran.append(time.monotonic()), name=f"task-{number}", options=TaskOptions()))
+    with working(broker, registry, config(limits={"default": TaskOptions(rate="10/s", burst=2).limits})):
+        eventually(lambda: len(ran) == 12)
+    assert max(ran) - min(ran) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("value", "interval_us", "burst"),
+    [
+        (5, 200_000, 1),
+        (0.5, 2_000_000, 1),
+        ("1000/m", 60_000, 1),
+        ("100 / s", 10_000, 10),
+        ("5/h", 720e6, 1),
+        ("1/d", 86_400e6, 1),
+    ],
+)
+def test_a_rate_is_a_number_per_second_or_a_text(value: Any, interval_us: float, burst: int) -> None:
+    limits = TaskOptions(rate=value).limits
+    assert limits is not None
+    assert (round(limits.interval_us or 0, 3), limits.burst) == (interval_us, burst)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rate": "fast"}, {"rate": 0}, {"rate": "5/y"}, {"rate": "0/s"}, {"rate": True}, {"burst": 3}]
+)
+def test_a_wrong_rate_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidJob, match="rate"):
+        TaskOptions(**wrong)
+
+
+# -- groups
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_group_keeps_to_its_limit_and_others_run_beside_it(broker: Broker, shards: int) -> None:
+    broker.queue("default", shards=shards)
+    running: dict[str, Running] = {name: Running(0.01) for name in ("a", "b", "")}
+
+    def work(group: str) -> None:
+        running[group]()
+
+    for number in range(30):
+        put(broker, "work", "a", group="a", options=b'{"group_limits":[1,0,0]}', id=f"a{number}")
+        put(broker, "work", "b", group="b", options=b'{"group_limits":[2,0,0]}', id=f"b{number}")
+        put(broker, "work", "", id=f"c{number}")
+    with ExitStack() as stack:
+        for _ in range(2):
+            stage = working(broker, registry_of(work), config(threads=4))
+            stack.enter_context(stage)
+        eventually(lambda: all(one.ended == 30 for one in running.values()))
+        eventually(lambda: taken_permits(broker, "group:default:a") == 0)
+    assert (running["a"].most, running["b"].most) == (1, 2)
+    assert running[""].most > 2
+    assert_invariants(broker)
+
+
+def test_one_job_of_a_small_group_does_not_wait_for_a_large_one(broker: Broker) -> None:
+    order: list[str] = []
+
+    def work(group: str) -> None:
+        order.append(group)
+
+    for number in range(100):
+        put(broker, "work", "large", group="large", id=f"large-{number}")
+    put(broker, "work", "small", group="small", id="small")
+    with working(broker, registry_of(work), config(threads=1)):
+        eventually(lambda: len(order) == 101)
+    assert order.index("small") < 10
+
+
+def test_a_rate_of_a_group_is_its_own(broker: Broker) -> None:
+    starts: dict[str, list[float]] = {"a": [], "b": []}
+
+    def work(group: str) -> None:
+        starts[group].append(time.monotonic())
+
+    for group in starts:
+        for number in range(8):
+            put(broker, "work", group, group=group, options=b'{"group_limits":[0,100000,1]}', id=f"{group}{number}")
+    with working(broker, registry_of(work), config(threads=4)):
+        eventually(lambda: all(len(times) == 8 for times in starts.values()))
+    for times in starts.values():
+        assert 0.65 <= max(times) - min(times) < 2.0
+
+
+# -- limits that are set at run time
+
+
+@pytest.mark.parametrize("name", ["task:limited", "queue:default"])
+def test_a_limit_that_is_set_at_run_time_holds_for_those_that_had_none(broker: Broker, name: str) -> None:
+    broker.queue("default", shards=2)
+    limiter, running = Limiter(broker.registry), Running(0.02)
+    limiter.set(name, Limits(total=1))
+    for _ in range(20):
+        put(broker, "limited")
+    with working(broker, registry_with(running), config(threads=4, heartbeat=0.2)) as worker:
+        eventually(lambda: running.ended == 20)
+        assert running.most == 1
+        limiter.set(name, None)
+        eventually(lambda: name not in broker.worker_registry.own_limits)
+        for _ in range(40):
+            put(broker, "limited")
+        eventually(lambda: running.ended == 60)
+        assert running.most > 1
+        drain(worker)
+
+
+def test_a_raised_limit_lets_those_who_wait_start_at_once(broker: Broker) -> None:
+    starts: list[float] = []
+    for number in range(3):
+        put(broker, "work", group="a", options=b'{"group_limits":[0,60000000,1]}', id=f"a{number}")
+    limiter = Limiter(broker.registry)
+    with working(broker, registry_named("work", lambda: starts.append(time.monotonic()))):
+        eventually(lambda: len(starts) == 1)
+        time.sleep(0.3)
+        assert len(starts) == 1
+        limiter.set("group:default:a", Limits(interval_us=1000.0, burst=100))
+        eventually(lambda: len(starts) == 3, seconds=3)
+    assert limiter.get("group:default:a") == Limits(interval_us=1000.0, burst=100)
+
+
+# -- refusals of other systems
+
+
+@pytest.mark.parametrize("scope", [None, "group", "task", "queue"])
+def test_a_refusal_lets_its_scope_wait_and_counts_no_attempt(broker: Broker, scope: str | None) -> None:
+    broker.queue("default", shards=2)
+    runs: list[tuple[str, float]] = []
+    refused: list[str] = []
+
+    def work(group: str) -> None:
+        if group == "a" and not refused:
+            refused.append(group)
+            raise RateLimited("not now", retry_after=0.6, scope=scope)
+        runs.append((group, time.monotonic()))
+
+    registry = registry_of(work, rate="1000/s")
+    for number in range(4):
+        put(broker, "work", "a", group="a", id=f"a{number}")
+    began = time.monotonic()
+    with working(broker, registry, config(threads=1, limits={"default": Limits(total=100)})):
+        eventually(lambda: refused)
+        for number in range(4):
+            put(broker, "work", "b", group="b", id=f"b{number}")
+        eventually(lambda: len(runs) == 8)
+        failed = broker.inspector.counts("default").counters.get("failed", 0)
+    first = {group: min(at - began for name, at in runs if name == group) for group in "ab"}
+    last_a = max(at - began for group, at in runs if group == "a")
+    assert last_a >= 0.6
+    assert (first["b"] < 0.5) is (scope in (None, "group"))
+    assert failed == 0
+
+
+def test_a_refusal_without_a_limit_lets_only_its_job_wait(broker: Broker) -> None:
+    runs: list[str] = []
+
+    def work(name: str) -> None:
+        runs.append(name)
+        if runs == ["a"]:
+            raise RateLimited(retry_after=0.4)
+
+    for name in ("a", "b", "c"):
+        put(broker, "work", name, id=name)
+    with working(broker, registry_of(work), config(threads=1)):
+        eventually(lambda: len(runs) == 4)
+    assert runs == ["a", "b", "c", "a"]
+
+
+def test_a_wrong_scope_is_refused_where_it_is_raised() -> None:
+    with pytest.raises(TypeError, match="scope"):
+        RateLimited(retry_after=1, scope="world")

@@ -7,10 +7,11 @@ import signal
 from collections.abc import Callable
 
 from django_delayq.core import Broker
+from tests.support.core_figures import taken_permits
 from tests.support.supervisor_stage import Program
 from tests.support.worker_stage import assert_invariants, config, eventually, put, working
 
-from .test_concurrency import Running, permits_of, registry_with
+from .test_concurrency import Running, registry_with
 
 MakeProgram = Callable[..., Program]
 
@@ -46,7 +47,7 @@ def test_a_limit_of_three_over_two_processes_is_reached_never_exceeded_and_survi
     eventually(lambda: broker.inspector.counts("default").live == 0, "every job runs")
     numbers = numbers_running(running.trace())
     assert max(numbers) == 3, numbers
-    eventually(lambda: permits_of(broker, "task:few") == 0, "the permits of the dead process ran out")
+    eventually(lambda: taken_permits(broker, "task:few") == 0, "the permits of the dead process ran out")
     running.signal(signal.SIGTERM)
     assert running.wait() == 0
     assert_invariants(broker)

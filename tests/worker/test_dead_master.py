@@ -19,7 +19,7 @@ from tests.support.redis_box import RedisBox
 from tests.support.supervisor_stage import salvage_of
 from tests.support.worker_stage import (
     EXIT_NO_REDIS,
-    Concurrency,
+    Limits,
     config,
     depths_of,
     encode_args,
@@ -82,7 +82,7 @@ def test_jobs_of_the_living_masters_start_while_one_is_gone_and_the_others_when_
     settings = config(queues=QUEUES)
     registry = registry_of(work)
     # Its permits are on the registry's master.
-    registry.add(Task(work, name="limited", options=TaskOptions(concurrency=Concurrency(total=1, local=None))))
+    registry.add(Task(work, name="limited", options=TaskOptions(concurrency=Limits(total=1, local=None))))
     with working(spread, registry, settings):
         put(spread, "work", "held", id="held", queue=dead_queues[0])
         for name in dead_queues:

@@ -15,7 +15,7 @@ from django_delayq.core import Broker, Connection, ack
 from tests.support.waiting_stage import Clock, Member, WaitingWorld, play
 from tests.support.worker_stage import (
     DEADLINE,
-    Concurrency,
+    Limits,
     config,
     eventually,
     is_idle,
@@ -27,16 +27,16 @@ from tests.support.worker_stage import (
 
 EXAMPLES = int(os.environ.get("DELAYQ_WAITING_EXAMPLES", "10"))
 QUEUES = {"a": 1, "b": 2, "c": 1}
-LIMITS: dict[str, Mapping[str, Concurrency]] = {
+LIMITS: dict[str, Mapping[str, Limits]] = {
     "no limits": {},
-    "a queue, over all workers": {"a": Concurrency(total=2)},
-    "a queue, in each process": {"a": Concurrency(local=1)},
-    "a task, over all workers": {"limited": Concurrency(total=2)},
-    "a task, in each process": {"limited": Concurrency(local=1)},
+    "a queue, over all workers": {"a": Limits(total=2)},
+    "a queue, in each process": {"a": Limits(local=1)},
+    "a task, over all workers": {"limited": Limits(total=2)},
+    "a task, in each process": {"limited": Limits(local=1)},
     "all of them": {
-        "a": Concurrency(total=3),
-        "b": Concurrency(total=2, local=1),
-        "limited": Concurrency(total=4, local=2),
+        "a": Limits(total=3),
+        "b": Limits(total=2, local=1),
+        "limited": Limits(total=4, local=2),
     },
 }
 
@@ -72,7 +72,7 @@ def test_jobs_behind_a_limit_of_one_process_reach_another_that_did_not_listen_ju
     connection: Connection, prefix: str, clock: Clock
 ) -> None:
     broker = Broker(connection, prefix=prefix, test_clock=True)
-    limits = {"limited": Concurrency(local=1)}
+    limits = {"limited": Limits(local=1)}
     world = WaitingWorld(broker, clock, random.Random(1), {"a": 1}, limits)
     full, other = (Member(world, name, 3, ["a"]) for name in ("full", "other"))
     world.members.append(full)
@@ -93,7 +93,7 @@ def test_a_shard_that_was_removed_takes_no_turn_from_one_that_waits_for_the_same
     connection: Connection, prefix: str, clock: Clock
 ) -> None:
     broker = Broker(connection, prefix=prefix, test_clock=True)
-    limits = {"limited": Concurrency(local=1)}
+    limits = {"limited": Limits(local=1)}
     world = WaitingWorld(broker, clock, random.Random(1), {"a": 1, "b": 1}, limits)
     member = Member(world, "w", 3, ["a", "b"])
     world.members.append(member)
@@ -128,7 +128,7 @@ def test_due_jobs_reach_the_idle_process_beside_a_full_one_although_another_queu
     def short() -> None:
         ran.append(time.monotonic())
 
-    settings = config(queues=("partner", "long", "other"), threads=5, concurrency={"partner": Concurrency(total=4)})
+    settings = config(queues=("partner", "long", "other"), threads=5, limits={"partner": Limits(total=4)})
     with ExitStack() as stack:
         workers = [stack.enter_context(working(broker, registry_of(long, short), settings)) for _ in range(2)]
         eventually(lambda: all(is_idle(worker) for worker in workers))
@@ -161,7 +161,7 @@ def test_a_backlog_of_one_queue_does_not_hide_the_jobs_of_another(broker: Broker
 
 def test_an_idle_process_with_a_limited_queue_sends_nothing(broker: Broker) -> None:
     calls: list[str] = []
-    settings = config(queues=("partner", "default"), concurrency={"partner": Concurrency(total=2)})
+    settings = config(queues=("partner", "default"), limits={"partner": Limits(total=2)})
     with ExitStack() as stack:
         for _ in range(2):
             worker = stack.enter_context(working(broker, registry_of(lambda: None), settings))

@@ -17,7 +17,7 @@ import pytest
 from django_delayq.core import Broker
 from tests.support.attempt_stage import make_job
 from tests.support.supervisor_stage import ROOT, ChildSpec, Program, alive, decided, record_of, sent_to_child
-from tests.support.worker_stage import Concurrency, config, eventually, places, put, registry_of
+from tests.support.worker_stage import Limits, config, eventually, places, put, registry_of
 
 
 def failures(broker: Broker, ident: str) -> int:
@@ -235,8 +235,8 @@ def test_sigttin_shows_what_every_thread_is_doing(
 
 
 def test_a_child_gets_the_whole_configuration_of_its_supervisor() -> None:
-    limits = {"a": Concurrency(total=3), "b": Concurrency(local=1)}
-    settings = config(queues=("a", "b"), awaited=frozenset({"b"}), weights={"a": 2.0}, concurrency=limits, max_rss=500)
+    limits = {"a": Limits(total=3), "b": Limits(local=1)}
+    settings = config(queues=("a", "b"), awaited=frozenset({"b"}), weights={"a": 2.0}, limits=limits, max_rss=500)
     spec = ChildSpec("w.1", settings, board_fd=3, parent=os.getpid(), program="p")
     assert sent_to_child(spec) == spec and "DELAYQ_CHILD" not in os.environ
 

@@ -59,7 +59,8 @@ local function put_plain()
 end
 
 local before, n, first, tally = head(), #ids, seq, {}
-local letters = #kinds == 1 and #payloads == 0 and not (is_ruled or closing) and put_plain() or {}
+local is_plain = #kinds == 1 and #payloads == 0 and kinds[1].flags < 64 -- without a group
+local letters = is_plain and not (is_ruled or closing) and put_plain() or {}
 for i = 1, n do
   if not letters[i] then
     seq = first + i - 1

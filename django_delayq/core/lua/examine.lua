@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 -- Check the invariants of some ids, and repair violations on request.
 -- ARGV    3 '1' = repair; 4 kind of what is checked; 5 list of these: ids, names of morgue records (grave), fields of
---         PAYLOAD (payload) or members of PARKED_ORDER (parked)
+--         PAYLOAD (payload), members of LANE_ORDER (lane) or of TURNS (turn)
 -- Returns {violation, id, ...}.
 -- Events  none
 -- include keys clock begin marks body state due payload gate
 local repair = ARGV[3] == '1'
+local lanes = get_lanes()
 local findings = {}
 
 local function report(violation, subject)
@@ -51,11 +52,11 @@ local function is_in_place(f)
   local class = class_of(f.body)
   if f.leased or #f.classes ~= 1 or f.classes[1] ~= class then
     return false
-  elseif class ~= PARKED then
+  elseif class ~= LANE then
     return true
   end
-  local due = tonumber(redis.call('ZSCORE', DUE[PARKED], f.id))
-  return redis.call('ZSCORE', PARKED_ORDER, parked_member(f.body, due, f.id))
+  local place = lanes.member(f.body, redis.call('ZSCORE', DUE[LANE], f.id), f.id)
+  return redis.call('ZSCORE', LANE_ORDER, place) and redis.call('ZSCORE', TURNS, lanes.of(f.body))
 end
 
 local function violations_of(f)
@@ -68,8 +69,7 @@ local function violations_of(f)
     { body and places == 0, 'body without place' },
     { body and places > 1, 'in two places' },
     { waits and f.classes[1] ~= class, 'wrong priority class' },
-    { waits and f.classes[1] == class and not is_in_place(f), 'parked job without order' },
-    { f.held and class == PARKED, 'parked while reserved' },
+    { waits and f.classes[1] == class and not is_in_place(f), 'job in a lane without order or turn' },
     { f.packed and not body, 'state without body' },
     { body and f.leased and not s.token, 'lease without token' },
     { body and s.token and not f.leased, 'token without lease' },
@@ -102,7 +102,6 @@ local function restore_failures(id, s)
 end
 
 local function restore_held(f)
-  redis.call('HSET', BODY, f.id, with_body_mark(f.body, IS_PARKED, false))
   if f.merged and f.came == 0 then
     redis.call('HDEL', GATE, f.id)
   elseif f.merged and not f.gated and not left_some(f.s.taken) then
@@ -113,7 +112,7 @@ end
 local function restore_waiting(f)
   local id, s = f.id, f.s
   if s.token then
-    s.token, s.worker, s.taken = nil, nil, nil
+    s.token, s.worker, s.taken, s.permit = nil, nil, nil, nil
     put_state(id, s)
   end
   if not is_in_place(f) then
@@ -205,19 +204,33 @@ local function examine_payload(field)
   end
 end
 
--- A place in the order of the parked jobs whose job is not parked there delays the jobs behind it.
-local function examine_parked(member)
-  local id = string.sub(member, 12)
-  local body, due = redis.call('HGET', BODY, id), redis.call('ZSCORE', DUE[PARKED], id)
-  if not body or not due or parked_member(body, tonumber(due), id) ~= member then
-    report('parked order without parked job', id)
+-- A place in a lane whose job is not there delays the jobs behind it. The name of a lane ends before the due time.
+local function examine_lane(member)
+  local lane_ends = string.find(member, '%z') + 3
+  local id = string.sub(member, lane_ends + 9)
+  local body, due = redis.call('HGET', BODY, id), redis.call('ZSCORE', DUE[LANE], id)
+  if not body or not due or lanes.member(body, due, id) ~= member then
+    report('place in a lane without job', id)
     if repair then
-      redis.call('ZREM', PARKED_ORDER, member)
+      redis.call('ZREM', LANE_ORDER, member)
+      lanes.set_turn(string.sub(member, 1, lane_ends), 0)
     end
   end
 end
 
-local check = { id = examine, grave = examine_grave, payload = examine_payload, parked = examine_parked }
+local function examine_turn(lane)
+  local due, score = lanes.first_due(lane), redis.call('ZSCORE', TURNS, lane)
+  if score and (not due or lanes.turn_of(score) < math.min(math.floor(due / 1000), lanes.LAST_TURN)) then
+    report('turn of a lane before its first job', lane)
+    if repair then
+      lanes.set_turn(lane, 0)
+    end
+  end
+end
+
+local check = {
+  id = examine, grave = examine_grave, payload = examine_payload, lane = examine_lane, turn = examine_turn,
+}
 for _, subject in ipairs(cmsgpack.unpack(ARGV[5])) do
   check[ARGV[4]](subject)
 end

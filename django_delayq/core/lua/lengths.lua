@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- Return the lengths of structures that must be equally long, at one moment (a full Redis refuses a transaction).
 -- ARGV    none
--- Returns payloads, payloads in order, remembered replies, places in the window, parked jobs, parked jobs in order,
+-- Returns payloads, payloads in order, remembered replies, places in the window, jobs in lanes, these in order,
 --         places in KEYS of those that are not empty.
 -- Events  none
 -- include keys
@@ -14,5 +14,5 @@ end
 
 return {
   redis.call('HLEN', PAYLOAD), redis.call('ZCARD', ORDER), redis.call('HLEN', REPLY), redis.call('LLEN', WINDOW),
-  redis.call('ZCARD', DUE[PARKED]), redis.call('ZCARD', PARKED_ORDER), stored,
+  redis.call('ZCARD', DUE[LANE]), redis.call('ZCARD', LANE_ORDER), stored,
 }

@@ -98,9 +98,9 @@ local names, bodies, moments, extras, size, read = {}, {}, {}, {}, 0, 0
 -- Return where the arguments of a body begin (core/records/frames.py). In one that cannot be read they are everything
 -- behind its key.
 local function arguments_at(body)
-  local flags, first = flags_of(body), 20
-  if math.floor(flags / 32) == 1 and math.floor(flags / 16) % 2 == 1 and #body >= 21 then
-    first = 22 + struct.unpack('<I2', body, 20)
+  local flags, _, first = flags_of(body), group_of(body)
+  if math.floor(flags / 32) % 2 == 1 and math.floor(flags / 16) % 2 == 1 and #body > first then
+    first = first + 2 + struct.unpack('<I2', body, first)
   end
   return first <= #body + 1 and first or 20
 end

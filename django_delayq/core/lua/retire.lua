@@ -19,7 +19,7 @@ end
 
 local function is_empty()
   -- Structures that must not outlive the jobs are looked at too: fsck must find them, and this script must not hide them.
-  if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, MARKS, BEGUN, PARKED_ORDER) > 0 then
+  if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, MARKS, BEGUN, LANE_ORDER) > 0 then
     return false
   end
   local youngest = redis.call('LINDEX', WINDOW, -1)

@@ -19,7 +19,7 @@ if changed.max_length ~= rules.max_length then
 end
 write_rules(changed)
 -- Consumers know when the pause was to end, or that it has no end.
-if paused_out and head(1, PARKED) then
+if paused_out and head(1, QUARANTINE) then
   wake()
 end
 remember('1')

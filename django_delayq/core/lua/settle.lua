@@ -3,7 +3,7 @@
 -- ARGV    3 worker; 4 a map: of acks ids, tokens, events (false = none is wanted) and durable (where the end, or that of a
 --         payload, is awaited outside Redis, the job's key, else false; of merged jobs true); the other entries
 --         (lib/settle) in others; and if there are both, their places in the reply; 5 how many jobs to reserve, '' = none;
---         6 and 7 the first and the last class that is served (lib/keys); 8 limits of tasks (lib/park); missing = all
+--         6 and 7 the first and the last class that is served (lib/keys); 8 what the worker says of limits (lib/offers); missing = all
 --         classes, no limits
 -- Returns {one '1' or '0' (the lease was lost) for each entry, the batch (lib/reserve) or ''}. A record is always stored,
 --         unless it has the mark `once`.

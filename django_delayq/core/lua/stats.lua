@@ -3,14 +3,14 @@
 -- KEYS    those of each shard, one after the other; on a cluster those of one shard
 -- ARGV    3 ... offsets from now in ms, ascending, for the backlog; none = no backlog is returned
 -- Returns a list, packed by cmsgpack, of a map for each shard: now (ms), ready, delayed, reserved, gated, failed, morgue,
---          marks; quarantine: how many wait for it (ready and delayed ones), parked, begun: how many attempts of jobs that
---          were acked before they began have no stored end; hold (until, ms); oldest {priority, its oldest due us (-1
---          none), ...} of each that was ever used, without jobs that wait for quarantine or are parked; due {how many wait
---          that are due up to each offset}; counters {name, value, ...}.
+--          marks; quarantine: how many wait for it (ready and delayed ones), parked: how many due ones are in lanes, begun:
+--          how many attempts of jobs that were acked before they began have no stored end; hold (until, ms); oldest
+--          {priority, its oldest due us (-1 none), ...} of each that was ever used, without jobs that wait for quarantine or
+--          in a lane; due {how many wait that are due up to each offset}; counters {name, value, ...}.
 -- Events  none
 local all, answers = KEYS, {}
-for place = 1, #all, 31 do -- keys of a shard, and its wake list
-  local KEYS = { unpack(all, place, place + 30) }
+for place = 1, #all, 33 do -- keys of a shard, and its wake list
+  local KEYS = { unpack(all, place, place + 32) }
   -- include keys clock begin body due
   local ready, waiting, backlog, heads = 0, 0, {}, {}
   for place = 1, #ARGV - 2 do
@@ -19,7 +19,7 @@ for place = 1, #all, 31 do -- keys of a shard, and its wake list
   for class = 1, #DUE do
     local size = is_used(class) and redis.call('ZCARD', DUE[class]) or 0
     if is_used(class) and class < QUARANTINE then
-      heads[#heads + 1], heads[#heads + 2] = class - 1, size > 0 and head(class, class) or -1
+      heads[#heads + 1], heads[#heads + 2] = class - 1, size > 0 and tonumber(redis.call('ZRANGE', DUE[class], 0, 0, 'WITHSCORES')[2]) or -1
     end
     if size > 0 then
       waiting = waiting + size
@@ -34,7 +34,7 @@ for place = 1, #all, 31 do -- keys of a shard, and its wake list
     now = now_ms, hold = hold_ms, oldest = heads, due = backlog, counters = redis.call('HGETALL', COUNT),
     ready = ready, delayed = waiting - ready, reserved = redis.call('ZCARD', LEASE), gated = redis.call('HLEN', GATE),
     failed = redis.call('ZCARD', FAILED), morgue = redis.call('ZCARD', MORGUE), marks = redis.call('HLEN', MARKS),
-    quarantine = redis.call('ZCARD', DUE[QUARANTINE]), parked = redis.call('ZCARD', DUE[PARKED]),
+    quarantine = redis.call('ZCARD', DUE[QUARANTINE]), parked = redis.call('ZCOUNT', DUE[LANE], '-inf', text(now_ms * 1000 + 999)),
     begun = redis.call('HLEN', BEGUN),
   }
 end

@@ -38,6 +38,9 @@ sweep(redis.call('LLEN', WINDOW), 250)
 trim_graves(250)
 write_marks()
 keep_clock()
+if is_used(LANE) then
+  get_lanes().forget_groups()
+end
 
 -- Paused work needs no check before the pause ends.
 local next_due = handed_out_at(head())
@@ -53,7 +56,7 @@ end
 local deadline = tonumber(redis.call('ZRANGE', LEASE, 0, 0, 'WITHSCORES')[2])
 return cmsgpack.pack({
   now = now_us, next_due = next_due, deadline = deadline, expired = deadline and deadline <= now_ms or false,
-  held_back = hold_ms > now_ms, set_aside = head(QUARANTINE, PARKED) ~= nil, born = born or '', run_id = run_id,
+  held_back = hold_ms > now_ms, set_aside = redis.call('EXISTS', DUE[QUARANTINE], DUE[LANE]) > 0, born = born or '', run_id = run_id,
   marks = redis.call('HLEN', MARKS), begun = redis.call('HLEN', BEGUN), failed = newest(FAILED),
   morgue = newest(MORGUE), rules = rules,
 })

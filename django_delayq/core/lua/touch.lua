@@ -2,7 +2,7 @@
 -- Extend leases, and mark the attempts that are known to have started.
 -- ARGV    3 entries {id, token, started}; 4 ms that the lease lasts from now, '' = as
 --         usual
--- Returns for each h(eld), s(topping: cancelled, held all the same) or l(ost).
+-- Returns for each h(eld), s(topping: cancelled, held all the same) or l(ost); H or S if it has a permit (limit.lua).
 -- Events  none
 -- include keys clock begin window state
 local seen = replay()
@@ -23,7 +23,8 @@ for i, entry in ipairs(cmsgpack.unpack(ARGV[3])) do
     s.started = true
     put_state(id, s)
   end
-  answers[i] = is_held and (s.stopping and 's' or 'h') or 'l'
+  local letter = is_held and (s.stopping and 's' or 'h') or 'l'
+  answers[i] = is_held and s.permit and string.upper(letter) or letter
 end
 local reply = table.concat(answers)
 remember(reply)

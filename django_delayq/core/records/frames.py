@@ -11,7 +11,6 @@ import hashlib
 import struct
 from binascii import hexlify
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, cast
 
@@ -38,7 +37,7 @@ from ..job import (
     is_durable,
     new_key,
 )
-from ..outcomes import Batch, CompletionMark, End, Settlement, Tick
+from ..outcomes import Batch, CompletionMark, End, Offer, Settlement, Tick
 
 
 def packer() -> Callable[[Any], bytes]:
@@ -69,14 +68,14 @@ def named(fields: dict[bytes, Any]) -> dict[str, Any]:
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 # Body of a job, the part that is fixed when it is scheduled. As stored: priority (3 bits), merged (8), options (16),
-# version (32), parked (64), quarantine (128) u8 | number of the task in its shard u16 | key 16 bytes | [options length
-# u16 | options JSON] | arguments to the end. The name of the task would cost more than all the rest, so the shard
-# stores each name once.
+# version (32), in a lane (64), quarantine (128) u8 | number of the task in its shard u16 | key 16 bytes | [in a lane:
+# length of the group u8 | group] | [options length u16 | options JSON] | arguments to the end. The name of the task
+# would cost more than all the rest, so the shard stores each name once.
 BODY_VERSION: Final = 1
 #: bits of byte 1
 BODY_MERGED: Final = 8
 BODY_OPTIONS: Final = 16
-_PARKED: Final = 64
+_IN_LANE: Final = 64
 _QUARANTINE: Final = 128
 _HEAD: Final = 19
 
@@ -99,12 +98,18 @@ def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes
     task = tasks.get(body[1] | body[2] << 8)
     if task is None:
         raise Undecodable("the body's task has no name in its shard")
+    begin = _HEAD + 1 + len(_group_in(body)) if flags & _IN_LANE else _HEAD
     if not flags & BODY_OPTIONS:
-        return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, b"", body[_HEAD:]
-    end = _HEAD + 2 + int.from_bytes(body[_HEAD : _HEAD + 2], "little")
+        return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, b"", body[begin:]
+    end = begin + 2 + int.from_bytes(body[begin : begin + 2], "little")
     if end > len(body):
         raise Undecodable("the body is cut off inside its options")
-    return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, body[_HEAD + 2 : end], body[end:]
+    return flags & 7, bool(flags & BODY_MERGED), body[3:_HEAD], task, body[begin + 2 : end], body[end:]
+
+
+def _group_in(body: bytes) -> bytes:
+    """Return the group in the body of a job that is in a lane."""
+    return body[_HEAD + 1 : _HEAD + 1 + body[_HEAD]] if len(body) > _HEAD else b""
 
 
 # -- jobs to schedule, ids and generations -----------------------------------------------------------------------------
@@ -192,10 +197,20 @@ def bad_id(ident: bytes) -> InvalidJob:
 def pack_body(job: NewJob) -> bytes:
     """Return the body of one generation without its task number, which the script puts behind byte 1."""
     flags = job.priority | (BODY_MERGED if job.payload is not None else 0) | (BODY_OPTIONS if job.options else 0)
+    if job.group:
+        return _pack_grouped(job, flags)
     head = bytes((flags | BODY_VERSION << 5,))
     if job.options:
         return b"".join((head, job.key or new_key(), _U16.pack(len(job.options)), job.options, job.args))
     return b"".join((head, job.key or new_key(), job.args))
+
+
+def _pack_grouped(job: NewJob, flags: int) -> bytes:
+    """Return the body of a job with a group, which waits in a lane from the beginning."""
+    group = job.group.encode()
+    options = _U16.pack(len(job.options)) + job.options if job.options else b""
+    head = bytes((flags | BODY_VERSION << 5 | _IN_LANE,))
+    return b"".join((head, job.key or new_key(), bytes((len(group),)), group, options, job.args))
 
 
 def pack_new(job: NewJob) -> bytes:
@@ -304,10 +319,18 @@ def unpack_batch(frame: bytes, queue: str, shard: int, worker: str) -> Batch:
             except (IndexError, ValueError) as problem:
                 job.broken = f"a payload cannot be read: {problem}"
         (broken if job.broken else jobs).append(job)
-    now_ms, (moved, *parked) = batch["now"] / 1000, batch.get("parked") or (0,)
+    now_ms = batch["now"] / 1000
     next_due, quarantined = (batch[name] // 1000 - now_ms if name in batch else None for name in _NEXT)
     wait = None if next_due is None else max(0.0, next_due)
-    return Batch(jobs, broken, wait, now_ms, quarantine_due_ms=quarantined, moved=moved, parked=tuple(parked))
+    found = Batch(jobs, broken, wait, now_ms, quarantine_due_ms=quarantined, moved=batch.get("moved", 0))
+    found.offers = [Offer(lane, tasks[_code_in(lane)], *numbers) for lane, *numbers in batch.get("offers", ())]
+    found.idle = [scope.decode() for scope in batch.get("idle", ())]
+    found.passed_over = batch.get("passed_over", False)
+    return found
+
+
+def _code_in(lane: bytes) -> int:
+    return int.from_bytes(lane[-3:-1], "little")
 
 
 def names_of(tasks: dict[bytes, bytes]) -> dict[int, str]:
@@ -346,10 +369,16 @@ def job_of(
     due_ms = int(max(-NEVER, min(due_us, NEVER)) // 1000)
     job = Job(queue, shard, ident, task, key, args, options, priority, due_ms, merged=merged, broken=broken)
     if body and body[0] >> 5 & 1 == BODY_VERSION:
-        job.quarantined, job.parked = bool(body[0] & _QUARANTINE), bool(body[0] & _PARKED)
+        job.quarantined = bool(body[0] & _QUARANTINE)
+        job.group = _group_in(body).decode(errors="replace") if body[0] & _IN_LANE else ""
     if state:
         _add_state(job, state)
     return job
+
+
+def is_in_lane(body: bytes) -> bool:
+    """Return True if the job of a stored body waits in a lane whenever it waits (``lua/lib/lanes.lua``)."""
+    return bool(body) and body[0] >> 5 & 1 == BODY_VERSION and bool(body[0] & _IN_LANE)
 
 
 def _add_state(job: Job, state: State) -> None:
@@ -359,6 +388,7 @@ def _add_state(job: Job, state: State) -> None:
     job.failed_at_ms, job.postponed_at_ms = get(b"failed_at", 0), get(b"postponed_at", 0)
     job.worker = get(b"worker", b"").decode(errors="replace")
     job.postponed_for = get(b"postponed_for", b"").decode(errors="replace")
+    job.permit = get(b"permit", b"")
     job.flags = sum([flag for name, flag in _FLAGS.items() if name in state])
     job.counts = JobCounts(*[get(name, 0) for name in _COUNTS])
 
@@ -374,27 +404,6 @@ def unpack_begun(frame: bytes, queue: str, shard: int) -> list[Job]:
         job.payloads = tuple(unpack_payload(record) for records in payloads for record in records)
         jobs.append(job)
     return jobs
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """Number of jobs of a task that a reserve may hand out.
-
-    Args:
-        tasks: the name of the task, and its aliases.
-        left: that number.
-        local: the limit is one of each process, so that another consumer may have room.
-    """
-
-    tasks: tuple[str, ...]
-    left: int
-    local: bool = False
-
-
-def pack_allowances(allowances: Sequence[Allowance]) -> bytes:
-    """Return the allowances as an argument of the script; b"" if there is none."""
-    each = [{"tasks": one.tasks, "left": max(one.left, 0), "is_local": one.local} for one in allowances]
-    return pack(each) if each else b""
 
 
 # -- settlements -------------------------------------------------------------------------------------------------------

@@ -29,8 +29,11 @@ meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
 marks       hash     durable key -> completion mark (``lua/lib/marks.lua``), until it is acknowledged
 quarantine  zset     like due, for jobs of all classes whose next attempt is in quarantine (:mod:`~..job`)
-parked      zset     like due, for due jobs of all classes that wait behind a limit of their task (``lua/lib/park.lua``)
-parked_order zset    the same jobs by task, class and due time, all with score 0
+lane        zset     like due, for jobs of all classes that are behind a limit (``lua/lib/lanes.lua``)
+lane_order  zset     the same jobs by lane and due time, all with score 0
+turns       zset     lane with jobs -> its task, its class, and when it may be offered, ms
+blocked     hash     queue or task -> when a limiter said something of it, until when it is blocked; limit of a task ->
+                     its tasks
 begun       hash     (token, id) of a job that was acked before its attempt -> begin, state, body, payloads
                      (``lua/lib/settle.lua``), until the end of the attempt is stored
 =========== ======== ==========================================================================================
@@ -44,6 +47,7 @@ Keys outside the shards:
 * ``{<prefix>}:tasks`` (hash: worker -> names of the tasks that it can run)
 * ``{<prefix>}:figures`` (hash: counters of finished attempts, see :mod:`..figures`)
 * ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms)
+* ``{<prefix>}:limits`` (hash: limit -> its numbers that were set at run time, packed)
 * ``<prefix>:wake:<queue>`` (list of shard numbers), without a cluster
 
 Keys that expire, on which no job depends:
@@ -52,7 +56,9 @@ Keys that expire, on which no job depends:
 * ``<stem>load:<load>:<opened ms>`` (hash: its ledger, beside each shard that it writes to and in the same slot)
 * ``{<prefix>}:mirror`` (string: moment until which the tables of failed and buried jobs are complete)
 * ``<prefix>:result:<id>`` (string: result record of a Django Task, see ``backends/results.py``)
-* ``{<prefix>}:permits:<limit>`` (hash: holder -> its permits and their end, see :mod:`..permits`)
+* ``{<prefix>}:rate:<limit>`` (string: moment, µs), ``{<prefix>}:pause:<limit>`` (empty string)
+* ``{<prefix>}:permits:<limit>`` (zset: permit -> its end, ms) and ``{<prefix>}:waiters:<limit>`` (zset: shard whose
+  jobs wait for one -> since when, µs), see :mod:`..limits`
 * ``{<prefix>}:depth:<queue>`` (stream: samples of a day, see :mod:`..figures`; ``""`` = all queues together), and
   ``{<prefix>}:sampler`` (string: the worker that takes them)
 * ``{<prefix>}:commands:<worker>`` (hash: word -> id of a pending command, see :mod:`..workers`)
@@ -94,11 +100,13 @@ SHARD_KEYS: Final = (
     "marks",
     "quarantine",
     "begun",
-    "parked",
-    "parked_order",
+    "lane",
+    "lane_order",
+    "turns",
+    "blocked",
 )
 #: sets of waiting jobs, in the order of their classes in the scripts
-DUE_KEYS: Final = (*SHARD_KEYS[:PRIORITIES], "quarantine", "parked")
+DUE_KEYS: Final = (*SHARD_KEYS[:PRIORITIES], "quarantine", "lane")
 FRESH_KEYS: Final = ("body", "count", "reply", "window", "meta", "task")
 
 

@@ -4,15 +4,16 @@ local function flags_of(body)
   return string.byte(body, 1) or 4
 end
 
--- Marks of where a job waits: parked, or for quarantine. They count only in bodies of our version (core/records/frames.py).
-local IS_PARKED, IS_QUARANTINED = 64, 128
+-- Marks of where a job waits: in a lane (64), or for quarantine. They count only in bodies of our version
+-- (core/records/frames.py).
+local IS_QUARANTINED = 128
 
 -- Return the class in which the job waits.
 local function class_of(body)
   local flags = flags_of(body)
   local marks = math.floor(flags / 32)
   if marks == 3 or marks == 7 then
-    return PARKED
+    return LANE
   end
   return marks == 5 and QUARANTINE or flags % 8 + 1
 end
@@ -26,8 +27,17 @@ local function with_body_mark(body, mark, is_set)
   return string.char(flags + (is_set and mark or -mark)) .. string.sub(body, 2)
 end
 
-local function without_marks(body)
-  return with_body_mark(with_body_mark(body, IS_QUARANTINED, false), IS_PARKED, false)
+local function without_quarantine(body)
+  return with_body_mark(body, IS_QUARANTINED, false)
+end
+
+-- Return the group of a job, '' = none, and where its options begin. One in a lane has length and text behind its key.
+local function group_of(body)
+  if class_of(body) ~= LANE then
+    return '', 20
+  end
+  local size = string.byte(body, 20) or 0
+  return string.sub(body, 21, 20 + size), 21 + size
 end
 
 local function is_merged(body)

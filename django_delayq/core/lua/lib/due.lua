@@ -14,37 +14,32 @@ end
 -- True if a job entered the class of those that wait for quarantine.
 local has_quarantined = false
 
--- Return the place of a parked job in PARKED_ORDER: its task, its own class, its due time, its id.
-local function parked_member(body, due, id)
-  return task_code_of(body) .. string.char(class_of(with_body_mark(body, IS_PARKED, false)))
-    .. struct.pack('>d', math.max(due, 0)) .. id
+local function is_due(score)
+  return score and math.floor(score / 1000) <= now_ms
 end
 
--- Takes a waiting job out of its class.
+-- include lanes
+
+-- Takes a waiting job out of its class. To be called before its body changes, if it is in a lane.
 local function leave_due(body, id)
   local class = class_of(body)
-  if class == PARKED then
-    redis.call('ZREM', PARKED_ORDER, parked_member(body, tonumber(redis.call('ZSCORE', DUE[PARKED], id)) or 0, id))
+  if class == LANE then
+    get_lanes().leave(body, id)
   end
   redis.call('ZREM', DUE[class], id)
 end
 
--- A parked job returns to its own class by every change; only a reserve parks jobs (lib/park).
+-- Lets a job wait, or moves one that waits with the same body.
 local function put_due(body, score, id)
   local class = class_of(body)
-  if class == PARKED then
+  if class == LANE then
     leave_due(body, id)
-    body = with_body_mark(body, IS_PARKED, false)
-    redis.call('HSET', BODY, id, body)
-    class = class_of(body)
+    get_lanes().join({ id }, { tonumber(score) }, { body })
+  else
+    use_class(class)
+    redis.call('ZADD', DUE[class], score, id)
   end
-  use_class(class)
-  redis.call('ZADD', DUE[class], score, id)
   has_quarantined = has_quarantined or class == QUARANTINE
-end
-
-local function is_due(score)
-  return score and math.floor(score / 1000) <= now_ms
 end
 
 -- Return when a job that is due at `due` may be handed out, µs: nil while the queue is paused without an end.
@@ -55,16 +50,20 @@ local function handed_out_at(due)
   return rules.paused_out > 0 and math.max(due, rules.paused_out * 1000) or nil
 end
 
--- Return the smallest due score of some classes, by default of the priority classes; nil when no job waits.
+-- Return when the first job or lane of some classes is due, by default of the priority classes, us; nil when no job waits.
 local function head(from, to)
+  from, to = from or 1, to or QUARANTINE - 1
   local first
-  for class = from or 1, to or QUARANTINE - 1 do
+  for class = from, to do
     if is_used(class) then
       local score = tonumber(redis.call('ZRANGE', DUE[class], 0, 0, 'WITHSCORES')[2])
       if score and (not first or score < first) then
         first = score
       end
     end
+  end
+  if is_used(LANE) then
+    first = get_lanes().head(from, to, first)
   end
   return first
 end

@@ -70,7 +70,7 @@ end
 
 function bury(id, body, s, e, payloads)
   if e.outcome ~= 'undecodable' then -- the bytes of an undecodable one are kept as they are
-    body = without_marks(body)
+    body = without_quarantine(body)
   end
   local grave, buried = id .. '\0' .. key_of(body), score_at(now_ms)
   local record = {

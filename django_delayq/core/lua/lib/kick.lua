@@ -32,7 +32,7 @@ local function make_live(id, body, due, old, record)
     forget_failures(id)
     if is_merged(body) then
       -- Waiting content is not delayed.
-      body, due = without_marks(old), math.min(due, current or due)
+      body, due = without_quarantine(old), math.min(due, current or due)
     else
       mark_replaced(old, body)
     end
@@ -48,7 +48,7 @@ end
 -- payloads came back. The job keeps the record's counts, unless it is gated: that content has no state of its own. In a
 -- closed shard only for a live id.
 local function bring_back(id, record, ms, replace)
-  local body = without_marks(record.body) -- that of an undecodable job was buried as it was
+  local body = without_quarantine(record.body) -- that of an undecodable job was buried as it was
   local merged, payloads = is_merged(body), record.payloads or {}
   local old = redis.call('HGET', BODY, id)
   if old and (task_code_of(old) ~= task_code_of(body) or is_merged(old) ~= merged or not (merged or replace)) then

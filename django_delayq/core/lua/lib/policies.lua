@@ -127,9 +127,9 @@ local function change_waiting(e, old)
     return refused
   end
   local is_merge = e.conflict == MERGE
-  local body = is_merge and with_class_of(with_body_mark(old, IS_PARKED, false), e.body) or body_behind(e, old)
+  local body = is_merge and with_class_of(old, e.body) or body_behind(e, old)
   if body ~= old then
-    if class_of(body) ~= class_of(old) then
+    if class_of(body) ~= class_of(old) or class_of(old) == LANE then
       leave_due(old, e.id)
     end
     redis.call('HSET', BODY, e.id, body)

@@ -1,7 +1,9 @@
 -- Hands out due jobs under one fencing token. The batch is a map that core/records/frames.py reads: token, now (us),
 -- next_due (us; missing = none), quarantined (when the first one that waits for quarantine is due, if this call hands out
--- none of those), tasks (code -> name), parked (lib/park), and by their place in the batch the jobs' ids, dues (us), bodies
--- and others: false for one that was never reserved, else {state without error and `taken`, payloads}.
+-- none of those), tasks (code -> name), and by their place in the batch the jobs' ids, dues (us), bodies and others: false
+-- for one that was never reserved, else {state without error and `taken`, payloads}. Of lanes (lib/offers), where there are
+-- any: moved (jobs that joined them), offers ({lane, number of jobs, how long their permits have to last, when these end: ms}
+-- each), idle (scopes that are not blocked any more, where nothing waits), passed_over (lanes of full tasks are due).
 -- exports ttr_ms is_started prefers_own_ttr serve take_token lease_jobs add_held batch reserve reserve_again
 local token, holder = 0, ''
 local ids, dues, bodies, others = {}, {}, {}, {}
@@ -9,23 +11,20 @@ local ids, dues, bodies, others = {}, {}, {}, {}
 -- reserve.lua replaces these for holders without a heartbeat: a lease time of their own or of the job, and the job counts
 -- as started at once.
 ttr_ms, is_started, prefers_own_ttr = lease_ms, false, false
--- The first and the last class that this call hands out, and the limits that its caller names (lib/park).
-local served, parking = { 1, QUARANTINE, limits = '' }, nil
+-- The first and the last class that this call hands out, and what its caller says of limits (lib/offers).
+local served, offers = { 1, QUARANTINE, lanes = '' }, nil
 
-function serve(first, last, limits)
-  served = { tonumber(first) or 1, tonumber(last) or QUARANTINE, limits = limits or '' }
-end
-
-local function make_parking()
-  -- include park
+function serve(first, last, its_lanes)
+  served = { tonumber(first) or 1, tonumber(last) or QUARANTINE, lanes = its_lanes or '' }
 end
 
 -- Return the end of a job's lease that begins now. The job's own ttr is the last member of its options (`Job.ttr_ms`).
 local function lease_end_of(body)
-  local low, high = string.byte(body, 20, 21)
+  local _, at = group_of(body)
+  local low, high = string.byte(body, at, at + 1)
   local own
   if prefers_own_ttr and high and math.floor(string.byte(body, 1) / 16) % 2 == 1 then
-    own = string.match(string.sub(body, 22, 21 + low + 256 * high), '[{,]"ttr_ms":([1-9]%d*)}$')
+    own = string.match(string.sub(body, at + 2, at + 1 + low + 256 * high), '[{,]"ttr_ms":([1-9]%d*)}$')
   end
   return text(now_ms + (own and #own <= 12 and tonumber(own) or ttr_ms))
 end
@@ -36,7 +35,8 @@ function batch(next_due)
     token = token, now = now_us, tasks = tasks, ids = ids, dues = dues, bodies = bodies, others = others,
     next_due = next_due or handed_out_at(head(unpack(served))),
     quarantined = served[2] < QUARANTINE and handed_out_at(head(QUARANTINE, QUARANTINE)) or nil,
-    parked = parking and parking.numbers(),
+    moved = offers and offers.moved, offers = offers and #offers.list > 0 and offers.list or nil, idle = offers and offers.idle,
+    passed_over = offers and is_due((get_lanes().passed_over_ms or math.huge) * 1000) or nil,
   }), token
 end
 
@@ -69,14 +69,14 @@ function add_held(id, s, body, payloads)
 end
 
 -- Adds a job to the batch, and return its new state.
-local function hand_out(id, due, body, packed)
+local function hand_out(id, due, body, packed, permit)
   local s, payloads = read_state(packed), {}
   s.token, s.worker = token, holder
   increment(s, 'reserves')
   if s.postponed_to ~= due then -- not postponed, or moved since by a caller
     s.due = due
   end
-  s.started, s.unrenewed = is_started or nil, is_started or nil
+  s.started, s.unrenewed, s.permit = is_started or nil, is_started or nil, permit
   if is_merged(body) then
     payloads, s.taken = take_payloads(id)
   end
@@ -109,7 +109,7 @@ end
 
 -- Leases jobs of a class. The lease is dated from now, when the holder can start, and ends at the same moment for the
 -- whole batch, except for jobs with a ttr of their own.
-function lease_jobs(class, due_ids, scores, stored)
+function lease_jobs(class, due_ids, scores, stored, permits)
   redis.call('ZREM', DUE[class], unpack(due_ids))
   local states = redis.call('HMGET', STATE, unpack(due_ids))
   local fresh_state, deadline = start_of_fresh_state(token, holder), text(now_ms + ttr_ms)
@@ -118,8 +118,8 @@ function lease_jobs(class, due_ids, scores, stored)
     local body = stored[i]
     if body then
       leases[at], leases[at + 1], packed[at] = prefers_own_ttr and lease_end_of(body) or deadline, id, id
-      if states[i] or is_started or is_merged(body) then
-        packed[at + 1] = hand_out(id, scores[i], body, states[i])
+      if states[i] or is_started or is_merged(body) or permits then
+        packed[at + 1] = hand_out(id, scores[i], body, states[i], permits and permits[i])
       else
         packed[at + 1] = fresh_state .. cmsgpack.pack(scores[i])
         add_job(id, scores[i], body, false)
@@ -134,18 +134,22 @@ function lease_jobs(class, due_ids, scores, stored)
   count('lost_body', #due_ids - (at - 1) / 2)
 end
 
+local function make_offers()
+  -- include offers
+end
+
 local function reserve_class(class, limit, moment_ms)
   local moved
   repeat
-    moved = parking and parking.moved
+    moved = offers and offers.moved
     local due_ids, scores, stored = due_of_class(class, limit - #ids, moment_ms or now_ms)
-    if parking then
-      due_ids, scores, stored = parking.within_limits(class, due_ids, scores, stored)
+    if offers then
+      due_ids, scores, stored = offers.without_limited(class, due_ids, scores, stored)
     end
     if #due_ids > 0 then
       lease_jobs(class, due_ids, scores, stored)
     end
-  until not parking or parking.moved == moved or #ids >= limit or parking.moved >= parking.MOST
+  until not offers or offers.moved == moved or #ids >= limit or offers.moved >= offers.MOST
 end
 
 -- Return a number from 0 to 1 that is derived from the clock.
@@ -199,37 +203,63 @@ local function reserve_starving(order, limit)
   for _, one in ipairs(starving) do
     if share > #ids then
       reserve_class(one.class, share, since_ms)
+      if offers then
+        offers.offer(one.class, share - #ids - offers.offered)
+      end
+    end
+  end
+end
+
+-- Hands out jobs of a class, and offers its lanes: neither starves, so where both are due each gets half of the room.
+local function serve_class(class, limit)
+  if not offers then
+    return reserve_class(class, limit)
+  end
+  local room = limit - #ids - offers.offered
+  local share = served.lanes ~= '' and is_due(get_lanes().head(class, class)) and math.floor(room / 2 + drawn()) or room
+  for _, most in ipairs({ share, room }) do
+    local left = limit - #ids - offers.offered
+    if left > 0 then
+      reserve_class(class, #ids + math.min(most, left))
+      offers.offer(class, limit - #ids - offers.offered)
     end
   end
 end
 
 function reserve(limit, worker)
+  if is_used(LANE) or (served.lanes ~= '' and not tonumber(served.lanes)) then
+    offers = make_offers()
+    offers.idle = offers.apply_blocks()
+  end
   if paused_out then
     return batch()
   end
-  if served.limits ~= '' or is_used(PARKED) then
-    parking = make_parking()
-    if limit > 0 then
-      parking.take_back(limit)
-    end
+  if offers and limit > 0 then
+    offers.hand_out_granted(worker)
   end
   local next_due = head(unpack(served))
-  if limit > 0 and is_due(next_due) then
-    take_token(worker)
+  if limit > #ids and is_due(next_due) then
+    if token == 0 then
+      take_token(worker)
+    end
     local order = order_of_classes()
     reserve_starving(order, limit)
     for _, class in ipairs(order) do
       if limit > #ids then
-        reserve_class(class, limit)
+        serve_class(class, limit)
       end
     end
-    count('reserved', #ids)
-    next_due = head(unpack(served))
   end
+  count('reserved', #ids)
+  next_due = head(unpack(served))
   if served[1] < QUARANTINE then -- the wake tokens are for consumers of the other classes
-    if is_due(next_due) or (parking and parking.others_may_have_room) then
-      wake_next()
-    else
+    local again_ms = offers and offers.wake_for_full()
+    if again_ms then
+      next_due = math.min(next_due or math.huge, again_ms * 1000)
+    end
+    if is_due(next_due) then
+      (limit > 0 and wake_next or wake)()
+    elseif not again_ms then
       drop_wake()
     end
   end

@@ -33,7 +33,7 @@ end
 local function put_rest(e, body)
   local old = key_of(body)
   local key = string.char(string.byte(old) % 128) .. string.sub(old, 2, 7) .. string.sub(digest_of_bytes(old), 8)
-  body = without_marks(with_key(body, key))
+  body = without_quarantine(with_key(body, key))
   if e.gated then
     local _, gated_body = read_gate(e.gated)
     body = with_class_of(body, gated_body)
@@ -81,7 +81,7 @@ local function wait_again(e, s, due)
   if body ~= stored then
     redis.call('HSET', BODY, e.id, body)
   end
-  s.token, s.worker, s.taken, s.started, s.unrenewed = nil, nil, nil, nil, nil
+  s.token, s.worker, s.taken, s.started, s.unrenewed, s.permit = nil, nil, nil, nil, nil, nil
   if s.postponed_at then
     s.postponed_to = due
   else

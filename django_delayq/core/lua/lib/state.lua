@@ -1,7 +1,8 @@
 -- The mutable state of an id (core/records/frames.py): its token (0 = it is not reserved), and behind it a map; a fresh
 -- waiting job has none. What is missing is 0 or ''.
 -- due (its due score), failures, reserves, crashes, own_crashes (those that surely were its own), failed_at (ms),
--- worker, taken (the payloads that its attempt holds, lib/payload), error; true or missing: started, unrenewed,
+-- worker, taken (the payloads that its attempt holds, lib/payload), error, permit (its name, and the limits in which it
+-- counts, with \0 between: limit.lua); true or missing: started, unrenewed,
 -- stopping, unclear (core/job.py). Of a postponed job, whose attempt could not begin where it was handed out:
 -- postponed_at (since when for this reason, ms), postponed_for (the reason), postponed_to (the due score that it got for
 -- that); `due` is its previous one, so that the wait counts as lateness.

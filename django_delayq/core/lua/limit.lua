@@ -1,0 +1,179 @@
+#!lua flags=allow-oom
+-- Grant the start of jobs within limits that hold over all workers and shards. A permit is a slot in the limits of a job; it
+-- ends by itself, a tenth of a lease after the lease of the job, unless it is renewed. All that is checked here is booked in
+-- the same call, and a call that is sent twice books nothing twice.
+-- KEYS    1 stem of the keys of all limits, which lie in its slot: of each limit <stem>permits:<limit> (zset: permit -> end,
+--         ms), <stem>waiters:<limit> (zset: '<shard>:<queue>' whose jobs wait for a permit -> since when, us) and
+--         <stem>rate:<limit> (us: when all starts so far would be over if each took its interval) and <stem>pause:<limit>;
+--         and <stem>limits (hash: limit -> numbers that were set at run time, packed by cmsgpack)
+-- ARGV    1 a map of what is not empty: release = permits; renew = {permit, ms} each; pass_on = limits of which a freed
+--         permit was of no use where it was offered last; pause = {limit, ms for which it grants nothing} each; refund = {limit, us of its rate that were not used} each; limits =
+--         limit -> {total: permits that exist, interval: us from one start to the next, burst: starts at once}; asks = {place
+--         that waits if there are too few permits, number of jobs, ms, first part of the permits, limits} each. A permit is
+--         '<name>\0<limit>\0<limit>…'; the names of those that are granted are the first part and their number.
+-- Returns a map, packed by cmsgpack: now (us), granted = number for each ask, blocked = for each ask {limit that grants no
+--         more, ms after which to ask again} or false, freed = {limit, place} each: these waited, and may ask again now.
+-- Events  none
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now_us / 1000)
+local want = cmsgpack.unpack(ARGV[1])
+local limits, names = want.limits or {}, {}
+for name in pairs(limits) do
+  names[#names + 1] = name
+end
+-- What was set at run time stands above what the caller's code says.
+for i, own in ipairs(#names > 0 and redis.call('HMGET', KEYS[1] .. 'limits', unpack(names)) or {}) do
+  for number, value in pairs(own and cmsgpack.unpack(own) or {}) do
+    limits[names[i]][number] = value
+  end
+end
+-- ms after which who waits asks again, if the process that had to wake it died; time for which waiters are remembered
+local RETRY_MS, WAITERS_MS = 5000, 60000
+-- Most waiters of a limit that one call looks at.
+local MOST_WAITERS = 100
+
+local function key_of(kind, limit)
+  return KEYS[1] .. kind .. ':' .. limit
+end
+
+local function each_limit_of(permit, visit)
+  local name, limits = string.match(permit, '^([^%z]*)(.*)$')
+  for limit in string.gmatch(limits, '[^%z]+') do
+    visit(name, limit)
+  end
+end
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local function expire_later(key, ms)
+  if redis.call('PTTL', key) < ms then
+    redis.call('PEXPIRE', key, text(ms))
+  end
+end
+
+local function book(limit, name, ms)
+  local key = key_of('permits', limit)
+  redis.call('ZADD', key, text(now_ms + ms), name)
+  expire_later(key, ms + WAITERS_MS)
+end
+
+-- Return how many permits are free, and the ms until the first one ends.
+local function free_permits(limit)
+  local key, total = key_of('permits', limit), limits[limit].total
+  if not total then
+    return math.huge, 0
+  end
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now_ms))
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  return total - redis.call('ZCARD', key), math.min(RETRY_MS, (tonumber(first) or math.huge) - now_ms)
+end
+
+-- The rate is GCRA, the leaky bucket as a meter (ITU-T I.371): every start moves a moment on by the interval, and it may be
+-- ahead of now by the burst. Return how many may start now, and the ms until the next one.
+local function free_starts(limit)
+  local interval, burst = limits[limit].interval, limits[limit].burst
+  if not interval then
+    return math.huge, 0
+  end
+  local ahead = math.max(0, (tonumber(redis.call('GET', key_of('rate', limit))) or 0) - now_us)
+  return math.floor(burst - ahead / interval + 1e-6), math.ceil((ahead - (burst - 1) * interval) / 1000)
+end
+
+local function free_of_pause(limit)
+  local ms = redis.call('PTTL', key_of('pause', limit))
+  return ms > 0 and 0 or math.huge, ms
+end
+
+local function start(limit, us)
+  local key = key_of('rate', limit)
+  local moment = math.max(now_us, tonumber(redis.call('GET', key)) or 0) + us
+  if moment > now_us then
+    redis.call('SET', key, text(moment), 'PX', text((moment - now_us) / 1000 + 1))
+  else
+    redis.call('DEL', key)
+  end
+end
+
+local freed = {}
+
+for _, permit in ipairs(want.release or {}) do
+  each_limit_of(permit, function(name, limit)
+    freed[limit] = (freed[limit] or 0) + redis.call('ZREM', key_of('permits', limit), name)
+  end)
+end
+for _, limit in ipairs(want.pass_on or {}) do
+  freed[limit] = (freed[limit] or 0) + 1
+end
+for _, one in ipairs(want.pause or {}) do
+  local key = key_of('pause', one[1])
+  if redis.call('PTTL', key) < one[2] then
+    redis.call('SET', key, '', 'PX', text(one[2]))
+  end
+end
+for _, one in ipairs(want.refund or {}) do
+  start(one[1], -one[2])
+end
+for _, one in ipairs(want.renew or {}) do
+  each_limit_of(one[1], function(name, limit)
+    book(limit, name, one[2])
+  end)
+end
+
+-- Return how many permits of an ask were granted before, by the same call. Without limits of concurrency there is no trace
+-- of it: starts of a rate are lost then.
+local function granted_before(names, first, n)
+  local before = 0
+  while before < n and redis.call('ZSCORE', key_of('permits', names[1]), first .. before + 1) do
+    before = before + 1
+  end
+  return before
+end
+
+local granted, blocked = {}, {}
+for i, ask in ipairs(want.asks or {}) do
+  local place, n, ms, first, names = unpack(ask)
+  local before = granted_before(names, first, n)
+  local most, blocking, free = n, nil, nil
+  for _, limit in ipairs(names) do
+    for _, its_free in ipairs({ free_of_pause, free_permits, free_starts }) do
+      local number = math.max(0, (its_free(limit))) + before
+      if number < most then
+        most, blocking, free = number, limit, its_free
+      end
+    end
+  end
+  for _, limit in ipairs(names) do
+    for number = before + 1, limits[limit].total and most or 0 do
+      book(limit, first .. number, ms)
+    end
+    if limits[limit].interval and most > before then
+      start(limit, (most - before) * limits[limit].interval)
+    end
+  end
+  if free == free_permits then
+    local key = key_of('waiters', blocking)
+    redis.call('ZADD', key, 'NX', text(now_us), place)
+    redis.call('PEXPIRE', key, WAITERS_MS)
+  end
+  granted[i], blocked[i] = most, blocking and { blocking, math.max(1, (select(2, free(blocking)))) } or false
+end
+
+-- Those who wait longest ask again: as many as permits are free. Of every other queue one more, because the processes of
+-- these queues may have no free thread.
+local waiting = {}
+for limit, n in pairs(freed) do
+  local key, queues = key_of('waiters', limit), {}
+  n = limits[limit] and math.min(n, (free_permits(limit))) or n
+  for i, place in ipairs(n > 0 and redis.call('ZRANGE', key, 0, MOST_WAITERS - 1) or {}) do
+    local queue = string.match(place, ':(.*)$')
+    if i <= n or not queues[queue] then
+      queues[queue] = true
+      redis.call('ZREM', key, place)
+      waiting[#waiting + 1] = { limit, place }
+    end
+  end
+end
+return cmsgpack.pack({ now = now_us, granted = granted, blocked = blocked, freed = waiting })

@@ -1,0 +1,313 @@
+"""The limiter: permits of limits over all workers, those who wait for them, and what a fault at each step costs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from django_delayq.core import Broker, NewJob, QueueUnavailable, ack
+from tests.support.core_figures import Limiter, ask_permits, taken_permits
+from tests.support.core_stored import Ask, Block, Grant, LaneNotes, Limit, Offer, Place, assert_invariants, permits_key
+
+
+def granted(broker: Broker, jobs: int, total: int = 3, **options: Any) -> Grant:
+    (grant,) = ask_permits(broker, {"task:a": total}, jobs, **options).grants
+    assert grant is not None
+    return grant
+
+
+def waiting(broker: Broker, place: Place, total: int = 1) -> Block:
+    """Let a shard ask for a permit that it does not get."""
+    (block,) = ask_permits(broker, {"task:a": total}, 1, place).blocks
+    assert block is not None
+    return block
+
+
+def returned(broker: Broker, *permits: bytes) -> list[tuple[str, Place]]:
+    """Return permits; return who may ask again."""
+    return list(Limiter(broker.registry).call(release=permits).freed)
+
+
+def test_no_more_permits_are_granted_than_exist(broker: Broker) -> None:
+    first = ask_permits(broker, {"task:a": 3}, 2)
+    second = ask_permits(broker, {"task:a": 3}, 2)
+    third = ask_permits(broker, {"task:a": 3}, 2)
+    assert [len(one.grants[0].permits) if one.grants[0] else 0 for one in (first, second, third)] == [2, 1, 0]
+    assert (first.blocks, [one.blocks[0] and one.blocks[0].limit for one in (second, third)]) == (
+        [None],
+        ["task:a"] * 2,
+    )
+    assert taken_permits(broker, "task:a") == 3
+
+
+def test_all_limits_are_checked_before_any_is_booked(broker: Broker) -> None:
+    granted(broker, 2, 2)
+    answer = ask_permits(broker, {"queue:q": 5, "task:a": 2}, 1)
+    assert answer.grants == [None]
+    assert answer.blocks[0] and answer.blocks[0].limit == "task:a"
+    assert taken_permits(broker, "queue:q") == 0
+    answer = ask_permits(broker, {"queue:q": 5, "task:b": 3}, 4)
+    assert answer.grants[0] and answer.grants[0].jobs == 3
+    assert [taken_permits(broker, name) for name in ("queue:q", "task:b")] == [3, 3]
+
+
+def test_several_offers_share_what_a_call_grants(broker: Broker) -> None:
+    limit, offer = Limit("task:a", 3), Offer(b"\0\1\0\5", "a", 2, 60_000, 0)
+    answer = Limiter(broker.registry).call([Ask.of(("q", number), offer, 2, [limit]) for number in range(3)])
+    assert [grant and grant.jobs for grant in answer.grants] == [2, 1, None]
+    names = [permit for grant in answer.grants if grant for permit in grant.permits]
+    assert len(set(names)) == 3
+
+
+def test_a_call_that_is_sent_twice_books_nothing_twice(broker: Broker) -> None:
+    ask = Ask.of(("q", 0), Offer(b"\0\1\0\5", "a", 2, 60_000, 0), 2, [Limit("queue:q", 9), Limit("task:a", 3)])
+    limiter = Limiter(broker.registry)
+    first, second = limiter.call([ask]), limiter.call([ask])
+    assert first.grants == second.grants
+    assert [taken_permits(broker, name) for name in ("queue:q", "task:a")] == [2, 2]
+
+
+def test_a_call_that_was_sent_twice_may_get_what_was_freed_in_between(broker: Broker) -> None:
+    other = granted(broker, 2)
+    ask = Ask.of(("q", 0), Offer(b"\0\1\0\5", "a", 3, 60_000, 0), 3, [Limit("task:a", 3)])
+    limiter = Limiter(broker.registry)
+    (first,) = limiter.call([ask]).grants
+    returned(broker, other.permits[0])
+    (second,) = limiter.call([ask]).grants
+    assert (first and first.jobs, second and second.jobs, taken_permits(broker, "task:a")) == (1, 2, 3)
+
+
+def test_permits_end_by_themselves_unless_they_are_renewed(broker: Broker) -> None:
+    one, two = granted(broker, 1, ms=300), granted(broker, 1, ms=300)
+    Limiter(broker.registry).call(renew=[(one.permits[0], 60_000)])
+    block = waiting(broker, ("q", 0), total=2)
+    assert 0 < block.ms <= 300, "the first permit ends then"
+    time.sleep(0.35)
+    assert taken_permits(broker, "task:a") == 1
+    granted(broker, 1, 2)
+    returned(broker, *two.permits)
+    assert taken_permits(broker, "task:a") == 2, "a permit that has ended is nobody's"
+
+
+def test_who_waits_asks_again_after_five_seconds_at_most(broker: Broker) -> None:
+    granted(broker, 1, 1, ms=600_000)
+    assert waiting(broker, ("q", 0)).ms == 5000
+
+
+def test_a_permit_of_a_job_with_a_long_lease_outlives_those_of_others(broker: Broker) -> None:
+    granted(broker, 1, ms=3_600_000)
+    granted(broker, 1, ms=1000)
+    assert broker.client.pttl(permits_key(broker.prefix, "task:a")) > 3_600_000
+
+
+def test_a_renewal_books_a_permit_that_redis_has_lost(broker: Broker) -> None:
+    grant = granted(broker, 2)
+    broker.client.delete(permits_key(broker.prefix, "task:a"))
+    Limiter(broker.registry).call(renew=[(permit, 60_000) for permit in grant.permits])
+    assert taken_permits(broker, "task:a") == 2
+
+
+# -- those who wait --------------------------------------------------------------------------------------------------
+
+
+def test_as_many_shards_may_ask_again_as_permits_are_free_and_the_oldest_first(broker: Broker) -> None:
+    held = [granted(broker, 1, 2) for _ in range(2)]
+    for number in (7, 3, 5):
+        waiting(broker, ("q", number), 2)
+    waiting(broker, ("q", 7), 2)
+    assert returned(broker, *held[0].permits) == [("task:a", ("q", 7))], "it does not lose its place by asking again"
+    assert returned(broker, *held[0].permits) == [], "a return that is repeated frees nothing more"
+    waiting_again = granted(broker, 1, 2)
+    assert returned(broker, *held[1].permits, *waiting_again.permits) == [("task:a", ("q", 3)), ("task:a", ("q", 5))]
+
+
+def test_one_shard_of_every_other_queue_may_ask_again_too(broker: Broker) -> None:
+    grant = granted(broker, 1, 1)
+    for place in (("busy", 0), ("busy", 1), ("idle", 4), ("idle", 5)):
+        waiting(broker, place)
+    assert returned(broker, *grant.permits) == [("task:a", ("busy", 0)), ("task:a", ("idle", 4))]
+
+
+def test_nobody_is_told_of_a_permit_that_the_same_call_takes(broker: Broker) -> None:
+    grant = granted(broker, 1, 1)
+    waiting(broker, ("q", 1))
+    ask = Ask.of(("q", 0), Offer(b"\0\1\0\5", "a", 1, 60_000, 0), 1, [Limit("task:a", 1)])
+    answer = Limiter(broker.registry).call([ask], release=grant.permits)
+    assert (answer.grants, answer.freed) == ([ask.grant], [])
+
+
+def test_a_name_of_a_queue_may_contain_a_colon(broker: Broker) -> None:
+    grant = granted(broker, 1, 1)
+    waiting(broker, ("a:b", 12))
+    assert returned(broker, *grant.permits) == [("task:a", ("a:b", 12))]
+
+
+def test_a_freed_permit_goes_to_the_next_shard_if_nothing_waits_in_the_first(broker: Broker) -> None:
+    """Shard 0 has lost its job, shard 9 does not exist, and neither does a queue; shard 1 has one."""
+    queue = broker.queue("q", shards=2)
+    grant = granted(broker, 1, 1)
+    ident = next(str(number) for number in range(99) if queue.shard_of(str(number)) == 1)
+    queue.schedule(NewJob(ident, "a"))
+    notes = LaneNotes(["a"], most=1)
+    (offer,) = queue.reserve(1, 1, worker="w", lanes=notes.pack()).offers
+    for place in (("q", 0), ("q", 9), ("gone", 0), ("q", 1)):
+        block = waiting(broker, place)
+    notes.blocks = [Block("task:a", block.at_us, 5000, offer.lane[1:3])]
+    assert queue.reserve(1, 1, worker="w", lanes=notes.pack()).offers == []
+    broker.client.delete(broker.wake_key("q"))
+    Limiter(broker.registry).give_back(grant.permits)
+    assert broker.client.lrange(broker.wake_key("q"), 0, -1) == [b"1"]
+    assert len(queue.reserve(1, 1, worker="w", lanes=LaneNotes(["a"], most=1).pack()).offers) == 1
+    assert broker.client.exists(f"{{{broker.prefix}}}:waiters:task:a") == 0
+    assert broker.known_queue("gone") is None
+    assert_invariants(broker)
+
+
+@pytest.mark.parametrize("first", ["block", "release"])
+def test_a_block_and_the_release_after_it_may_arrive_in_any_order(broker: Broker, first: str) -> None:
+    queue = broker.queue("q", shards=1)
+    grant = granted(broker, 1, 1)
+    queue.schedule(NewJob("a", "a"))
+    notes = LaneNotes(["a"], most=1)
+    (offer,) = queue.reserve(0, 1, worker="w", lanes=notes.pack()).offers
+    answer = Limiter(broker.registry).call([Ask.of(("q", 0), offer, 1, [Limit("task:a", 1)])])
+    block = LaneNotes(["a"], blocks=[one for one in answer.blocks if one])
+    if first == "block":
+        assert (queue.reserve(0, 1, worker="w", lanes=block.pack()).next_due_ms or 0) > 4000
+    Limiter(broker.registry).give_back(grant.permits)
+    if first == "release":
+        queue.reserve(0, 1, worker="w", lanes=block.pack())
+    assert len(queue.reserve(0, 1, worker="w", lanes=notes.pack()).offers) == 1
+
+
+# -- rates -----------------------------------------------------------------------------------------------------------
+
+
+def rate(per_second: float, burst: int = 1, total: int | None = None) -> dict[str, Limit]:
+    return {"task:a": Limit("task:a", total, 1e6 / per_second, burst)}
+
+
+def most_in_a_window(starts: list[float], seconds: float) -> int:
+    """Return how many starts the fullest window of this length has."""
+    return max(sum(begin <= other < begin + seconds for other in starts) for begin in starts)
+
+
+def started(broker: Broker, jobs: int, limits: dict[str, Limit]) -> int:
+    (grant,) = ask_permits(broker, limits, jobs).grants
+    return grant.jobs if grant else 0
+
+
+def test_a_rate_grants_its_burst_and_then_one_for_each_interval(broker: Broker) -> None:
+    assert started(broker, 9, rate(10, 4)) == 4
+    (block,) = ask_permits(broker, rate(10, 4), 1).blocks
+    assert block is not None and 50 < block.ms <= 100, "the next start is possible then"
+    time.sleep(block.ms / 1000)
+    assert started(broker, 9, rate(10, 4)) == 1
+    time.sleep(0.25)
+    assert started(broker, 9, rate(10, 4)) == 2
+
+
+@pytest.mark.parametrize("burst", [1, 20])
+def test_no_window_has_more_starts_than_the_burst_and_the_rate_allow(broker: Broker, burst: int) -> None:
+    limits, starts, until = rate(200, burst), list[float](), time.time() + 0.7
+    while time.time() < until:
+        before = broker.now_ms() / 1000  # the call comes later: windows are shorter than they seem
+        (grant,) = ask_permits(broker, limits, 3).grants
+        starts += [before] * (grant.jobs if grant else 0)
+    for seconds in (0.001, 0.01, 0.05, 0.2, 0.5):
+        assert most_in_a_window(starts, seconds) <= burst + 200 * (seconds + 0.01)
+    if burst > 1:  # who asks late loses no start
+        assert len(starts) >= 0.7 * 0.7 * 200, "and what it allows is granted"
+
+
+def test_starts_that_were_not_used_are_given_back(broker: Broker) -> None:
+    (grant,) = ask_permits(broker, rate(1, 5), 5).grants
+    assert grant is not None and len(grant.permits) == 5
+    Limiter(broker.registry).give_back([], [(grant, grant.permits[:3])])
+    assert started(broker, 9, rate(1, 5)) == 3
+
+
+def test_rate_and_concurrency_hold_together(broker: Broker) -> None:
+    assert started(broker, 9, rate(100, 9, total=2)) == 2
+    (block,) = ask_permits(broker, rate(100, 9, total=2), 1).blocks
+    assert block is not None and block.ms > 1000, "the permit is what lacks"
+    assert started(broker, 9, {"task:b": Limit("task:b", 5, 1e6, 1)}) == 1
+    (block,) = ask_permits(broker, {"task:b": Limit("task:b", 5, 1e6, 1)}, 1).blocks
+    assert block is not None and 500 < block.ms <= 1000, "the rate is what lacks"
+    assert taken_permits(broker, "task:b") == 1
+
+
+def test_nothing_is_left_of_a_rate_that_is_not_used(broker: Broker) -> None:
+    started(broker, 2, rate(20, 2))
+    key = f"{{{broker.prefix}}}:rate:task:a"
+    assert 0 < broker.client.pttl(key) <= 101
+    time.sleep(0.12)
+    assert not broker.client.exists(key)
+
+
+# -- pauses ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_limit_grants_nothing_for_that_time_and_the_longer_pause_counts(broker: Broker) -> None:
+    limiter = Limiter(broker.registry)
+    limiter.call(pause=[("task:a", 400)])
+    limiter.call(pause=[("task:a", 100)])
+    (block,) = ask_permits(broker, {"task:a": Limit("task:a", None)}, 1).blocks
+    assert block is not None and 200 < block.ms <= 400
+    assert ask_permits(broker, {"task:b": 1}, 1).blocks == [None]
+    time.sleep(block.ms / 1000)
+    assert ask_permits(broker, {"task:a": Limit("task:a", None)}, 1).blocks == [None]
+
+
+# -- faults ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_holder_that_dies_between_grant_and_reserve_costs_its_permits_until_they_end(broker: Broker) -> None:
+    queue = broker.queue("q", shards=1)
+    queue.schedule(NewJob("a", "a"))
+    grant = granted(broker, 1, 1, ms=400)
+    block = waiting(broker, ("q", 0))
+    assert 0 < block.ms <= 400
+    time.sleep(block.ms / 1000 + 0.01)
+    again = granted(broker, 1, 1)
+    assert again.permits != grant.permits
+
+
+def test_a_grant_that_arrives_after_its_permits_begins_no_lease(broker: Broker) -> None:
+    queue = broker.queue("q", shards=1)
+    queue.schedule(NewJob("a", "a"))
+    notes = LaneNotes(["a"], most=1)
+    (offer,) = queue.reserve(0, 1, worker="w", lanes=notes.pack(), ttr_ms=1000).offers
+    assert offer.ms == 1100
+    time.sleep(0.15)
+    late = LaneNotes(["a"], grants=[Grant(offer, 1, ("task:a",))]).pack()
+    assert queue.reserve(0, 1, worker="w", lanes=late, ttr_ms=1000).jobs == []
+
+
+def test_a_permit_is_found_by_who_settles_the_job_of_a_dead_holder(broker: Broker) -> None:
+    queue = broker.queue("q", shards=1)
+    queue.schedule(NewJob("a", "a"))
+    (offer,) = queue.reserve(0, 1, worker="dead", lanes=LaneNotes(["a"], most=1).pack()).offers
+    (grant,) = Limiter(broker.registry).call([Ask.of(("q", 0), offer, 1, [Limit("task:a", 1)])]).grants
+    assert grant is not None
+    queue.reserve(0, 1, worker="dead", lanes=LaneNotes(["a"], grants=[grant]).pack(), ttr_ms=1)
+    time.sleep(0.01)
+    (lost,) = queue.take_over(queue.expired(0), "heir")
+    assert queue.settle([ack(lost, 1, 2)]) == [True]
+    Limiter(broker.registry).give_back([lost.permit])
+    assert taken_permits(broker, "task:a") == 0
+
+
+def test_errors_of_a_return_are_only_logged(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    grant = granted(broker, 1)
+    caplog.set_level("INFO")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise QueueUnavailable("gone")
+
+    limiter = Limiter(broker.registry)
+    limiter.call = fail  # type: ignore[method-assign,assignment]
+    limiter.give_back(grant.permits)
+    assert "they run out" in caplog.text
