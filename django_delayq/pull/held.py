@@ -249,7 +249,7 @@ class HeldJob(ReservedJob):
                 if not self._touch(self._ttr_ms):
                     return False  # the lease was lost, so the new holder reports the end
                 notify(self._core_queue, settlement, error)
-            (counted,) = self._core_queue.settle([settlement])
+            (counted,) = limits.settle(self._core_queue, [settlement])
             self._ended, self.lost = True, not counted
         self._core_queue.tally.ended(self._core_queue.name, [settlement])
         return counted
