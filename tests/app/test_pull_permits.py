@@ -16,6 +16,7 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import Task, registry
 from django_delayq.settings.conf import QueueConf
+from tests.support.api_caller import make_caller
 from tests.support.core_figures import taken_permits
 
 
@@ -99,6 +100,30 @@ def test_a_permit_lasts_as_long_as_the_lease_and_is_renewed_with_it(delayq: Brok
     assert Queue("work").reserve_id("b" if held.id == "a" else "a") is None, "the limit holds for a wanted job as well"
     held.ack()
     assert Queue("work").reserve_id("b" if held.id == "a" else "a") is not None
+
+
+@pytest.mark.django_db
+def test_over_http_a_touch_renews_a_permit_and_an_end_frees_it(delayq: Broker, limited: Task) -> None:
+    for ident in ("a", "b"):
+        delayq.queue("work").schedule(NewJob(ident, "limited"))
+    caller = make_caller("consume")
+
+    def reserved(**options: Any) -> list[dict[str, Any]]:
+        status, answer = caller.post("v1/queues/work/reserve", options)
+        assert status == 200
+        jobs: list[dict[str, Any]] = answer["jobs"]
+        return jobs
+
+    (held,) = reserved(max=2, ttr=1)
+    entry = {"id": held["id"], "lease": held["lease"]}
+    left = "b" if held["id"] == "a" else "a"
+    assert caller.post("v1/queues/work/touch", {"jobs": [{**entry, "ttr": 30}]})[0] == 200
+    time.sleep(1.3)
+    assert reserved() == [] == reserved(id=left)
+    status, answer = caller.post("v1/queues/work/ack", {"jobs": [entry]})
+    assert (status, answer["results"][0]["counted"]) == (200, True)
+    assert taken_permits(delayq, "task:limited") == 0
+    assert [job["id"] for job in reserved(id=left)] == [left]
 
 
 def test_a_limit_of_each_process_is_refused_for_a_pull_queue() -> None:
