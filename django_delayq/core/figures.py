@@ -506,39 +506,37 @@ def record_depths(deployment: Deployment, samples: Mapping[str, DepthPoint], now
 
 
 def read_depths(
-    deployment: Deployment, queues: Iterable[str], until_ms: float, minutes: int = 60
+    deployment: Deployment, queues: Sequence[str], until_ms: float, minutes: int = 60
 ) -> dict[str, list[DepthPoint]]:
     """Return the points of these queues in the last ``minutes`` (1 … 1440) before ``until_ms``, the oldest first.
 
     It takes one round trip. A minute without a dispatcher has no point.
     """
-    names, last_ms = list(queues), int(until_ms // _MINUTE_MS) * _MINUTE_MS
+    last_ms = int(until_ms // _MINUTE_MS) * _MINUTE_MS
     first_ms = last_ms - min(minutes, MINUTES - 1) * _MINUTE_MS  # one more than requested, for the first rates
-    with clear_errors(), deployment.client.pipeline(transaction=False) as pipe:
-        for name in names:
-            pipe.xrange(_depth_key(deployment, name), first_ms, last_ms + _MINUTE_MS - 1)
-        replies = pipe.execute()
     return {
         name: [point for point in _points(entries) if point.at_ms > last_ms - minutes * _MINUTE_MS]
-        for name, entries in zip(names, replies, strict=True)
+        for name, entries in _samples(deployment, queues, "xrange", first_ms, last_ms + _MINUTE_MS - 1)
     }
 
 
-def last_samples(deployment: Deployment, queues: Iterable[str], before_ms: float) -> dict[str, DepthPoint]:
+def last_samples(deployment: Deployment, queues: Sequence[str], before_ms: float) -> dict[str, DepthPoint]:
     """Return the last sample of each queue before a moment, with its own time; a queue without one is left out.
 
     It takes one round trip.
     """
-    names = list(queues)
-    with clear_errors(), deployment.client.pipeline(transaction=False) as pipe:
-        for name in names:
-            pipe.xrevrange(_depth_key(deployment, name), int(before_ms), "-", count=1)
-        replies = pipe.execute()
     return {
         name: DepthPoint(int(ident.partition(b"-")[0]), *unpack(fields[b"sample"]))
-        for name, entries in zip(names, replies, strict=True)
+        for name, entries in _samples(deployment, queues, "xrevrange", int(before_ms), "-", 1)
         for ident, fields in entries
     }
+
+
+def _samples(deployment: Deployment, queues: Sequence[str], command: str, *bounds: Any) -> Iterable[tuple[str, Any]]:
+    with clear_errors(), deployment.client.pipeline(transaction=False) as pipe:
+        for name in queues:
+            getattr(pipe, command)(_depth_key(deployment, name), *bounds)
+        return zip(queues, pipe.execute(), strict=True)
 
 
 def _depth_key(deployment: Deployment, queue: str) -> str:

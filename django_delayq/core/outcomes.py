@@ -213,9 +213,8 @@ def release(job: Job, *, quarantine: bool | None = None, **fields: Any) -> Settl
         quarantine: the next attempt is in quarantine; None = as decided before.
         fields: further fields of the settlement.
     """
-    quarantine = job.quarantined if quarantine is None else quarantine
-    usual: dict[str, Any] = {"outcome": AttemptOutcome.RELEASED, "event": False}
-    return Settlement(job, verb="release", quarantine=quarantine, **(usual | fields))
+    fields = {"outcome": AttemptOutcome.RELEASED, "event": False, **fields}
+    return Settlement(job, verb="release", quarantine=job.quarantined if quarantine is None else quarantine, **fields)
 
 
 # -- replies of a shard to workers and dispatchers ---------------------------------------------------------------------

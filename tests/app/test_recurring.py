@@ -118,7 +118,9 @@ def test_status_shows_recurring_tasks_with_their_ticks(delayq: Broker, settings:
 
     fire(delayq, "app.sweep", tick_ms=1_700_000_400_000)
     assert "reports" not in {queue.name for queue in delayq.queues()}, "looking brings no queue into being"
-    rows = [line.split("  ") for line in status().splitlines()[-3:]]
+    lines = status().splitlines()
+    (head,) = [place for place, line in enumerate(lines) if line.startswith("recurring task")]
+    rows = [line.split("  ") for line in lines[head : head + 3]]
     rows = [[cell.strip() for cell in row if cell] for row in rows]
     assert rows[0] == ["recurring task", "schedule", "time zone", "last tick", "next tick"]
     assert rows[1][:4] == ["app.report", "0 3 * * mon", "Europe/Berlin", "-"]
