@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -358,7 +358,7 @@ def events_of(broker: Broker, queue: str = "default") -> list[Event]:
     return [one for number in broker.queue(queue).numbers for one in read_events(broker, queue, number)]
 
 
-def depths_of(broker: Broker, queues: Iterable[str]) -> dict[str, list[DepthPoint]]:
+def depths_of(broker: Broker, queues: Sequence[str]) -> dict[str, list[DepthPoint]]:
     """Return the samples of the depth of these queues in the last hour; "" is all of them together."""
     return read_depths(broker, queues, broker.now_ms())
 
