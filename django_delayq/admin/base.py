@@ -16,7 +16,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db import transaction
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.text import capfirst
@@ -197,7 +197,8 @@ class TableAdmin(AdminPages):
         return change_list
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Render the list with its plain name and explanation."""
+        """Render the list with its plain name and explanation. NUL characters are dropped: PostgreSQL refuses them."""
+        request.GET = QueryDict(request.GET.urlencode().replace("%00", ""))
         context = {"title": capfirst(self.opts.verbose_name_plural), "subtitle": self.list_subtitle}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
