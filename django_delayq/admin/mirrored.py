@@ -24,7 +24,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import path
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
-from django.utils.html import format_html
+from django.utils.html import format_html, strip_tags
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -161,7 +161,9 @@ class MirrorAdmin(TableAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Render the list, with the age of the copies."""
-        subtitle = format_html("{} <span class='delayq-note'>{}</span>", self.list_subtitle, _age_text())
+        subtitle = (
+            f"{self.list_subtitle} · {' '.join(strip_tags(_age_text()).split())}"  # also part of the page's title
+        )
         return super().changelist_view(request, {**(extra_context or {}), "subtitle": subtitle})
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:

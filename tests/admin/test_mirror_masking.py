@@ -179,6 +179,7 @@ def test_the_lists_say_how_old_the_copies_are(trouble: Trouble, client: Client, 
     for page in (FAILED, MORGUE):
         html = client.get(page).content.decode()
         assert "Copied from Redis:" in html and "No dispatcher has copied since" not in html
+        assert "&lt;" not in html.partition("</title>")[0], "the title is plain text"
     set_age(trouble.broker, LATE_SECONDS + 1)
     assert "No dispatcher has copied since" in client.get(FAILED).content.decode()
 
