@@ -161,9 +161,7 @@ class MirrorAdmin(TableAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Render the list, with the age of the copies."""
-        subtitle = (
-            f"{self.list_subtitle} · {' '.join(strip_tags(_age_text()).split())}"  # also part of the page's title
-        )
+        subtitle = f"{self.list_subtitle} · {' '.join(strip_tags(_age_text()).split())}"  # the title has it, too
         return super().changelist_view(request, {**(extra_context or {}), "subtitle": subtitle})
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
