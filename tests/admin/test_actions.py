@@ -90,7 +90,7 @@ def test_discard_and_bury_end_failed_jobs(delayq: Broker, boss: Client) -> None:
     assert ids(boss.get(FAILED)) == ["job-2"]
     page = boss.get(MORGUE)
     assert ids(page) == ["job-1"]
-    assert "<h2>Dead jobs, kept for a decision <" in page.content.decode()
+    assert "<h2>Dead jobs, kept for a decision ·" in page.content.decode()
 
 
 def test_the_morgue_gives_jobs_back_or_loses_them(delayq: Broker, boss: Client) -> None:

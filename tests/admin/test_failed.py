@@ -50,7 +50,7 @@ def test_the_list_says_what_failed_why_and_when_it_is_tried_again(viewer: Client
 
 
 def test_the_list_explains_what_its_jobs_wait_for(viewer: Client) -> None:
-    assert "<h2>Waiting for retry <" in viewer.get(FAILED).content.decode()
+    assert "<h2>Waiting for retry ·" in viewer.get(FAILED).content.decode()
 
 
 def test_attempts_are_those_of_the_job_else_of_its_task_else_unknown(viewer: Client) -> None:
