@@ -34,6 +34,7 @@ news = st.builds(
     payloads=st.sampled_from(PAYLOAD_POLICIES),
     max_payloads=st.integers(1, 1 << 32),
     fresh=st.booleans(),
+    group=texts,
 )
 
 
@@ -61,6 +62,7 @@ def test_every_field_of_a_job_is_kept() -> None:
         "last",
         7,
         True,
+        group="customer-7",
     )
     usual = NewJob("", "")
     # `repeatable`, `room_ms` and `confirmed` are of the call, `joined` of its answer.
