@@ -1,4 +1,4 @@
-"""Limits at run time: ``limits.set(queue="mail", rate="10/s")``, for a queue, a task, or a group of a queue.
+"""Limits at run time: ``limits.set("mail", rate="10/s")``, for a queue, a task, or a group of a queue.
 
 They stand above those in settings and code, for all processes, until they are cleared. Those of groups hold at once,
 those of tasks and queues within a few seconds in processes that knew no limit of them.
@@ -19,8 +19,8 @@ __all__ = ["clear", "get", "set"]
 
 
 def set(
-    *,
     queue: str | None = None,
+    *,
     task: str | None = None,
     group: str | None = None,
     concurrency: int | None = None,
@@ -45,7 +45,7 @@ def set(
     _limiter().set(_name_of(queue, task, group), numbers)
 
 
-def get(*, queue: str | None = None, task: str | None = None, group: str | None = None) -> dict[str, Any]:
+def get(queue: str | None = None, *, task: str | None = None, group: str | None = None) -> dict[str, Any]:
     """Return what :func:`set` has set, by the names of its arguments; the rate as starts per second."""
     numbers = _limiter().get(_name_of(queue, task, group)) or Limits()
     found = {
@@ -56,7 +56,7 @@ def get(*, queue: str | None = None, task: str | None = None, group: str | None 
     return {name: value for name, value in found.items() if value is not None}
 
 
-def clear(*, queue: str | None = None, task: str | None = None, group: str | None = None) -> None:
+def clear(queue: str | None = None, *, task: str | None = None, group: str | None = None) -> None:
     """Remove what :func:`set` has set: code and settings hold again."""
     _limiter().set(_name_of(queue, task, group), None)
 

@@ -15,9 +15,9 @@ from django_delayq.pull import Queue
 
 def test_a_limit_is_set_read_and_cleared(delayq: Broker) -> None:
     assert limits.get(queue="mail") == {}
-    limits.set(queue="mail", concurrency=3, rate="10/s", burst=7)
+    limits.set("mail", concurrency=3, rate="10/s", burst=7)
     assert limits.get(queue="mail") == {"concurrency": 3, "rate": 10.0, "burst": 7}
-    limits.set(group="acme", queue="mail", rate=2.5)
+    limits.set("mail", group="acme", rate=2.5)
     assert limits.get(group="acme", queue="mail") == {"rate": 2.5, "burst": 1}
     limits.set(task="work", concurrency=1)
     limits.clear(queue="mail")

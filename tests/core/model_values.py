@@ -109,7 +109,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a caller of a reserve says of limits: limited tasks, and the number of granted jobs of a lane."""
+    """Part of a reserve call about limits: limited tasks, and the number of granted jobs of a lane."""
 
     limited: tuple[str, ...] = ()
     lane: tuple[str, int] = ("", 0)

@@ -24,7 +24,7 @@ from tests.support.event_entries import pack
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What a reader makes of the columns that Spark asks it for."""
+    """Columns of a reader's rows, as Spark asks for them."""
     return EventsReader(CaseInsensitiveDict(), schema).arrow
 
 
