@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import csv
-import io
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
-from django.core.handlers.asgi import ASGIRequest
-from django.db import connection
-from django.test import RequestFactory
-from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_delayq.history import csvfile, rows
-from django_delayq.history.rows import FIELDS, HOURS, forget_hours
+from django_delayq.history import rows
+from django_delayq.history.rows import HOURS, forget_hours
 from django_delayq.models.history import HourlyStat, PipelineRun
 
-from .past import HOUR, NOON, histogram, hour_of, seed
+from .past import HOUR, NOON, hour_of, seed
 
 pytestmark = pytest.mark.django_db
 
@@ -62,58 +54,6 @@ def test_pages_follow_each_other_in_both_directions() -> None:
 def test_what_is_no_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(ValueError, match="is no cursor; start again without one"):
         HOURS.page(HourlyStat.objects.all(), 5, after=cursor)
-
-
-def test_a_file_has_every_row_and_column_and_no_formula() -> None:
-    seed(hour_of(), hour_of(NOON + HOUR, task="=HYPERLINK(1)"), hour_of(NOON + HOUR, task='a,"b"\n', late=(), lost=1))
-    found = list(csv.DictReader(io.StringIO("".join(csvfile.lines(HourlyStat.objects.all())), newline="")))
-    assert [one["hour"] for one in found] == ["2026-11-20T13:00:00Z", "2026-11-20T13:00:00Z", "2026-11-20T12:00:00Z"]
-    assert {one["task"] for one in found} == {"shop.cancel", "'=HYPERLINK(1)", 'a,"b"\n'}
-    assert tuple(found[0]) == FIELDS
-    last = found[-1]
-    assert (last["runs"], last["lateness_p50_ms"]) == ("3", "20")
-    assert last["lateness_histogram"] == " ".join(map(str, histogram((10, 20, 900))))
-
-
-def test_a_file_is_read_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csvfile, "CHUNK", 10)
-    seed(*(hour_of(task=f"t{number}") for number in range(25)))
-    text = csvfile.lines(HourlyStat.objects.all())
-    with CaptureQueriesContext(connection) as seen:
-        next(text)
-        assert len(seen) == 0
-        next(text)
-        assert len(seen) == 1
-        assert len(list(text)) == 2
-    assert len(seen) == 3
-    assert [len(some) for some in csvfile.chunks(HourlyStat.objects.all(), 25)] == [25]
-
-
-def test_without_rows_a_file_has_a_head() -> None:
-    assert list(csvfile.lines(HourlyStat.objects.all())) == [",".join(FIELDS) + "\r\n"]
-
-
-def test_under_wsgi_a_file_is_sent_as_it_is_read() -> None:
-    seed(hour_of())
-    answer = csvfile.response(RequestFactory().get("/"), HourlyStat.objects.all())
-    assert answer.streaming
-    assert answer.getvalue().count(b"\r\n") == 2
-    assert answer["Content-Disposition"] == 'attachment; filename="history.csv"'
-
-
-@pytest.mark.django_db(transaction=True)
-def test_under_asgi_the_event_loop_does_not_wait_for_the_database() -> None:
-    seed(hour_of())
-    request = ASGIRequest({"type": "http", "method": "GET", "path": "/", "headers": []}, io.BytesIO())
-    answer = csvfile.response(request, HourlyStat.objects.all())
-    assert answer.is_async
-
-    async def read() -> bytes:
-        found = b"".join([piece async for piece in answer.streaming_content])  # type: ignore[union-attr]
-        await sync_to_async(lambda: connection.close())()  # that of the thread that read
-        return found
-
-    assert asyncio.run(read()).count(b"\r\n") == 2
 
 
 def run_of(ago: timedelta, state: str = "finished", silent: timedelta = timedelta()) -> PipelineRun:
