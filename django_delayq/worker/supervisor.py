@@ -352,6 +352,8 @@ class Supervisor:
         board, why = child.board, child.cause(code)
         planned = board.leaving or (bool(child.killed) and not child.blame)
         expected = planned and (code == 0 or code in _PLANNED_ENDS or self._stop_by is not None)
+        # a child has no handlers yet while it starts, so that each signal of ours ends it
+        expected = expected or (not board.ready and -code in (signal.SIGTERM, DRAIN))
         logger.log(logging.INFO if expected else logging.WARNING, "child %s %s", child.name, why)
         place.plan_restart(child, now, expected=expected)
         death = Death(child.name, why, board.records(), now, planned)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -196,6 +197,28 @@ def test_children_that_die_fast_are_not_started_in_a_hot_loop(
     assert len(births.read_text()) <= 4
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_child_that_is_ended_while_it_starts_is_no_death(
+    spawn: Callable[..., Any], redis_url: str, prefix: str, tmp_path: Path, end: int
+) -> None:
+    births = tmp_path / "births"
+    child = f"open({str(births)!r}, 'a').write('x'); import time; time.sleep(60)"
+    script = (
+        "import logging, signal, sys; from tests.support.worker_program import *; "
+        f"logging.basicConfig(level='WARNING'); command = [sys.executable, '-c', {child!r}]; "
+        "Supervisor(command, WorkerConfig(queues=('default',)), make_broker, registry(), "
+        "reload_on=frozenset({signal.SIGHUP})).run()"
+    )
+    environment = {"DQ_URL": redis_url, "DQ_PREFIX": prefix, "PYTHONPATH": str(ROOT)}
+    process = spawn(sys.executable, "-c", script, env=environment, cwd=ROOT, stderr=subprocess.PIPE)
+    eventually(lambda: births.exists() and births.read_text() == "x", "a child")
+    process.send_signal(signal.SIGHUP)
+    eventually(lambda: births.read_text() == "xx", "the child after the reload")
+    process.send_signal(end)
+    _, told = process.communicate(timeout=20)
+    assert (process.returncode, told) == (0, "")
 
 
 def test_a_single_worker_without_supervisor_obeys_the_signals_too(
