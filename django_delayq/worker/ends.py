@@ -8,9 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import random
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -28,22 +25,15 @@ from .record import class_of, error_record, name_of, record_of, text_of
 
 if TYPE_CHECKING:
     from ..core.task import Task
-    from .attempt import Attempt
 
 logger: Final = logging.getLogger(__name__)
 
 _LONGEST_CRASH_DELAY: Final = 3600.0
 #: seconds until a job is due that its handler released with an invalid delay
 _UNUSABLE_DELAY: Final = 10.0
-#: reasons of jobs whose task a worker does not know: a live worker can run it, or none can
-_UNKNOWN_HERE: Final = "task unknown to this worker"
+#: reason of jobs whose task a worker does not know, and seconds after which they are buried if no worker does
 _UNKNOWN: Final = "unknown task"
 _UNKNOWN_SECONDS: Final = 24 * 3600.0
-#: seconds for which a reply of the registry of workers is cached, and between two log lines about the same task
-_ANSWER_SECONDS: Final = 2.0
-_LOG_SECONDS: Final = 60.0
-#: maximum number of cached tasks; any caller that can schedule may add names
-_MOST_TASKS: Final = 1_000
 
 #: the end of an attempt whose job was acked before it began
 _record: Final = partial(Settlement, verb="record")
@@ -243,24 +233,23 @@ class End:
         delay = min(60.0, max(1.0, _postponed_seconds(self.job, reason, now_ms)))
         return self.give_back(reason, delay, postpone=True)
 
-    def unknown_task(self, now_ms: float, *, elsewhere: bool, jitter: float) -> Settlement:
-        """Postpone a job of a task that is not registered here, for up to a day: the caller may be newer code.
+    def unknown_task(self, now_ms: float, *, jitter: float, is_known: Callable[[], bool]) -> Settlement:
+        """Postpone a job of a task that is not registered here, or bury it after a day: the caller may be newer code.
+
+        It is due again after a second or two, later after a quarter of the time that it has waited, so that thousands
+        of such jobs are no busy loop.
 
         Args:
             now_ms: Redis's time.
-            elsewhere: a live worker of the queue knows the task. Then the job is due again after a second or two, which
-                grows slowly, so that thousands of such jobs are no busy loop while that worker is busy.
             jitter: 0 … 1.
+            is_known: returns True if a live worker of the queue knows the task, so that the job is not buried.
         """
         job = self.job
-        if elsewhere:
-            waited = _postponed_seconds(job, _UNKNOWN_HERE, now_ms)
-            return self.give_back(_UNKNOWN_HERE, min(15.0, max(1.0 + jitter, waited / 4)), postpone=True)
         waited = _postponed_seconds(job, _UNKNOWN, now_ms)
-        if waited < _UNKNOWN_SECONDS:
-            return self.give_back(_UNKNOWN, min(300.0, max(2.0, waited)), postpone=True)
+        if waited < _UNKNOWN_SECONDS or is_known():
+            return self.give_back(_UNKNOWN, min(300.0, max(1.0 + jitter, waited / 4)), postpone=True)
         advice = f"register it, or give the new name aliases=({job.task!r},)"
-        record = record_of("UnknownTask", f"no worker knew the task {job.task!r} for 24 hours; {advice}")
+        record = record_of("UnknownTask", f"no worker knew the task {job.task!r} after 24 hours; {advice}")
         return self._settlement(bury, reason=_UNKNOWN, error_class="UnknownTask", error=record)
 
 
@@ -380,40 +369,3 @@ def _priority_of(job: Job, priority: object) -> int | None:
 def _postponed_seconds(job: Job, reason: str, now_ms: float) -> float:
     """Return for how long the job has been postponed for this reason without a break."""
     return max(0.0, now_ms - job.postponed_at_ms) / 1000 if job.postponed_for == reason else 0.0
-
-
-# -- tasks that are not registered here --------------------------------------------------------------------------------
-
-
-class UnknownTasks:
-    """Settler for jobs of unknown tasks, which checks whether a live worker knows their tasks. Thread-safe.
-
-    Args:
-        known: ``known(queue, task, now_ms)`` returns True if a live worker of the queue knows the task.
-    """
-
-    def __init__(self, known: Callable[[str, str, float], bool] = lambda queue, task, now_ms: False) -> None:
-        self._known = known
-        self._lock = threading.Lock()
-        #: (queue, task) → when the cached reply expires, the reply, and when the task is logged again
-        self._seen: dict[tuple[str, str], tuple[float, bool, float]] = {}
-
-    def settle(self, attempt: Attempt, policy: TaskOptions) -> Settlement:
-        """Return the settlement of the job."""
-        job, now_ms, now = attempt.job, attempt.now_ms, time.monotonic()
-        with self._lock:  # the other slots wait for the same reply
-            until, elsewhere, log_at = self._seen.get((job.queue, job.task), (0.0, False, 0.0))
-            if now >= until:
-                until = now + _ANSWER_SECONDS
-                try:
-                    elsewhere = self._known(job.queue, job.task, now_ms)
-                except Exception as error:  # the job has to be settled in any case
-                    logger.warning("the tasks of the other workers cannot be read: %s", error)
-            if now >= log_at:
-                log_at = now + _LOG_SECONDS
-                what = "are left to" if elsewhere else "wait for"
-                logger.warning("no task named %s in this process; its jobs %s a worker that has it", job.task, what)
-            if len(self._seen) >= _MOST_TASKS:
-                self._seen.clear()
-            self._seen[job.queue, job.task] = until, elsewhere, log_at
-        return End(job, policy).unknown_task(now_ms, elsewhere=elsewhere, jitter=random.random())

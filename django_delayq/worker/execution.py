@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
@@ -22,7 +23,7 @@ from ..core.outcomes import Settlement
 from ..core.task import Registry
 from .attempt import NEVER, Attempt, running, view_of
 from .child import Scoreboard
-from .ends import End, UnknownTasks, crashed_early, failures_of, policy_of, undecodable
+from .ends import End, crashed_early, failures_of, policy_of, undecodable
 from .fetch import ReadinessGate
 from .hooks import Hooks, Middleware, Notifier, arguments_of, compose
 from .record import class_of, error_record, project_part
@@ -30,6 +31,11 @@ from .slots import EventLoop
 from .timeouts import TimeoutMonitor
 
 logger: Final = logging.getLogger(__name__)
+
+#: seconds between two log lines about the same unknown task
+_LOG_SECONDS: Final = 60.0
+#: maximum number of unknown tasks whose log lines are remembered; any caller that can schedule may add names
+_MOST_TASKS: Final = 1_000
 
 
 @dataclass(eq=False, repr=False)
@@ -45,8 +51,10 @@ class Execution:
     loop: EventLoop = field(default_factory=EventLoop)
     #: enforces time limits; None = there are none
     timeout_monitor: TimeoutMonitor | None = None
-    #: settles jobs of other releases
-    unknown: UnknownTasks = field(default_factory=UnknownTasks)
+    #: ``knows_task(queue, task, now_ms)`` returns True if a live worker of the queue knows the task
+    knows_task: Callable[[str, str, float], bool] = lambda queue, task, now_ms: False
+    #: unknown tasks, and when each is logged again
+    _unknown: dict[str, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self, middlewares: Sequence[Middleware]) -> None:
         #: readiness gate: whether jobs can begin here
@@ -92,9 +100,26 @@ class Execution:
             part.settlement = End(job, policy).give_back("the lease ended before the attempt could begin")
             return False
         if task is None:
-            part.settlement = self.unknown.settle(part, policy)
+            part.settlement = self._postpone_unknown(part, now)
             self.notifier.ended(part, part.settlement, None)
         return task is not None
+
+    def _postpone_unknown(self, part: Attempt, now: float) -> Settlement:
+        job, now_ms = part.job, part.now_ms
+        if now >= self._unknown.get(job.task, 0.0):
+            if len(self._unknown) >= _MOST_TASKS:
+                self._unknown.clear()
+            self._unknown[job.task] = now + _LOG_SECONDS
+            logger.warning("no task named %s in this process; its jobs wait for a worker that has it", job.task)
+
+        def is_known() -> bool:
+            try:
+                return self.knows_task(job.queue, job.task, now_ms)
+            except Exception as error:  # the job has to be settled in any case, and is not buried in doubt
+                logger.warning("the tasks of the other workers cannot be read: %s", error)
+                return True
+
+        return End(job, part.policy).unknown_task(now_ms, jitter=random.random(), is_known=is_known)
 
     def _decode(self, part: Attempt) -> bool:
         job = part.job

@@ -27,7 +27,6 @@ from .child import (
     new_name,
 )
 from .dispatcher import dispatcher_duties
-from .ends import UnknownTasks
 from .execution import Execution
 from .fetch import Consumer, Stage
 from .heartbeat import Heartbeat
@@ -254,7 +253,7 @@ class Worker:
             board=self.board,
             loop=self._event_loop,
             timeout_monitor=self._monitor,
-            unknown=UnknownTasks(self.broker.knows_task),
+            knows_task=self.broker.knows_task,
         )
         slots = Slots(self.config.threads, execution, self.hooks, selector.attempt_ended)
         self._monitor.running = slots.running

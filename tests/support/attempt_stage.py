@@ -214,4 +214,4 @@ def end_unprepared(job: Job, policy: TaskOptions, error: BaseException, now_ms: 
 
 def end_unknown(job: Job, policy: TaskOptions, now_ms: float, *, elsewhere: bool, jitter: float) -> Settlement:
     """Return the end of an attempt at a job of an unknown task."""
-    return End(job, policy).unknown_task(now_ms, elsewhere=elsewhere, jitter=jitter)
+    return End(job, policy).unknown_task(now_ms, jitter=jitter, is_known=lambda: elsewhere)

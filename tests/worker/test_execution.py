@@ -91,7 +91,8 @@ def test_undecodable_arguments_bury_only_that_job() -> None:
 
 def test_an_unknown_task_is_given_back() -> None:
     attempt = execute(lambda: None, job=make_job(task="shop.later"))
-    assert attempt.settlement and (attempt.settlement.verb, attempt.settlement.delay_ms) == ("release", 2_000)
+    assert attempt.settlement and attempt.settlement.verb == "release"
+    assert 1_000 <= (attempt.settlement.delay_ms or 0) <= 2_000
 
 
 def test_a_run_whose_lease_is_over_does_not_start() -> None:

@@ -64,14 +64,17 @@ def test_a_job_with_200_releases_is_not_buried_by_the_first_worker_that_does_not
     assert site.view().state == "delayed"
 
 
-def test_a_task_that_no_worker_knows_waits_as_long_again_as_it_has_waited_and_is_buried_after_a_day(site: Site) -> None:
+def test_a_task_that_no_worker_knows_waits_a_quarter_of_what_it_has_waited_and_is_buried_after_a_day(
+    site: Site,
+) -> None:
     put(site.broker, "work", id="job")
     waits = (0, 1_000, 9_000, 50_000, HOUR, 20 * HOUR, 3 * HOUR - 65_000)
     delays = []
     for wait in waits:
         site.wait(wait)
         delays.append(site.meet())
-    assert delays == pytest.approx([2, 2, 10, 60, 300, 300, 300], rel=0.01)
+    assert all(1 <= delay <= 2 for delay in delays[:2])
+    assert delays[2:] == pytest.approx([2.5, 15, 300, 300, 300], rel=0.01)
     site.wait(5_000)
     site.meet()
     view = site.view()
@@ -134,7 +137,7 @@ def test_a_worker_leaves_a_task_that_it_does_not_know_to_the_one_that_does(broke
         with working(broker, Registry(), config(threads=1)):
             view = when_given_back(broker, "second")
             assert 500 < view.due_ms - due_ms < 2_500, "a second or two, not half a minute"
-            assert view.job.postponed_for == "task unknown to this worker"
+            assert view.job.postponed_for == "unknown task"
         gate.go.set()
         eventually(lambda: "second" in gate.due, "the new worker runs the job")
     assert abs(gate.due["second"].timestamp() * 1000 - due_ms) < 1
