@@ -36,12 +36,7 @@ _STATES: Final = {"job_succeeded": SUCCESSFUL, "job_failed": READY, "job_buried"
 _attempt: ContextVar[Attempt | None] = ContextVar("delayq_task_attempt", default=None)
 
 
-def listener_of(task: FrameworkTask) -> Callable[..., None]:
-    """Return the function that handles events of attempts at this task; see ``worker.Hooks.notify``."""
-    return functools.partial(_handle_event, task)
-
-
-def _handle_event(
+def handle_event(
     task: FrameworkTask,
     event: str,
     *,
@@ -50,6 +45,7 @@ def _handle_event(
     retry_in: float | None = None,
     **_: Any,
 ) -> None:
+    """Handle an event of an attempt at this task; see ``worker.Hooks.notify``."""
     attempt = _attempt.get()
     if event == "job_started" or attempt is None or attempt.job is not job:
         attempt = Attempt(task, job)  # without a start it ended elsewhere, or before its function could be called

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import threading
@@ -140,7 +141,7 @@ class FrameworkTask(core.Task):
 
         self.task = task
         self.given = given
-        self.listener = attempts.listener_of(self)
+        self.listener = functools.partial(attempts.handle_event, self)
         super().__init__(attempts.worker_function(self), name=name, options=options)
 
 

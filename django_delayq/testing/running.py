@@ -213,9 +213,8 @@ class Runner:
         execution = self._execution()
         for run in arrange(registry, [Attempt(job, source, now, deadline, offset) for job in jobs]):
             execution(run)
-            raised = execution.raised.pop(run, run.error)
             self._settle(queue, run, report)
-            error = _error_of(run, raised, raise_errors)
+            error = _error_of(run, run.error, raise_errors)
             if error is not None:
                 raise error
 
@@ -275,9 +274,6 @@ class LocalExecution(Execution):
     A worker has no open transaction around a job, but a ``TestCase`` has. So the on-commit callbacks of a job are
     called when the job is over, as its own commits would have done, and an ``atomic`` block that the handler entered
     and not left is detected as in a worker.
-
-    Attributes:
-        raised: exceptions of handlers, by their attempts.
     """
 
     def __init__(self, settings: Conf, faults: dict[str, deque[Error]]) -> None:
@@ -287,14 +283,12 @@ class LocalExecution(Execution):
         self._faults = faults
         self._inner = self._call
         self._call = self._call_between_transactions
-        self.raised: dict[Attempt, BaseException] = {}
 
     def _call_between_transactions(self, attempt: Attempt) -> Any:
         before = {one.alias: (len(one.atomic_blocks), len(one.run_on_commit)) for one in _open_databases()}
         try:
             result = self._inner(attempt)
-        except BaseException as error:
-            self.raised[attempt] = error
+        except BaseException:
             with suppress(LeakedTransaction):
                 _end_transactions(before)
             raise

@@ -116,11 +116,6 @@ class Attempt:
             return (self,) if self.settlement is None else ()
         return tuple([part for part in self.members if part.settlement is None])
 
-    @property
-    def lease_end(self) -> float:
-        """End of the lease, as :attr:`deadline`; NEVER if there is none any more."""
-        return NEVER if self.acked else self.deadline
-
     def renewed(self, answer: str, until: float) -> None:
         """Record the reply to a renewal of the lease, which lasts until then: "held", "stopping" or "lost"."""
         if self.acked:
@@ -371,7 +366,7 @@ class CurrentJob(ReservedJob):
         attempt = self._attempt
         if attempt.limited_by:
             return attempt.limited_by
-        leases = [part.lease_end for part in self._parts or (attempt,) if not part.lost]
+        leases = [NEVER if part.acked else part.deadline for part in self._parts or (attempt,) if not part.lost]
         return min(attempt.limit_at, *leases) if leases else 0.0
 
     def touch(self) -> bool:

@@ -14,7 +14,6 @@ import logging
 import mmap
 import os
 import secrets
-import signal
 import socket
 import sys
 import tempfile
@@ -44,7 +43,6 @@ EXIT_FATAL: Final = 84
 #: Redis was unavailable for longer than the process was to wait for it
 EXIT_NO_REDIS: Final = 85
 
-_PR_SET_PDEATHSIG: Final = 1
 
 IDLE: Final = 0
 RUNNING: Final = 1
@@ -198,18 +196,13 @@ def child_spec() -> ChildSpec | None:
 
 
 def adopt(spec: ChildSpec) -> Scoreboard:
-    """Open the scoreboard, and have the kernel send SIGTERM to this process when the supervisor dies."""
+    """Open the scoreboard. Subprocesses of jobs do not inherit it."""
     os.set_inheritable(spec.board_fd, False)
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     return Scoreboard.open(spec.board_fd, spec.config.threads)
 
 
 def is_orphan(spec: ChildSpec) -> bool:
-    """Return True if the supervisor is gone.
-
-    Needed on systems that do not signal its death, and for a death before :func:`adopt`.
-    """
+    """Return True if the supervisor is gone."""
     return os.getppid() != spec.parent
 
 

@@ -75,7 +75,7 @@ class Ends:
         seconds = min(limit, trusted(queue.deployment.lease_ms / 1000))
         notify = partial(self._notify, queue, settlement)
         try:
-            return call_limited("delayq-listeners", notify, seconds, begin=hooks.thread_start, end=hooks.thread_end)
+            return call_limited("delayq-listeners", notify, seconds, end=hooks.thread_end)
         except HangingCall as error:
             text = "%s: the listeners to its end (%s) did not end within %.1f s and are given up\n%s"
             logger.error(text, job.id, settlement.outcome, seconds, error)

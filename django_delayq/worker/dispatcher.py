@@ -164,8 +164,8 @@ class ShardPoller:
         now = time.monotonic()
         beat.hold = False
         beat.checked_at = now
-        # The first check of each shard spreads the checks of a queue's shards over the period.
-        beat.check_at = now + self._period * (1.0 if beat.offset is not None else self._phase(beat))
+        is_first = beat.offset is None  # spreads the checks of a queue's shards over the period
+        beat.check_at = now + self._period * ((self._beats.index(beat) + 1) / len(self._beats) if is_first else 1.0)
         self._note_deadlines(beat, tick, now)
         self._note_changes(beat, tick)
         offset = tick.now_ms / 1000 - now
@@ -179,9 +179,6 @@ class ShardPoller:
             self._hold_all()  # while Redis stalled, holders could not renew their leases either
         elif self._reaper is not None and (tick.expired or tick.begun) and not tick.held_back:
             self._reaper.reap(beat.queue, beat.shard, tick)
-
-    def _phase(self, beat: Beat) -> float:
-        return (self._beats.index(beat) + 1) / len(self._beats)
 
     def _note_deadlines(self, beat: Beat, tick: Tick, now: float) -> None:
         def at(ms: float | None) -> float:

@@ -54,14 +54,13 @@ class Hooks:
     job.
 
     Outcomes of jobs whose process is gone are sent from a thread of a supervisor or a dispatcher (:mod:`.dead`),
-    within ``thread_start``, ``before_job``, ``after_job`` and ``thread_end``.
+    within ``before_job``, ``after_job`` and ``thread_end``.
     """
 
     #: called before the first / after the last part of the process runs
     process_start: Callable[[], object] = lambda: None
     process_stop: Callable[[], object] = lambda: None
-    #: called in each thread that runs jobs, at its start and its end
-    thread_start: Callable[[], object] = lambda: None
+    #: called in each thread that runs jobs, at its end
     thread_end: Callable[[], object] = lambda: None
     #: called before the handler, in its thread. An exception gives the job back without counting an attempt
     before_job: Callable[[Job], None] | None = None

@@ -319,18 +319,15 @@ class RecurringTicker:
         now_ms = (self.clock or self._broker.now_ms)()
         read_at = (asked_at + time.monotonic()) / 2
         for work in self.works:
-            if now_ms >= work.check_at or self._went_back(work, now_ms):
-                self._check_or_postpone(work, now_ms)
+            is_due = now_ms >= work.check_at or self._went_back(work, now_ms)
+            if is_due and not self._parts.attempt(work.task.name, partial(self._check, work, now_ms)):
+                work.check_at = now_ms + _RETRY_MS
         rest = (min(work.check_at for work in self.works) - now_ms) / 1000 - (time.monotonic() - read_at)
         return min(LONGEST_REST_SECONDS, max(0.0, rest + _MARGIN_SECONDS))
 
     @staticmethod
     def _went_back(work: Work, now_ms: float) -> bool:
         return work.done is not None and work.done > now_ms + _CLOCK_BACK_MS
-
-    def _check_or_postpone(self, work: Work, now_ms: float) -> None:
-        if not self._parts.attempt(work.task.name, partial(self._check, work, now_ms)):
-            work.check_at = now_ms + _RETRY_MS
 
     def _check(self, work: Work, now_ms: float) -> None:
         queue = self._broker.queue(work.task.options.queue)

@@ -103,16 +103,11 @@ class Scope:
             numbers = {queue.name: queue.numbers for queue in self.worked}
             if numbers != self._numbers:
                 if self._numbers:
-                    logger.info("queues or shards changed: %s", _difference(self._numbers, numbers))
+                    changed = [name for name in self._numbers | numbers if self._numbers.get(name) != numbers.get(name)]
+                    logger.info("queues or shards changed: %s", ", ".join(changed[:20]))
                 self._changed(self.worked)
                 self._numbers = numbers
             self._seen = seen
-
-
-def _difference(before: dict[str, tuple[int, ...]], now: dict[str, tuple[int, ...]]) -> str:
-    words = [f"{name} is gone" for name in before if name not in now]
-    words += [f"{name} has {len(numbers)} shards" for name, numbers in now.items() if before.get(name) != numbers]
-    return ", ".join(words[:20]) + (" …" if len(words) > 20 else "")
 
 
 class Pace:

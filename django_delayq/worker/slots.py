@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import threading
 import time
@@ -115,7 +114,6 @@ class Slots:
         return join_threads(self._threads, timeout)
 
     def _run_thread(self, slot: int) -> None:
-        call_safely("the hook thread_start", self._hooks.thread_start)
         try:
             self._work(slot)
         finally:
@@ -168,29 +166,26 @@ class EventLoop:
     def run(self, coroutine: Coroutine[Any, Any, Any], attempt: Attempt) -> Any:
         """Return the coroutine's result, or raise its exception. The time limit cancels the coroutine."""
         loop = self._ensure()
-        context = contextvars.copy_context()
-        answer: Future[Any] = Future()
-        tasks: list[asyncio.Task[Any]] = []
+        tasks: list[asyncio.Task[Any] | None] = []
 
-        def begin() -> None:
-            task = loop.create_task(coroutine, context=context)
-            tasks.append(task)
-            task.add_done_callback(finish)
-
-        def finish(task: asyncio.Task[Any]) -> None:
-            if task.cancelled():
-                answer.set_exception(CancelledError().with_traceback(_trace_of_cancelled(task)))
-            elif (error := task.exception()) is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(task.result())
+        async def perform() -> tuple[Any, BaseException | None]:
+            tasks.append(asyncio.current_task())
+            try:
+                return await coroutine, None
+            except asyncio.CancelledError as error:
+                return None, CancelledError().with_traceback(error.__traceback__)
+            except BaseException as error:  # SystemExit, for instance, would end the loop
+                return None, error
 
         def cancel() -> None:
-            loop.call_soon_threadsafe(lambda: tasks[0].cancel() if tasks else None)
+            # One turn of the loop later: the coroutine may be about to begin.
+            loop.call_soon_threadsafe(loop.call_soon, lambda: [task.cancel() for task in tasks if task is not None])
 
         attempt.cancel, attempt.frames = cancel, lambda: self._frames(coroutine)
-        loop.call_soon_threadsafe(begin)
-        return answer.result()
+        result, error = asyncio.run_coroutine_threadsafe(perform(), loop).result()
+        if error is not None:
+            raise error
+        return result
 
     def _frames(self, coroutine: Any) -> list[FrameType]:
         """Return the frames in which a coroutine waits now, the innermost last."""
@@ -245,14 +240,6 @@ def _awaited_frames(awaited: Any) -> Iterator[FrameType]:
         awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
 
 
-def _trace_of_cancelled(task: asyncio.Task[Any]) -> Any:
-    try:
-        task.exception()
-    except asyncio.CancelledError as error:
-        return error.__traceback__
-    return None
-
-
 # -- calls outside of slots --------------------------------------------------------------------------------------------
 
 
@@ -265,7 +252,6 @@ def call_limited(
     function: Callable[[], T],
     seconds: float,
     *,
-    begin: Callable[[], object] = lambda: None,
     end: Callable[[], object] = lambda: None,
 ) -> T:
     """Return ``function()``, called in a thread of its own, or raise its exception.
@@ -274,7 +260,6 @@ def call_limited(
         name: of the thread.
         function: code of the project.
         seconds: its time limit.
-        begin: called first in the thread.
         end: called last.
 
     Raises:
@@ -284,7 +269,6 @@ def call_limited(
 
     def run() -> None:
         try:
-            call_safely("the hook thread_start", begin)
             try:
                 result = function()
             finally:

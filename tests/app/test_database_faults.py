@@ -54,7 +54,6 @@ class Slot:
 
         def live() -> None:
             self.hooks.process_start()
-            self.hooks.thread_start()
             for step in steps:
                 if getattr(step, "outside", False):
                     step()
@@ -238,7 +237,6 @@ def test_g4_a_deadlock_is_a_failure_and_the_task_says_how_soon_it_is_tried_again
         return handler
 
     def live(handler: Callable[[], None]) -> None:
-        hooks.thread_start()
         runs.append(
             execute(handler, hooks=hooks, job=make_job(), retry_for={OperationalError: [0.1, 0.5]}, retry_in=[88])
         )
@@ -305,7 +303,6 @@ def test_g17_an_ack_that_was_lost_after_the_commit_does_not_repeat_the_effects(h
     job, runs = make_job(), []
 
     def live() -> None:
-        hooks.thread_start()
         # Nothing is settled in between: as if the ack never reached Redis and the lease ran out.
         runs.extend(execute(exactly_once(using="postgres")(write), hooks=hooks, job=job) for _ in range(2))
         hooks.thread_end()

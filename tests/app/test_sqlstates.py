@@ -83,7 +83,6 @@ def test_a_handler_has_failed_and_the_session_serves_the_next_job(hooks: Hooks, 
             write()
             fail_with(state)
 
-    hooks.thread_start()
     failed, following = execute(handler, hooks=hooks, job=make_job()), execute(write, hooks=hooks, job=make_job())
     hooks.thread_end()
     assert failed.settlement is not None
@@ -102,7 +101,6 @@ def test_effects_of_a_failed_attempt_are_undone_and_the_next_attempt_makes_them_
         for one in states:
             fail_with(one)
 
-    hooks.thread_start()
     verbs = [attempt.settlement and attempt.settlement.verb for attempt in (execute(handler, hooks=hooks, job=job),)]
     before = rows(), InboxEntry.objects.using(ALIAS).count()
     verbs += [

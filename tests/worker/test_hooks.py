@@ -170,7 +170,6 @@ def test_t42_whatever_users_hang_in_may_raise_and_the_worker_lives_on(broker: Br
         ran.append(n)
 
     hooks = Hooks(
-        thread_start=broken,
         thread_end=broken,
         notify=broken,
         wants=lambda event, task: True,

@@ -300,20 +300,16 @@ def test_hooks_that_raise_kill_neither_slot_nor_process(broker: Broker) -> None:
 
     ran: list[int] = []
     put(broker, "work", 1)
-    hooks = Hooks(thread_start=broken, thread_end=broken, process_stop=broken)
+    hooks = Hooks(thread_end=broken, process_stop=broken)
     run_dry(broker, registry_named("work", ran.append), hooks)
     assert ran == [1] and places(broker) == {}
 
 
-def test_thread_hooks_run_in_every_slot(broker: Broker) -> None:
-    started: list[str] = []
+def test_the_hook_at_the_end_of_a_thread_runs_in_every_slot(broker: Broker) -> None:
     ended: list[str] = []
-    hooks = Hooks(
-        thread_start=lambda: started.append(threading.current_thread().name),
-        thread_end=lambda: ended.append(threading.current_thread().name),
-    )
+    hooks = Hooks(thread_end=lambda: ended.append(threading.current_thread().name))
     run_dry(broker, Registry(), hooks, threads=3)
-    assert sorted(started) == sorted(ended) == ["delayq-slot-0", "delayq-slot-1", "delayq-slot-2"]
+    assert sorted(ended) == ["delayq-slot-0", "delayq-slot-1", "delayq-slot-2"]
 
 
 def test_the_registry_of_workers_tells_who_works(broker: Broker) -> None:
