@@ -166,26 +166,24 @@ class EventLoop:
     def run(self, coroutine: Coroutine[Any, Any, Any], attempt: Attempt) -> Any:
         """Return the coroutine's result, or raise its exception. The time limit cancels the coroutine."""
         loop = self._ensure()
-        tasks: list[asyncio.Task[Any] | None] = []
+        answer: Future[Any] = Future()
+        tasks: list[asyncio.Task[None]] = []
 
-        async def perform() -> tuple[Any, BaseException | None]:
-            tasks.append(asyncio.current_task())
+        async def perform() -> None:
             try:
-                return await coroutine, None
+                answer.set_result(await coroutine)
             except asyncio.CancelledError as error:
-                return None, CancelledError().with_traceback(error.__traceback__)
+                answer.set_exception(CancelledError().with_traceback(error.__traceback__))
             except BaseException as error:  # SystemExit, for instance, would end the loop
-                return None, error
+                answer.set_exception(error)
 
         def cancel() -> None:
             # One turn of the loop later: the coroutine may be about to begin.
-            loop.call_soon_threadsafe(loop.call_soon, lambda: [task.cancel() for task in tasks if task is not None])
+            loop.call_soon_threadsafe(loop.call_soon, lambda: [task.cancel() for task in tasks])
 
         attempt.cancel, attempt.frames = cancel, lambda: self._frames(coroutine)
-        result, error = asyncio.run_coroutine_threadsafe(perform(), loop).result()
-        if error is not None:
-            raise error
-        return result
+        loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(perform())))
+        return answer.result()
 
     def _frames(self, coroutine: Any) -> list[FrameType]:
         """Return the frames in which a coroutine waits now, the innermost last."""
