@@ -52,22 +52,19 @@ def broker(seconds: float | None = None) -> DjangoBroker:
         with _lock:
             current = _brokers.get(seconds)
             if current is None:
-                settings = conf()
-                connection = make_connection(settings)
-                hurried = connection if seconds is None else connection.hurried(seconds)
-                current = _brokers[seconds] = make_broker(settings, hurried)
+                current = _brokers[seconds] = make_broker(conf(), seconds)
     return current
 
 
-def hurried_broker(seconds: float | None = None) -> DjangoBroker:
-    """Return a broker of the same deployment that waits at most ``seconds`` (:data:`PATIENCE`) for each reply.
+def hurried_broker() -> DjangoBroker:
+    """Return a broker of the same deployment that waits at most :data:`PATIENCE` seconds for each reply.
 
-    So an unreachable Redis does not block the threads of a server. The same ``seconds`` return the same broker.
+    So an unreachable Redis does not block the threads of a server.
 
     Raises:
         Misconfigured: see :func:`broker`.
     """
-    return broker(PATIENCE if seconds is None else seconds)
+    return broker(PATIENCE)
 
 
 def swift_broker() -> DjangoBroker:
@@ -209,10 +206,11 @@ def is_current(one: Broker) -> bool:
     return one is _stand_in or one in _brokers.values()
 
 
-def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoBroker:
-    """Return a separate broker for ``settings``, over ``connection`` if given. The caller closes its connection."""
+def make_broker(settings: Conf, seconds: float | None = None) -> DjangoBroker:
+    """Return a separate broker for ``settings``, see :func:`broker`. The caller closes its connection."""
+    connection = make_connection(settings)
     new = DjangoBroker(
-        make_connection(settings) if connection is None else connection,
+        connection if seconds is None else connection.hurried(seconds),
         prefix=settings.prefix,
         lease_ms=int(settings.lease * 1000),
         event_cap=settings.events.cap,

@@ -93,7 +93,7 @@ def test_a_test_without_the_kit_never_writes_into_a_real_redis(fresh: Any, redis
     with pytest.raises(Misconfigured, match=r"inherit from django_delayq\.testing\.DelayQTestCase"):
         schedule(note, delay=60)
     with pytest.raises(Misconfigured, match="would use the Redis of the settings"):
-        connections.hurried_broker(0.5)
+        connections.broker(0.5)
     with fake_queue() as fake:
         schedule(note, delay=60)
         assert len(fake.scheduled_jobs()) == 1

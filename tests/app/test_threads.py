@@ -57,7 +57,7 @@ def test_a_broker_with_a_short_patience_is_there_although_another_thread_ends_it
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_has_a_broker_although_a_thread_of_its_parent_made_one_at_the_fork(delayq: Broker) -> None:
-    assert holds_in_a_child(connections._lock, lambda: connections.hurried_broker(1.5) is not None)
+    assert holds_in_a_child(connections._lock, lambda: connections.broker(1.5) is not None)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -112,5 +112,5 @@ def test_a_queue_that_was_never_worked_leaves_the_end_of_all_open(delayq: Any) -
 def test_a_redis_that_is_away_is_told() -> None:
     connections.close_broker()  # nobody listens where the settings of the tests say
     with pytest.raises(QueueUnavailable):
-        forecast(connections.hurried_broker(0.3))
+        forecast(connections.broker(0.3))
     connections.close_broker()
