@@ -32,7 +32,7 @@ from .base import RedisPages
 from .charts import Chart, Row, depth_cells, depth_chart, depth_rows, number, timed_row
 from .formatting import NOTHING, clock, duration, grouped, millis, rate, size
 from .jobs import MEANINGS
-from .queues import PAUSED_NAMES, WORKER_ACTIONS, jobs_url
+from .queues import PAUSED_NAMES, PLACE_NAMES, WORKER_ACTIONS, jobs_url
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -71,12 +71,7 @@ COLUMNS: Final = (
 TILES: Final = (
     ("lag", gettext_lazy("lag")),
     ("busy", gettext_lazy("busy threads")),
-    ("delayed", gettext_lazy("delayed")),
-    ("ready", gettext_lazy("ready")),
-    ("reserved", gettext_lazy("reserved")),
-    ("gated", gettext_lazy("gated")),
-    ("failed", gettext_lazy("failed")),
-    ("morgue", gettext_lazy("in the morgue")),
+    *PLACE_NAMES.items(),
     ("done_rate", gettext_lazy("done per second")),
     ("failing_rate", gettext_lazy("failing per second")),
     ("p50", gettext_lazy("lateness, p50")),

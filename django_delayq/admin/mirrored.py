@@ -335,13 +335,7 @@ class FailedJobAdmin(MirrorAdmin):
     list_subtitle = _("Waiting for retry")
     moment = "failed_at"
     ordering = ("-failed_at",)
-    list_filter = (
-        ValueFilter.of("queue", _("queue")),
-        ValueFilter.of("task", _("task")),
-        ValueFilter.of("error_class", _("error class")),
-        AttemptFilter,
-        AgeFilter.of("failed_at"),
-    )
+    list_filter = (*map(ValueFilter.of, ("queue", "task", "error_class")), AttemptFilter, AgeFilter.of(moment))
     job_actions = (RETRY_NOW, RETRY_IN, BURY, DISCARD)
     actions = tuple(map(_listed, job_actions))
 
@@ -381,12 +375,9 @@ class MorgueJobAdmin(MirrorAdmin):
     moment = "buried_at"
     ordering = ("-buried_at",)
     list_filter = (
-        ValueFilter.of("queue", _("queue")),
-        ValueFilter.of("task", _("task")),
-        ValueFilter.of("reason", _("reason")),
-        ValueFilter.of("error_class", _("error class")),
+        *map(ValueFilter.of, ("queue", "task", "reason", "error_class")),
         AttemptFilter,
-        AgeFilter.of("buried_at"),
+        AgeFilter.of(moment),
     )
     job_actions = (RETRY_NOW, RETRY_IN, DISCARD)
     actions = tuple(map(_listed, job_actions))
