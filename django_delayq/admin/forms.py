@@ -285,9 +285,7 @@ class JSONText(forms.CharField):
             expected = _("a list […]") if kind is list else _("an object {…}")
             raise forms.ValidationError(_("This must be %(expected)s.") % {"expected": expected})
         try:
-            if isinstance(edited, list):
-                return mask().restored_arguments(edited, self._stored, self._names)
-            return mask().restored(edited, self._stored)
+            return mask().restored(edited, self._stored, self._names if kind is list else None)
         except MaskError:
             text = _(
                 "“%(hidden)s” is the placeholder of a hidden value. Leave it where it was, or replace it with a new "
