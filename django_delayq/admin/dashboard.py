@@ -189,10 +189,7 @@ def running(snapshot: Snapshot) -> list[tuple[str, RunningJob]]:
 def _leases(broker: DjangoBroker, jobs: Iterable[RunningJob]) -> dict[tuple[str, str], int]:
     """Return the ends of the leases of these jobs, without expired ones. One round trip per node."""
     running_jobs = [(queue, job.id) for job in jobs if (queue := broker.existing(job.queue)) is not None]
-    leases = broker.inspector.leases(running_jobs)
-    return {
-        (queue.name, ident): lease.ends_ms for (queue, ident), lease in zip(running_jobs, leases, strict=True) if lease
-    }
+    return {name: lease.ends_ms for name, lease in broker.inspector.leases(running_jobs).items()}
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------

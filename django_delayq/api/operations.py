@@ -154,13 +154,8 @@ def _send(worker: str, command: str, queue: str = "") -> Response:
 def lease_ends(broker: Broker, worker: WorkerStatus) -> dict[tuple[str, str], int]:
     """Return (queue, id) → end of the lease, Unix ms, for the jobs that the worker ran and still holds."""
     queues = {queue.name: queue for queue in broker.queues()}
-    running = [(queues[job.queue], job.id) for job in worker.jobs if job.queue in queues]
-    leases = broker.inspector.leases(running)
-    return {
-        (queue.name, ident): lease.ends_ms
-        for (queue, ident), lease in zip(running, leases, strict=True)
-        if lease and lease.worker == worker.name
-    }
+    leases = broker.inspector.leases((queues[job.queue], job.id) for job in worker.jobs if job.queue in queues)
+    return {name: lease.ends_ms for name, lease in leases.items() if lease.worker == worker.name}
 
 
 class Recurring(ApiView):
