@@ -18,7 +18,6 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DEFAULT_DB_ALIAS
 from django.db import connections as databases
-from django.utils.module_loading import import_string
 from redis.connection import parse_url
 
 from .connections import check_cache, check_embedded, embedded_directory, may_use_redis
@@ -54,10 +53,11 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     return [
         *_check_redis(config),
         *_check_caches(config),
-        *_check_middleware(config),
         *_check_paths(config),
         *_check_queues(config),
-        *_check_databases(config),
+        *_check_pools(config),
+        *_check_sqlite(config),
+        *_check_outbox(config),
     ]
 
 
@@ -113,29 +113,12 @@ def check_deployment(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
     return messages
 
 
-def _check_middleware(config: Conf) -> Iterator[CheckMessage]:
-    for path in config.middleware:
-        try:
-            middleware = import_string(path)
-        except ImportError as error:
-            yield Error(
-                f"{SETTING}['MIDDLEWARE']: {path} cannot be imported: {error}",
-                hint="Correct the dotted path.",
-                id="delayq.E005",
-            )
-        else:
-            if not callable(middleware):
-                yield Error(
-                    f"{SETTING}['MIDDLEWARE']: {path} is not callable.",
-                    hint="A middleware takes the next call and returns a call.",
-                    id="delayq.E005",
-                )
-
-
 def _check_paths(config: Conf) -> Iterator[CheckMessage]:
-    """Check the remaining dotted paths in the settings."""
+    """Check the dotted paths in the settings."""
     for name, path in config.context.items():
         yield from _check_loads(context_variable, name, path, ident="delayq.E008")
+    for path in config.middleware:
+        yield from _check_loads(load_function, f"{SETTING}['MIDDLEWARE']", path, ident="delayq.E005")
     for path in config.schedule_middleware:
         yield from _check_loads(load_function, f"{SETTING}['SCHEDULE_MIDDLEWARE']", path, ident="delayq.E009")
     for name, path in config.hooks.paths().items():
@@ -154,11 +137,16 @@ def _check_paths(config: Conf) -> Iterator[CheckMessage]:
         yield from _check_loads(install_codec, config, ident="delayq.E011")
 
 
-def _check_loads(load: Callable[..., object], *args: object, ident: str) -> Iterator[CheckMessage]:
+def _check_loads(
+    load: Callable[..., object],
+    *args: object,
+    ident: str,
+    hint: str = "Correct the dotted path, or what it names.",
+) -> Iterator[CheckMessage]:
     try:
         load(*args)
     except Misconfigured as error:
-        yield Error(str(error), hint="Correct the dotted path, or what it names.", id=ident)
+        yield Error(str(error), hint=hint, id=ident)
 
 
 def _check_queues(config: Conf) -> Iterator[CheckMessage]:
@@ -204,7 +192,8 @@ def _check_redis(config: Conf) -> Iterator[CheckMessage]:
     if config.is_embedded:
         yield from _check_embedded(config)
     elif isinstance(redis, str) and "://" not in redis:
-        yield from _check_alias(redis)
+        hint = "Name a cache on Redis, or the URL of its server."
+        yield from _check_loads(check_cache, redis, ident="delayq.E004", hint=hint)
     else:
         try:
             RedisConfig.parse(redis)
@@ -236,13 +225,6 @@ def _check_embedded(config: Conf) -> Iterator[CheckMessage]:
             hint=f"{SETTING}['REDIS'] takes a URL, or the alias of a Redis cache.",
             id="delayq.E003",
         )
-
-
-def _check_alias(alias: str) -> Iterator[CheckMessage]:
-    try:
-        check_cache(alias)
-    except Misconfigured as error:
-        yield Error(str(error), hint="Name a cache on Redis, or the URL of its server.", id="delayq.E004")
 
 
 def _check_password(config: Conf) -> Iterator[CheckMessage]:
@@ -314,13 +296,6 @@ def _place(path: str, host: str, port: int, number: int) -> Place:
 # -- databases -------------------------------------------------------------------------------------------------------
 
 
-def _check_databases(config: Conf) -> Iterator[CheckMessage]:
-    """Check the databases that the outbox and jobs use."""
-    yield from _check_pools(config)
-    yield from _check_sqlite(config)
-    yield from _check_outbox(config)
-
-
 def _check_outbox(config: Conf) -> Iterator[CheckMessage]:
     durable = declared(config)
     if durable and not config.outbox.enabled:
@@ -329,21 +304,14 @@ def _check_outbox(config: Conf) -> Iterator[CheckMessage]:
             hint=f"Set {SETTING}['OUTBOX']['enabled'] to True, or take durable=True off there.",
             id="delayq.E013",
         )
-    for alias in config.outbox.databases:
+    named = [(f"{SETTING}['OUTBOX']['databases']", alias, "delayq.E014") for alias in config.outbox.databases]
+    named += [(f"@exactly_once of the task {name}", alias, "delayq.E015") for alias, name in remembering().items()]
+    for place, alias, ident in named:
         if alias not in settings.DATABASES:
             yield Error(
-                f"{SETTING}['OUTBOX']['databases'] names {alias!r}, which is no alias in DATABASES."
-                f"{suggest(alias, settings.DATABASES)}",
+                f"{place} names {alias!r}, which is no alias in DATABASES.{suggest(alias, settings.DATABASES)}",
                 hint="Correct the name.",
-                id="delayq.E014",
-            )
-    for alias, name in remembering().items():
-        if alias not in settings.DATABASES:
-            yield Error(
-                f"@exactly_once of the task {name} names {alias!r}, which is no alias in DATABASES."
-                f"{suggest(alias, settings.DATABASES)}",
-                hint="Correct the name.",
-                id="delayq.E015",
+                id=ident,
             )
     if (
         config.worker.queues is not None

@@ -216,9 +216,8 @@ def search(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, seco
     where, accepts = replace(query.where, text=query.text), TextSearch(query.text)
     for name, places in searched:
         for place in places:
-            cursor, is_first = "", True
-            while cursor or is_first:
-                is_first = False
+            cursor: str | None = ""
+            while cursor is not None:
                 left = deadline - time.monotonic()
                 if left <= 0 or len(found) > MOST_FOUND:
                     listing.cut_off = True
@@ -227,7 +226,7 @@ def search(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, seco
                     name, place, cursor=cursor, limit=MOST_FOUND + 1, where=where, accepts=accepts, seconds=left
                 )
                 listing.examined += page.examined
-                cursor = page.cursor
+                cursor = page.cursor or None
                 for view in page.jobs:
                     add(view)
     listing.cut_off = listing.cut_off or len(found) > MOST_FOUND

@@ -32,7 +32,7 @@ from .base import RedisPages
 from .charts import Chart, Row, depth_cells, depth_chart, depth_rows, number, timed_row
 from .formatting import NOTHING, clock, duration, grouped, millis, rate, size
 from .jobs import MEANINGS
-from .queues import PAUSED_NAMES, WORKER_ACTIONS, jobs_url
+from .queues import PAUSED_NAMES, PLACE_NAMES, WORKER_ACTIONS, jobs_url
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -71,12 +71,7 @@ COLUMNS: Final = (
 TILES: Final = (
     ("lag", gettext_lazy("lag")),
     ("busy", gettext_lazy("busy threads")),
-    ("delayed", gettext_lazy("delayed")),
-    ("ready", gettext_lazy("ready")),
-    ("reserved", gettext_lazy("reserved")),
-    ("gated", gettext_lazy("gated")),
-    ("failed", gettext_lazy("failed")),
-    ("morgue", gettext_lazy("in the morgue")),
+    *PLACE_NAMES.items(),
     ("done_rate", gettext_lazy("done per second")),
     ("failing_rate", gettext_lazy("failing per second")),
     ("p50", gettext_lazy("lateness, p50")),
@@ -194,10 +189,7 @@ def running(snapshot: Snapshot) -> list[tuple[str, RunningJob]]:
 def _leases(broker: DjangoBroker, jobs: Iterable[RunningJob]) -> dict[tuple[str, str], int]:
     """Return the ends of the leases of these jobs, without expired ones. One round trip per node."""
     running_jobs = [(queue, job.id) for job in jobs if (queue := broker.existing(job.queue)) is not None]
-    leases = broker.inspector.leases(running_jobs)
-    return {
-        (queue.name, ident): lease.ends_ms for (queue, ident), lease in zip(running_jobs, leases, strict=True) if lease
-    }
+    return {name: lease.ends_ms for name, lease in broker.inspector.leases(running_jobs).items()}
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList
-    from django.db.models import QuerySet
+    from django.db.models import Model, QuerySet
     from django.http import HttpRequest
 
 #: maximum number of choices of a filter; other values can be given in the URL
@@ -28,9 +28,9 @@ class LookupFilter(admin.SimpleListFilter):
     field: ClassVar[str]
 
     @classmethod
-    def of(cls, field: str, title: Any = None) -> type[LookupFilter]:
+    def of(cls, field: str) -> type[LookupFilter]:
         """Return the filter for a field of the model."""
-        given = {"field": field} if title is None else {"field": field, "title": title, "parameter_name": field}
+        given = {"field": field, "parameter_name": cls.parameter_name or field}
         return type(f"{field.title()}{cls.__name__}", (cls,), given)
 
     def chosen(self) -> dict[str, Any]:
@@ -43,7 +43,12 @@ class LookupFilter(admin.SimpleListFilter):
 
 
 class ValueFilter(LookupFilter):
-    """Filter by one value of an indexed text column."""
+    """Filter by one value of an indexed text column, whose name is its title."""
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Model], *args: Any) -> None:
+        column: Any = model._meta.get_field(self.field)
+        self.title = column.verbose_name
+        super().__init__(request, params, model, *args)
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
         """Return the first values; the empty one gets a label."""

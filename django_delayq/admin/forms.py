@@ -23,15 +23,14 @@ from .formatting import duration
 if TYPE_CHECKING:
     from .actions import Target
 
-_UNITS: Final = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}
-_UNIT_NAMES: Final = (
-    ("seconds", gettext_lazy("seconds")),
-    ("minutes", gettext_lazy("minutes")),
-    ("hours", gettext_lazy("hours")),
-    ("days", gettext_lazy("days")),
-)
+#: unit → its length in seconds, and its name
+_UNITS: Final = {
+    "seconds": (1, gettext_lazy("seconds")),
+    "minutes": (60, gettext_lazy("minutes")),
+    "hours": (3600, gettext_lazy("hours")),
+    "days": (86_400, gettext_lazy("days")),
+}
 _LONGEST: Final = 10 * 365 * 86_400
-_MOST: Final = 1 << 40
 #: lengths of a pause that the page offers, s
 PAUSES: Final = {"10m": 600, "1h": 3_600, "1d": 86_400}
 
@@ -47,11 +46,16 @@ class TargetForm(forms.Form):
 # -- due times ---------------------------------------------------------------------------------------------------------
 
 
+def _unit(**options: Any) -> forms.ChoiceField:
+    choices = [(unit, name) for unit, (_, name) in _UNITS.items()]
+    return forms.ChoiceField(label=gettext_lazy("unit"), initial="minutes", choices=choices, **options)
+
+
 class RescheduleForm(TargetForm):
     """New due time of a waiting job."""
 
     delay = forms.FloatField(label=gettext_lazy("In"), min_value=0, required=False)
-    unit = forms.ChoiceField(label=gettext_lazy("unit"), choices=_UNIT_NAMES, initial="minutes", required=False)
+    unit = _unit(required=False)
     at = forms.DateTimeField(
         label=gettext_lazy("Or at"),
         required=False,
@@ -65,7 +69,7 @@ class RescheduleForm(TargetForm):
         if not self.errors and (delay is None) == (at is None):
             raise forms.ValidationError(_("Give either a delay or a moment."))
         if delay is not None:
-            return {"delay": delay * _UNITS[data.get("unit") or "seconds"]}
+            return {"delay": delay * _UNITS[data.get("unit") or "seconds"][0]}
         return {"at": at if at is None or timezone.is_aware(at) else at.timestamp()}
 
 
@@ -73,13 +77,13 @@ class DelayForm(TargetForm):
     """Delay from now, of at most ten years."""
 
     delay = forms.IntegerField(label=gettext_lazy("Retry in"), min_value=0, initial=10)
-    unit = forms.ChoiceField(label=gettext_lazy("unit"), initial="minutes", choices=_UNIT_NAMES)
+    unit = _unit()
 
     def clean(self) -> dict[str, Any]:
         """Combine number and unit into ``seconds``."""
         data = super().clean() or {}
         if "delay" in data and "unit" in data:
-            data["seconds"] = data["delay"] * _UNITS[data["unit"]]
+            data["seconds"] = data["delay"] * _UNITS[data["unit"]][0]
             if data["seconds"] > _LONGEST:
                 raise forms.ValidationError(_("This delay is longer than ten years. Choose a shorter one."))
         return data
@@ -158,30 +162,20 @@ class DeleteForm(TypedNameForm):
     )
 
 
+def _count(label: Any, text: Any) -> forms.IntegerField:
+    return forms.IntegerField(label=label, help_text=text, min_value=1, max_value=1 << 40, required=False)
+
+
+def _span(label: Any, text: Any) -> forms.FloatField:
+    return forms.FloatField(label=label, help_text=text, min_value=1, max_value=1e9, required=False)
+
+
 class LimitsForm(TargetForm):
     """Limits of a queue; an empty field is no limit."""
 
-    max_length = forms.IntegerField(
-        label=gettext_lazy("Maximum of live jobs"),
-        help_text=gettext_lazy("further ones are refused"),
-        min_value=1,
-        max_value=_MOST,
-        required=False,
-    )
-    morgue_max = forms.IntegerField(
-        label=gettext_lazy("Maximum of jobs in the morgue"),
-        help_text=gettext_lazy("the oldest are deleted first"),
-        min_value=1,
-        max_value=_MOST,
-        required=False,
-    )
-    morgue_ttl = forms.FloatField(
-        label=gettext_lazy("Kept in the morgue for (seconds)"),
-        help_text=gettext_lazy("604800 is a week"),
-        min_value=1,
-        max_value=1e9,
-        required=False,
-    )
+    max_length = _count(gettext_lazy("Maximum of live jobs"), gettext_lazy("further ones are refused"))
+    morgue_max = _count(gettext_lazy("Maximum of jobs in the morgue"), gettext_lazy("the oldest are deleted first"))
+    morgue_ttl = _span(gettext_lazy("Kept in the morgue for (seconds)"), gettext_lazy("604800 is a week"))
     priorities = forms.ChoiceField(
         label=gettext_lazy("Priorities"),
         choices=[
@@ -189,12 +183,9 @@ class LimitsForm(TargetForm):
             ("weighted", gettext_lazy("weighted: more urgent jobs go first more often")),
         ],
     )
-    starve_after = forms.FloatField(
-        label=gettext_lazy("Due jobs starve after (seconds)"),
-        help_text=gettext_lazy("then a quarter of the jobs that workers take are such jobs, whatever their priority"),
-        min_value=1,
-        max_value=1e9,
-        required=False,
+    starve_after = _span(
+        gettext_lazy("Due jobs starve after (seconds)"),
+        gettext_lazy("then a quarter of the jobs that workers take are such jobs, whatever their priority"),
     )
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -294,9 +285,7 @@ class JSONText(forms.CharField):
             expected = _("a list […]") if kind is list else _("an object {…}")
             raise forms.ValidationError(_("This must be %(expected)s.") % {"expected": expected})
         try:
-            if isinstance(edited, list):
-                return mask().restored_arguments(edited, self._stored, self._names)
-            return mask().restored(edited, self._stored)
+            return mask().restored(edited, self._stored, self._names if kind is list else None)
         except MaskError:
             text = _(
                 "“%(hidden)s” is the placeholder of a hidden value. Leave it where it was, or replace it with a new "

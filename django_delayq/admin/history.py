@@ -121,11 +121,7 @@ class HourlyStatAdmin(TableAdmin):
         *("hour_text", "queue", "task", "attempts", "done", "failures", "again", "late", "lateness", "duration"),
     )
     list_display_links = None
-    list_filter = (
-        PeriodFilter,
-        RecentFilter.of("queue", gettext_lazy("queue")),
-        RecentFilter.of("task", gettext_lazy("task")),
-    )
+    list_filter = (PeriodFilter, RecentFilter.of("queue"), RecentFilter.of("task"))
 
     hour_text = column("hour", lambda hour: local_text(from_row(hour)), gettext_lazy("hour"), ordering="hour")
     attempts = column("runs", grouped, gettext_lazy("attempts"), ordering="runs")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -47,6 +48,7 @@ from .forms import DelayForm, EditForm
 if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
+    from ..core.reading import Lease
     from ..models import FailedJob, MirroredJob, MorgueJob
 
 #: long columns, which a list does not read
@@ -335,13 +337,7 @@ class FailedJobAdmin(MirrorAdmin):
     list_subtitle = _("Waiting for retry")
     moment = "failed_at"
     ordering = ("-failed_at",)
-    list_filter = (
-        ValueFilter.of("queue", _("queue")),
-        ValueFilter.of("task", _("task")),
-        ValueFilter.of("error_class", _("error class")),
-        AttemptFilter,
-        AgeFilter.of("failed_at"),
-    )
+    list_filter = (*map(ValueFilter.of, ("queue", "task", "error_class")), AttemptFilter, AgeFilter.of(moment))
     job_actions = (RETRY_NOW, RETRY_IN, BURY, DISCARD)
     actions = tuple(map(_listed, job_actions))
 
@@ -357,16 +353,15 @@ class FailedJobAdmin(MirrorAdmin):
         """Return the list. Of the jobs that are due, those that a worker holds now are marked."""
         listed = super().get_changelist_instance(request)
         due = [row for row in listed.result_list if row.due_at <= timezone.now()]
-        try:
-            hurried = hurried_broker() if due else None
-            queues = {} if hurried is None else {name: hurried.existing(name) for name in {row.queue for row in due}}
-            known = [(row, queue) for row in due if (queue := queues[row.queue]) is not None]
-            names = [(queue, row.job_id) for row, queue in known]
-            leases = hurried.inspector.leases(names) if hurried is not None else []
-        except DelayQError:
-            known, leases = [], []
-        for (row, _queue), lease in zip(known, leases, strict=True):
-            row.delayq_running = lease is not None
+        leases: Mapping[tuple[str, str], Lease] = {}
+        if due:
+            with suppress(DelayQError):
+                hurried = hurried_broker()
+                queues = {name: hurried.existing(name) for name in {row.queue for row in due}}
+                known = [(queue, row.job_id) for row in due if (queue := queues[row.queue]) is not None]
+                leases = hurried.inspector.leases(known)
+        for row in due:
+            row.delayq_running = (row.queue, row.job_id) in leases
         return listed
 
     def has_bury_permission(self, request: HttpRequest) -> bool:
@@ -381,12 +376,9 @@ class MorgueJobAdmin(MirrorAdmin):
     moment = "buried_at"
     ordering = ("-buried_at",)
     list_filter = (
-        ValueFilter.of("queue", _("queue")),
-        ValueFilter.of("task", _("task")),
-        ValueFilter.of("reason", _("reason")),
-        ValueFilter.of("error_class", _("error class")),
+        *map(ValueFilter.of, ("queue", "task", "reason", "error_class")),
         AttemptFilter,
-        AgeFilter.of("buried_at"),
+        AgeFilter.of(moment),
     )
     job_actions = (RETRY_NOW, RETRY_IN, DISCARD)
     actions = tuple(map(_listed, job_actions))

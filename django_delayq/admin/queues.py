@@ -57,6 +57,15 @@ COUNTER_NAMES: Final = {
     "buried": gettext_lazy("buried"),
     "cancelled": gettext_lazy("cancelled"),
 }
+#: names of :data:`PLACES`
+PLACE_NAMES: Final = {
+    "delayed": gettext_lazy("delayed"),
+    "ready": gettext_lazy("ready"),
+    "reserved": gettext_lazy("reserved"),
+    "gated": gettext_lazy("gated"),
+    "failed": gettext_lazy("failed"),
+    "morgue": gettext_lazy("in the morgue"),
+}
 PAUSED_NAMES: Final = {
     "in": gettext_lazy("paused for new jobs"),
     "out": gettext_lazy("paused for workers"),
@@ -240,11 +249,7 @@ class QueueEntryAdmin(ActionPages):
             "spans": [(str(label), f"?span={name}", name == span) for name, label in SPAN_LABELS.items()],
             "jobs": [
                 (name, grouped(getattr(counts, place)), jobs_url(self, place, queue.name))
-                for place, name in zip(
-                    PLACES,
-                    (_("delayed"), _("ready"), _("reserved"), _("gated"), _("failed"), _("in the morgue")),
-                    strict=True,
-                )
+                for place, name in PLACE_NAMES.items()
             ],
             "may_pause": self.may(request, "pause"),
             "pause": PauseForm(),

@@ -12,8 +12,8 @@ from rest_framework.response import Response
 from .. import connections
 from ..core.inputs import one_line
 from ..pull.coordinator import coordinator_of
-from ..pull.queue import Holder, reserve_id
-from ..pull.search import Search, Terms
+from ..pull.queue import reserve_id
+from ..pull.search import Holder, Search
 from ..settings.conf import conf
 from . import requests, responses, settle
 from .base import ApiView, operation
@@ -47,7 +47,8 @@ class Consuming(ApiView):
         options = self.read(request, requests.Reserve)
         if "id" not in options:
             return self._take(request, (queue,), options)
-        held = reserve_id(self.queue(queue), options["id"], _holder(request, options))
+        opened, ident, holder = self.queue(queue), options["id"], _holder(request, options)
+        held = reserve_id(opened, ident, holder, early=options["early"], buried=options["buried"])
         return reserved(held, self._record)
 
     @operation(
@@ -121,9 +122,8 @@ class Consuming(ApiView):
         """Return the response, or one that is to be awaited."""
         for name in names:
             self.queue(name)  # reserving must not create a queue
-        holder = _holder(request, options)
-        terms = Terms(options["max"], holder.ttr_ms, holder.worker)
-        search = Search(coordinator_of(connections.hurried_broker()), names, terms)
+        coordinator, holder = coordinator_of(connections.hurried_broker()), _holder(request, options)
+        search = Search(coordinator, names, options["max"], holder)
         wait, left = min(options["wait"], conf().api.max_wait), _until_deadline(options)
         if min(wait, left) > 0 and can_wait(request):
             return WaitingResponse(request, search, min(wait, left), to_deadline=left < wait)
@@ -140,9 +140,7 @@ class Consuming(ApiView):
 
 def _holder(request: Request, options: Mapping[str, Any]) -> Holder:
     """Return the holder that a request names."""
-    worker = options["worker"] or _name_of(request)
-    early, buried = options.get("early", False), options.get("buried", False)
-    return Holder(worker, options.get("ttr"), early=early, buried=buried)
+    return Holder(options["worker"] or _name_of(request), options.get("ttr"))
 
 
 def _name_of(request: Request) -> str:

@@ -29,7 +29,7 @@ from ..access import problems
 from ..access.views import identity_of
 from ..core.errors import DelayQError
 from ..pull.held import HeldJob, give_back
-from ..pull.search import AsyncWait, Search, give_back_soon, in_thread
+from ..pull.search import Search, give_back_soon, in_thread
 from ..settings.conf import conf
 from .content import render_held_jobs
 from .idempotency import IdempotencyRecord
@@ -122,11 +122,10 @@ class WaitingResponse(Response):
     async def _answer(self) -> None:
         waits = _waits()
         give_up = time.monotonic() + self._seconds if waits.has_room(self._user) else 0.0
-        wait = AsyncWait(self._search)
         problem: DelayQError | None = None
-        with waits.having(wait, self._user):
+        with waits.having(self._search, self._user):
             try:
-                self._jobs = await wait.run(give_up)
+                self._jobs = await self._search.run_async(give_up)
             except DelayQError as error:
                 problem = error
         early = waits.ending or time.monotonic() < give_up
@@ -178,8 +177,8 @@ class Waits:
 
     def __init__(self) -> None:
         self.ending = False
-        #: pending wait → its user
-        self._pending: dict[AsyncWait, bytes] = {}
+        #: search that waits → its user
+        self._pending: dict[Search, bytes] = {}
 
     def has_room(self, user: bytes) -> bool:
         """Return True if one more wait fits within the limits of the process and of this user."""
@@ -187,19 +186,19 @@ class Waits:
         return not self.ending and len(users) < api.max_waiting and users.count(user) < api.max_waiting_per_user
 
     @contextlib.contextmanager
-    def having(self, wait: AsyncWait, user: bytes) -> Iterator[None]:
+    def having(self, search: Search, user: bytes) -> Iterator[None]:
         """Register a wait for the duration of the block."""
-        self._pending[wait] = user
+        self._pending[search] = user
         try:
             yield
         finally:
-            del self._pending[wait]
+            del self._pending[search]
 
     def end(self) -> None:
         """End every wait now, and let no further request wait."""
         self.ending = True
-        for wait in self._pending:
-            wait.end()
+        for search in self._pending:
+            search.end()
 
 
 _by_loop: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Waits]] = WeakKeyDictionary()

@@ -111,18 +111,13 @@ _BY_CODE: Final[dict[str, type[ApiError]]] = {
 }
 #: for codes that this version does not know, and for responses of proxies between client and server
 _BY_STATUS: Final[dict[int, type[ApiError]]] = {
-    400: Invalid,
+    **dict.fromkeys((400, 413, 415, 422), Invalid),
     401: NotAuthenticated,
     403: PermissionDenied,
     404: NotFound,
     409: Conflict,
-    413: Invalid,
-    415: Invalid,
-    422: Invalid,
     429: Throttled,
-    502: Unavailable,
-    503: Unavailable,
-    504: Unavailable,
+    **dict.fromkeys((502, 503, 504), Unavailable),
 }
 
 

@@ -12,7 +12,7 @@ import heapq
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from typing import Any, Final
@@ -499,8 +499,8 @@ class Inspector:
                     return Page(views, "" if mine[member] is left[-1] else pack_cursor(mine[member]), len(views))
         return Page(views, "" if last is None or last is left[-1] else pack_cursor(last), len(views))
 
-    def leases(self, jobs: Sequence[tuple[ShardSet, str]]) -> list[Lease | None]:
-        """Return the lease of each of these jobs, or None, in one round trip (on a cluster: of each node).
+    def leases(self, jobs: Iterable[tuple[ShardSet, str]]) -> dict[tuple[str, str], Lease]:
+        """Return (queue, id) → lease of those jobs that are held, in one round trip (on a cluster: of each node).
 
         Args:
             jobs: queues of this broker, and ids.
@@ -509,12 +509,11 @@ class Inspector:
         for queue, ident in jobs:
             for number in queue.shards_of(ident):
                 members.setdefault((queue.name, number), []).append(ident.encode())
-        leases = {
+        return {
             (view.job.queue, view.id): Lease(view.job.worker, view.deadline_ms)
             for _, view in jobs_of(self._deployment, members, most=0)
             if view.deadline_ms is not None
         }
-        return [leases.get((queue.name, ident)) for queue, ident in jobs]
 
     def peek(self, queue: str, limit: int = 10) -> list[JobView]:
         """Return the next jobs, in the order of their due times."""

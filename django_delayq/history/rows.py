@@ -17,7 +17,6 @@ from django.db.models import Model, Q, QuerySet
 from django.utils import timezone
 
 from ..models.history import HourlyStat, PipelineRun
-from ..models.keyset import Keyset
 from ..outbox.rows import chunks
 from .periods import begin_of, to_row
 from .records import SILENT
@@ -34,8 +33,6 @@ KEY: Final = ("hour", "queue", "task")
 HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
 #: columns of a row, in the order of the model
 FIELDS: Final = tuple(field.name for field in HourlyStat._meta.concrete_fields if not field.primary_key)
-#: pages of rows, newest first
-HOURS: Final = Keyset("hour")
 #: values of missing columns: counts are 0, percentiles unknown
 _USUAL: Final[dict[str, Any]] = {
     field.name: field.get_default() for field in HourlyStat._meta.concrete_fields if not field.primary_key

@@ -56,26 +56,21 @@ class Mask:
         walk = _Walk(self)
         return walk.items(args, 0, names), walk.members(kwargs, 0)
 
-    def restored(self, edited: Any, stored: Any, name: object = None) -> Any:
+    def restored(self, edited: Any, stored: Any, names: Sequence[str] | None = None) -> Any:
         """Return ``edited``, a user's edit of ``value(stored)``, with the hidden values restored.
+
+        Args:
+            edited: the edit.
+            stored: the value before it.
+            names: for positional arguments, as for :meth:`arguments`.
 
         Raises:
             MaskError: a hidden value was moved to another place, or the value is too long to be edited.
         """
         walk = _Walk(self)
-        masked = walk.value(stored, name)
-        walk.check_whole()
-        return _restored(edited, stored, masked)
-
-    def restored_arguments(self, edited: list[Any], stored: Sequence[Any], names: Sequence[str] = ()) -> Any:
-        """Return edited positional arguments with the hidden values restored; ``names`` as for :meth:`arguments`.
-
-        Raises:
-            MaskError: a hidden value was moved to another place, or the arguments are too long to be edited.
-        """
-        walk = _Walk(self)
-        masked = walk.items(stored, 0, names)
-        walk.check_whole()
+        masked = walk.value(stored) if names is None else walk.items(stored, 0, names)
+        if walk.was_cut:
+            raise MaskError("the value is too long to be edited")
         return _restored(edited, stored, masked)
 
 
@@ -107,12 +102,8 @@ class _Walk:
     def __init__(self, mask: Mask) -> None:
         self._mask = mask
         self._left = MOST_CHARACTERS
-        self._was_cut = False
-
-    def check_whole(self) -> None:
-        """Raise :class:`MaskError` if the value was too long to be shown whole."""
-        if self._was_cut:
-            raise MaskError("the value is too long to be edited")
+        #: the value was too long to be shown whole
+        self.was_cut = False
 
     def value(self, value: Any, name: object = None, depth: int = 0) -> Any:
         """Return the value without secrets."""
@@ -181,7 +172,7 @@ class _Walk:
         return name if isinstance(name, str) and "value" in value and self._mask.hides(name) else ""
 
     def _note(self, number: int, what: str) -> str:
-        self._was_cut = True
+        self.was_cut = True
         return _cut_note(number, what)
 
 

@@ -87,9 +87,7 @@ _VALUE: Final = re.compile(
 _IN_BRACKETS: Final = re.compile(
     r"""[^"'()\[\]{}]++ | "(?:[^"\\]++|\\.)*+"?+ | '(?:[^'\\]++|\\.)*+'?+ | [()\[\]{}]""", re.VERBOSE | re.DOTALL
 )
-_TELLS_NOTHING: Final = frozenset(
-    {"None", "null", "nil", "True", "False", "true", "false", '""', "''", "[]", "{}", "()"}
-)
+_TELLS_NOTHING: Final = frozenset({"none", "null", "nil", "true", "false", '""', "''", "[]", "{}", "()"})
 _PROSE: Final = "and are as at by can for from has in is may must needs not of on or requires to was with"
 #: words after an option in a sentence, which are not its value: "--token is required"
 _PROSE_WORDS: Final = frozenset(_PROSE.split())
@@ -160,31 +158,21 @@ class Texts:
         """Return the text without its secrets."""
         if not _HINT.search(text):
             return text
-        spans = [*_shapes(text), *self._quoted(text), *self._assigned(text), *self._options(text)]
+        spans = [*_shapes(text), *self._quoted(text), *self._named(text)]
         return _cut_out(text, spans)
 
-    def _assigned(self, text: str) -> Spans:
-        """Find values after the names of secrets."""
-        values = _Values(text)
-        end = 0
-        for head in _ASSIGNED.finditer(text):
-            if head.start() < end or head["name"] not in self._names:
-                continue
-            scheme = _SCHEME.match(text, head.end())
-            start = head.end() if scheme is None else scheme.end()
-            end = values.end_of(start)
-            if text[start:end] not in _TELLS_NOTHING:
-                yield start, end
-
-    def _options(self, text: str) -> Spans:
-        """Find values of command-line options."""
-        values = _Values(text)
-        end = 0
-        for head in _OPTION.finditer(text):
-            if head.start() >= end and head["name"] in self._names:
-                end = values.end_of(head.end())
-                if text[head.end() : end].lower() not in _PROSE_WORDS:
-                    yield head.end(), end
+    def _named(self, text: str) -> Spans:
+        """Find values after the names of secrets: assigned ones, and those of command-line options."""
+        for pattern, harmless in ((_ASSIGNED, _TELLS_NOTHING), (_OPTION, _PROSE_WORDS)):
+            values, end = _Values(text), 0
+            for head in pattern.finditer(text):
+                if head.start() < end or head["name"] not in self._names:
+                    continue
+                scheme = _SCHEME.match(text, head.end())
+                start = head.end() if scheme is None else scheme.end()
+                end = values.end_of(start)
+                if text[start:end].lower() not in harmless:
+                    yield start, end
 
     def _quoted(self, text: str) -> Spans:
         """Find values that a database quotes: those of sensitive columns, and rows without the names of columns."""

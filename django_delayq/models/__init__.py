@@ -167,6 +167,18 @@ class MirroredJob(JobName):
         abstract = True
 
 
+def _indexes_of_mirror(name: str, moment: str, **filters: str) -> list[models.Index]:
+    """Return the indexes of a mirror: for its filters, in the order of ``moment``, for ids, and for the dispatcher."""
+    columns = {"queue": "queue", "task": "task", "error": "error_class", "attempt": "failures", **filters}
+    return [
+        models.Index(fields=[moment, "id"], name=f"delayq_{name}_at"),
+        *(models.Index(fields=[column, moment], name=f"delayq_{name}_{end}") for end, column in columns.items()),
+        # The operator class makes it serve "begins with" on PostgreSQL; other databases ignore it.
+        models.Index(fields=["job_id"], name=f"delayq_{name}_id", opclasses=["varchar_pattern_ops"]),
+        models.Index(fields=["queue", "shard", "updated_us"], name=f"delayq_{name}_place"),
+    ]
+
+
 class FailedJob(MirroredJob):
     """Mirror of a job that failed and waits for its next attempt."""
 
@@ -182,16 +194,7 @@ class FailedJob(MirroredJob):
             ("bury_failedjob", _("Can bury failed jobs")),
         ]
         constraints: ClassVar = [models.UniqueConstraint(fields=["queue", "job_id"], name="delayq_failed_job")]
-        indexes: ClassVar = [
-            models.Index(fields=["failed_at", "id"], name="delayq_failed_at"),
-            models.Index(fields=["queue", "failed_at"], name="delayq_failed_queue"),
-            models.Index(fields=["task", "failed_at"], name="delayq_failed_task"),
-            models.Index(fields=["error_class", "failed_at"], name="delayq_failed_error"),
-            models.Index(fields=["failures", "failed_at"], name="delayq_failed_attempt"),
-            # The operator class makes it serve "begins with" on PostgreSQL; other databases ignore it.
-            models.Index(fields=["job_id"], name="delayq_failed_id", opclasses=["varchar_pattern_ops"]),
-            models.Index(fields=["queue", "shard", "updated_us"], name="delayq_failed_place"),
-        ]
+        indexes: ClassVar = _indexes_of_mirror("failed", "failed_at")
 
 
 class MorgueJob(MirroredJob):
@@ -212,16 +215,7 @@ class MorgueJob(MirroredJob):
             ("discard_morguejob", _("Can discard jobs in the morgue")),
         ]
         constraints: ClassVar = [models.UniqueConstraint(fields=["queue", "job_id", "key"], name="delayq_morgue_job")]
-        indexes: ClassVar = [
-            models.Index(fields=["buried_at", "id"], name="delayq_morgue_at"),
-            models.Index(fields=["queue", "buried_at"], name="delayq_morgue_queue"),
-            models.Index(fields=["task", "buried_at"], name="delayq_morgue_task"),
-            models.Index(fields=["error_class", "buried_at"], name="delayq_morgue_error"),
-            models.Index(fields=["reason", "buried_at"], name="delayq_morgue_reason"),
-            models.Index(fields=["failures", "buried_at"], name="delayq_morgue_attempt"),
-            models.Index(fields=["job_id"], name="delayq_morgue_id", opclasses=["varchar_pattern_ops"]),
-            models.Index(fields=["queue", "shard", "updated_us"], name="delayq_morgue_place"),
-        ]
+        indexes: ClassVar = _indexes_of_mirror("morgue", "buried_at", reason="reason")
 
 
 class BulkAction(models.Model):
@@ -276,6 +270,9 @@ class _Unmanaged(models.Model):
     class Meta:
         abstract = True
 
+    def __str__(self) -> str:
+        return str(self._meta.verbose_name)
+
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Raise TypeError: there is no table, Redis is authoritative."""
         raise TypeError(f"{type(self).__name__} has no table; use the verbs of django_delayq")
@@ -293,9 +290,6 @@ class LiveJob(_Unmanaged):
             ("run_livejob", _("Can run waiting jobs now, and reschedule them")),
             ("cancel_livejob", _("Can cancel jobs")),
         ]
-
-    def __str__(self) -> str:
-        return "job"
 
 
 class QueueEntry(_Unmanaged):
@@ -318,9 +312,6 @@ class QueueEntry(_Unmanaged):
             ("dump_queueentry", _("Can dump the stacks of workers")),
         ]
 
-    def __str__(self) -> str:
-        return "queue"
-
 
 class Dashboard(_Unmanaged):
     """Live numbers of all queues."""
@@ -330,9 +321,6 @@ class Dashboard(_Unmanaged):
         verbose_name = _("dashboard")
         verbose_name_plural = _("dashboard")
         default_permissions = ("view",)
-
-    def __str__(self) -> str:
-        return "dashboard"
 
 
 class HttpApi(_Unmanaged):
@@ -350,6 +338,3 @@ class HttpApi(_Unmanaged):
             ("api_operate", _("HTTP API: can pause queues, and cancel, reschedule and kick jobs")),
             ("api_admin", _("HTTP API: can create, reshard and delete queues, and stop workers")),
         ]
-
-    def __str__(self) -> str:
-        return "HTTP API"

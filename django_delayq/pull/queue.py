@@ -6,7 +6,6 @@ import os
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from weakref import WeakSet
@@ -34,7 +33,7 @@ from ..worker.attempt import NEVER
 from .coordinator import coordinator_of
 from .held import HeldJob, give_back
 from .limits import limits_here, may_be_limited
-from .search import Search, Terms
+from .search import Holder, Search
 
 Wait = float | timedelta | None
 
@@ -90,11 +89,11 @@ class Queue:
             InvalidJob: an argument is wrong.
             QueueUnavailable: Redis could not be reached, at once or when the wait was over.
         """
-        terms = Terms(check_int("max", max, 1, CHUNK), _ttr_ms(ttr), _holder(by))
+        limit, holder = check_int("max", max, 1, CHUNK), _holder(by, ttr)
         end = time.monotonic() + (NEVER if wait is None else span_ms_of("wait", wait) / 1000)
         margin = None if deadline_margin is None else _margin(deadline_margin)
         while True:
-            jobs = Search(coordinator_of(), self.names, terms).run(self._give_up(end, margin))
+            jobs = Search(coordinator_of(), self.names, limit, holder).run(self._give_up(end, margin))
             if jobs or self._give_up(end, margin) <= time.monotonic():  # later if a job was touched or ended meanwhile
                 return self._keep(jobs)
 
@@ -120,9 +119,9 @@ class Queue:
         failures reset, and reserved in one atomic step. Return None if there is none, or if it is not due and ``early``
         is False, or if a limit of it has no free permit.
         """
-        ident, holder = check_id(id), Holder(_holder(by), _ttr_ms(ttr), early=early, buried=buried)
+        ident, holder = check_id(id), _holder(by, ttr)
         for queue in coordinator_of().open(self.names):
-            held = reserve_id(queue, ident, holder)
+            held = reserve_id(queue, ident, holder, early=early, buried=buried)
             if held is not None:
                 return self._keep([held])[0]
         return None
@@ -218,61 +217,44 @@ def _margin(deadline_margin: float | timedelta) -> float:
     return ms / 1000
 
 
-def _ttr_ms(ttr: float | timedelta | None) -> int | None:
-    return None if ttr is None else ttr_ms_of(ttr)
+def _holder(by: str, ttr: float | timedelta | None) -> Holder:
+    worker = f"pull-{socket.gethostname()[:200]}-{os.getpid()}" if by == "" else check_holder(by)
+    return Holder(worker, None if ttr is None else ttr_ms_of(ttr))
 
 
-def _holder(by: str) -> str:
-    return f"pull-{socket.gethostname()[:200]}-{os.getpid()}" if by == "" else check_holder(by)
+def reserve_id(
+    queue: CoreQueue,
+    ident: str,
+    holder: Holder,
+    *,
+    early: bool = False,
+    buried: bool = False,
+    asks: bool | None = None,
+) -> HeldJob | None:
+    """Reserve the waiting (or buried) job of an id; see :meth:`.Queue.reserve_id`.
 
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Holder of the job that is wanted, and its lease; see :meth:`.Queue.reserve_id`.
-
-    Attributes:
-        ttr_ms: length of the lease; None = the job's own, else :data:`USUAL_TTR_MS`.
-        early: take the job also before it is due.
-        buried: take the job also from the morgue.
+    With ``asks`` its permit is taken before; None = if it may be limited. Else it goes back if its group turns out
+    limited.
     """
-
-    worker: str
-    ttr_ms: int | None
-    early: bool = False
-    buried: bool = False
-
-
-def reserve_id(queue: CoreQueue, ident: str, holder: Holder) -> HeldJob | None:
-    """Reserve the waiting (or buried) job of an id.
-
-    Return None if there is none, if it is not due, or if a limit of it has no free permit.
-    """
-    return _reserve(queue, ident, holder, asks=may_be_limited(queue.name))
-
-
-def _reserve(queue: CoreQueue, ident: str, holder: Holder, *, asks: bool) -> HeldJob | None:
-    """Reserve the job; with ``asks`` its permit is taken before. Else it goes back if its group turns out limited."""
     limiter, grant = Limiter(queue.registry), None
+    asks = may_be_limited(queue.name) if asks is None else asks
     if asks and (ask := _ask(queue, ident, holder)) is not None:
         (grant,) = limiter.call([ask]).grants
         if grant is None:
             return None
     batch = queue.reserve_id(
         ident,
-        worker=holder.worker,
-        ttr_ms=holder.ttr_ms or USUAL_TTR_MS,
-        started=True,
-        prefer_own_ttr=holder.ttr_ms is None,
-        early=holder.early,
-        buried=holder.buried,
+        early=early,
+        buried=buried,
         permit=grant.permits[0] if grant else b"",
+        **holder.arguments(),
     )
     for job in batch.jobs:
         held = HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms)
         if asks or not limits_here(queue.name, offer_of(job)):
             return held
         give_back([held])
-        return _reserve(queue, ident, holder, asks=True)
+        return reserve_id(queue, ident, holder, early=early, buried=buried, asks=True)
     if grant:
         limiter.give_back((), [grant.unused(())])
     return None

@@ -20,7 +20,7 @@ from .coordinator import Place, PullCoordinator, ReserveCall, Waiter
 from .held import HeldJob, give_back
 
 T = TypeVar("T")
-#: threads of a process that call Redis for waiting coroutines; a check takes less than a millisecond
+#: threads of a process that call Redis for coroutines; a check takes less than a millisecond
 _THREADS: Final = 8
 #: seconds after its end for which an asynchronous wait still expects a reply from Redis
 _GRACE: Final = 5.0
@@ -31,13 +31,20 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """Arguments of a reserve call: how many jobs, for how long, for whom."""
+class Holder:
+    """Holder of the jobs of a reserve.
 
-    limit: int
-    #: None = that of each job, else the usual one
-    ttr_ms: int | None
+    Attributes:
+        ttr_ms: length of its leases; None = that of each job, else :data:`USUAL_TTR_MS`.
+    """
+
     worker: str
+    ttr_ms: int | None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of a reserve of ``core``."""
+        ttr_ms, own = self.ttr_ms or USUAL_TTR_MS, self.ttr_ms is None
+        return {"worker": self.worker, "ttr_ms": ttr_ms, "prefer_own_ttr": own, "started": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +66,23 @@ Steps: TypeAlias = Generator[Callable[[], CheckResult] | float | tuple[Future[No
 
 
 class Search:
-    """Search for jobs on behalf of one reserve call. Use an instance once.
+    """Search for jobs on behalf of one reserve call. Use an instance once, in one thread or one event loop.
 
     Args:
         coordinator: coordinator at which it waits.
         names: names of the queues.
-        terms: arguments of the call.
+        limit: most jobs.
+        holder: who reserves them.
     """
 
-    def __init__(self, coordinator: PullCoordinator, names: tuple[str, ...], terms: Terms) -> None:
+    def __init__(self, coordinator: PullCoordinator, names: tuple[str, ...], limit: int, holder: Holder) -> None:
         self.coordinator = coordinator
         self.names = names
         #: end of the call (monotonic); it may be set to an earlier time at any moment
         self.give_up = 0.0
         self.waiter: Waiter | None = None
-        self._terms = terms
+        self._limit = limit
+        self._holder = holder
         self._turn = coordinator.turn(names)
         self._places: list[Place] = []
         self._everything = True
@@ -122,6 +131,39 @@ class Search:
             if hints := self.leave():
                 self.coordinator.put_back(hints)
 
+    async def run_async(self, give_up: float) -> list[HeldJob]:
+        """Carry out the steps in a coroutine: no thread waits; a few shared ones call Redis.
+
+        If it is cancelled while it waits, it returns no jobs: jobs reserved by a running check are released at once.
+        """
+        steps = self.steps(give_up)
+        result: CheckResult | None = None
+        try:
+            async with asyncio.timeout(max(0.0, give_up - time.monotonic()) + _GRACE):
+                while True:
+                    step = steps.send(result)
+                    result = None
+                    if isinstance(step, tuple):
+                        await asyncio.wait([asyncio.wrap_future(step[0])], timeout=step[1])
+                    elif isinstance(step, float):
+                        await asyncio.sleep(step)
+                    else:
+                        result = await _check_in_thread(step)
+        except StopIteration as end:
+            jobs: list[HeldJob] = end.value
+            return jobs
+        except TimeoutError:
+            raise QueueUnavailable("Redis did not answer before the wait was over; try again") from None
+        finally:
+            if hints := self.leave():
+                in_thread(lambda: self.coordinator.put_back(hints))
+
+    def end(self) -> None:
+        """Make an asynchronous wait return now, with the jobs found so far. Called in the loop's own thread."""
+        self.give_up = 0.0
+        if self.waiter is not None:
+            self.waiter.wake()
+
     def leave(self) -> list[tuple[str, int]]:
         """End the wait without calling Redis. Return tokens for :meth:`.PullCoordinator.put_back`."""
         waiter, self.waiter = self.waiter, None
@@ -164,7 +206,7 @@ class Search:
 
     def _collect(self, calls: Iterator[ReserveCall]) -> list[HeldJob]:
         collected: list[HeldJob] = []
-        limit, size = self._terms.limit, 0
+        limit, size = self._limit, 0
         try:
             for call in calls:
                 jobs = self._carry_out(call, limit - len(collected))
@@ -181,7 +223,7 @@ class Search:
         return collected
 
     def _carry_out(self, call: ReserveCall, room: int) -> list[HeldJob]:
-        place, ttr_ms = call.place, self._terms.ttr_ms
+        place, ttr_ms = call.place, self._holder.ttr_ms
         try:
             batch = self._reserve(place, room)
         except BaseException:
@@ -198,19 +240,9 @@ class Search:
         return batch
 
     def _send(self, place: Place, room: int, lanes: bytes) -> Batch:
-        terms = self._terms
         request = os.urandom(16) if self._lost is None else self._lost[1]
         self._lost = place, request
-        batch = place.queue.reserve(
-            place.shard,
-            room,
-            worker=terms.worker,
-            request=request,
-            ttr_ms=terms.ttr_ms or USUAL_TTR_MS,
-            started=True,
-            prefer_own_ttr=terms.ttr_ms is None,
-            lanes=lanes,
-        )
+        batch = place.queue.reserve(place.shard, room, request=request, lanes=lanes, **self._holder.arguments())
         self._lost = None
         return batch
 
@@ -220,7 +252,7 @@ def _size(job: HeldJob) -> int:
     return len(record.args) + sum(len(payload.data) for payload in record.payloads)
 
 
-# -- asynchronous: no thread waits; a few shared ones call Redis ------------------------------------------------------
+# -- threads that call Redis for waiting coroutines -------------------------------------------------------------------
 
 
 def _new_pool() -> ThreadPoolExecutor:
@@ -230,57 +262,13 @@ def _new_pool() -> ThreadPoolExecutor:
 _pool = _new_pool()
 
 
-class AsyncWait:
-    """Asynchronous wait. Use an instance once, in one event loop.
-
-    If it is cancelled while it waits, it returns no jobs: jobs reserved by a running check are released at once.
-    """
-
-    def __init__(self, search: Search) -> None:
-        self._search = search
-
-    async def run(self, give_up: float) -> list[HeldJob]:
-        """Run the search; see :meth:`Search.steps`."""
-        try:
-            async with asyncio.timeout(max(0.0, give_up - time.monotonic()) + _GRACE):
-                return await self._run(give_up)
-        except TimeoutError:
-            raise QueueUnavailable("Redis did not answer before the wait was over; try again") from None
-
-    def end(self) -> None:
-        """Make the wait return now, with the jobs found so far. Called in the loop's own thread."""
-        self._search.give_up = 0.0
-        if self._search.waiter is not None:
-            self._search.waiter.wake()
-
-    async def _run(self, give_up: float) -> list[HeldJob]:
-        search = self._search
-        steps = search.steps(give_up)
-        result: CheckResult | None = None
-        try:
-            while True:
-                step = steps.send(result)
-                result = None
-                if isinstance(step, tuple):
-                    await asyncio.wait([asyncio.wrap_future(step[0])], timeout=step[1])
-                elif isinstance(step, float):
-                    await asyncio.sleep(step)
-                else:
-                    result = await self._call(step)
-        except StopIteration as end:
-            jobs: list[HeldJob] = end.value
-            return jobs
-        finally:
-            if hints := search.leave():
-                in_thread(lambda: search.coordinator.put_back(hints))
-
-    async def _call(self, check: Callable[[], CheckResult]) -> CheckResult:
-        future = in_thread(check)
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(_undo)
-            raise
+async def _check_in_thread(check: Callable[[], CheckResult]) -> CheckResult:
+    future = in_thread(check)
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        future.add_done_callback(_undo)
+        raise
 
 
 def in_thread(call: Callable[[], T]) -> Future[T]:

@@ -16,7 +16,7 @@ from django_delayq import (
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.pull.coordinator import ReserveCall, coordinator_of
-from django_delayq.pull.search import Search, Terms
+from django_delayq.pull.search import Holder, Search
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
@@ -89,7 +89,7 @@ def interrupted(error: BaseException) -> tuple[Search, Iterator[ReserveCall]]:
     """A call that takes two jobs of a shard and meets ``error`` at the next one."""
     live = connections.queue("wide")
     live.schedule_many(NewJob(f"j{number}", "raw") for number in range(40))
-    search = Search(coordinator_of(), ("wide",), Terms(250, 60_000, "w"))
+    search = Search(coordinator_of(), ("wide",), 250, Holder("w", 60_000))
 
     def questions() -> Iterator[ReserveCall]:
         yield coordinator_of().begin_reserve(coordinator_of().places([live], 0)[0])

@@ -1,4 +1,4 @@
-"""Waiting for jobs in a coroutine (``django_delayq.pull.search.AsyncWait``), beside threads that wait."""
+"""Waiting for jobs in a coroutine (``django_delayq.pull.search.Search.run_async``), beside threads that wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_delayq import Queue, connections
 from django_delayq.core.broker import Broker
 from django_delayq.pull import HeldJob
 from django_delayq.pull.coordinator import coordinator_of
-from django_delayq.pull.search import AsyncWait, Search, Terms
+from django_delayq.pull.search import Holder, Search
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 
@@ -40,7 +40,7 @@ def _feed(delayq: Broker, settings: Any) -> None:
 
 async def kept(*, limit: int = 1, wait: float = PATIENCE) -> list[HeldJob]:
     """Return the jobs that an async wait reserves."""
-    return await AsyncWait(Search(coordinator_of(), ("feed",), Terms(limit, 60_000, "w"))).run(time.monotonic() + wait)
+    return await Search(coordinator_of(), ("feed",), limit, Holder("w", 60_000)).run_async(time.monotonic() + wait)
 
 
 async def until(condition: Callable[[], object]) -> None:

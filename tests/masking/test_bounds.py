@@ -149,7 +149,7 @@ def test_a_value_that_was_cut_is_not_put_back_in_part() -> None:
     with pytest.raises(MaskError):
         MASK.restored(MASK.value(stored), stored)
     with pytest.raises(MaskError):
-        MASK.restored_arguments([], [stored])
+        MASK.restored([], [stored], [])
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_items_of_a_list_keep_what_is_hidden_in_their_places() -> None:
     assert MASK.restored(["a", "b", 5], ["a", "b"]) == ["a", "b", 5], "without anything hidden a list may change"
     twins = [{"token": "t-1"}, {"token": "t-2"}]
     assert MASK.restored([*MASK.value(twins), {"token": "t-3"}], twins) == [*twins, {"token": "t-3"}]
-    assert MASK.restored_arguments(["new", HIDDEN], ["a-1", "a-2"], ["pin", "cvv"]) == ["new", "a-2"]
+    assert MASK.restored(["new", HIDDEN], ["a-1", "a-2"], ["pin", "cvv"]) == ["new", "a-2"]
 
 
 def test_items_with_something_hidden_are_neither_moved_nor_dropped() -> None:

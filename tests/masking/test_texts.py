@@ -38,6 +38,7 @@ SHOWN = [
     ("{'tokens': ['a', 'b'], 'n': 1}", "{'tokens': ●, 'n': 1}"),
     ('said {\\"password\\": \\"abc\\", \\"n\\": 1}', 'said {\\"password\\": ●, \\"n\\": 1}'),
     ("mysql --password hunter2 -h db", "mysql --password ● -h db"),
+    ("call --authorization Basic dXNlcg -h db", "call --authorization Basic ● -h db"),
     ("['mysql', '--password', 'a b', '-h', 'db']", "['mysql', '--password', ●, '-h', 'db']"),
     ("DB_PASS=x db_pass=y pass=z passcode: 1", "DB_PASS=● db_pass=● pass=● passcode: ●"),
     ("otp=123456 jwt=a.b bearer=c access_key=d", "otp=● jwt=● bearer=● access_key=●"),
