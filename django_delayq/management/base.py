@@ -20,7 +20,7 @@ from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailab
 from ..core.inputs import check_queue_name
 from ..core.queue import Queue
 from ..masking import Mask, Unmasked
-from ..rows import seconds
+from ..repair.rows import seconds
 from ..settings.conf import mask
 from .progress import Progress
 from .terminal import exit_on_closed_pipe

@@ -25,7 +25,7 @@ from ...core.reading import INDEXES, SEARCHED
 from ...core.times import ms_of, parse_moment
 from ...masking import Mask
 from ...outbox import row_verbs
-from ...rows import seconds
+from ...repair.rows import seconds
 from ...status.formatting import printable, table
 from ...status.job_content import job_as_dict
 from ..base import DelayQCommand, add_show_secrets, mask_for, positive
