@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Self
 
 from ..status.formatting import duration
@@ -135,29 +134,3 @@ def _bar(out: OutputWrapper, *, no_color: bool) -> rich.Progress | None:
         redirect_stdout=False,  # stdout is for results, and may be a pipe
         redirect_stderr=False,
     )
-
-
-@contextlib.contextmanager
-def follow(progress: Progress, read: Callable[[], tuple[int, int | None]], every: float = 1.0) -> Iterator[None]:
-    """Update the progress from ``read``, which returns done and total, during the block and once more at its end.
-
-    Exceptions of ``read`` are suppressed: a temporary failure to read a counter must not abort the operation.
-    """
-    over = threading.Event()
-
-    def repeat() -> None:
-        while not over.wait(every):
-            update()
-
-    def update() -> None:
-        with contextlib.suppress(Exception):
-            progress.update(*read())
-
-    follower = threading.Thread(target=repeat, name="delayq-progress", daemon=True)
-    follower.start()
-    try:
-        yield
-    finally:
-        over.set()
-        follower.join()
-        update()
