@@ -15,13 +15,13 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
-from .. import connections, logs
+from .. import logs
 from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
 from ..core.inputs import check_queue_name
-from ..core.queue import Queue
 from ..masking import Mask, Unmasked
 from ..repair.rows import seconds
 from ..settings.conf import mask
+from ..status import Finding
 from .progress import Progress
 from .terminal import exit_on_closed_pipe
 
@@ -46,7 +46,7 @@ class DelayQCommand(BaseCommand):
     examples: tuple[str, ...] = ()
     #: none, except where jobs run: operators need the commands also in a project with errors
     requires_system_checks: Any = ()
-    quiet = no_color = False
+    quiet = no_color = as_json = False
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """Return the parser of the command, with its examples."""
@@ -60,6 +60,7 @@ class DelayQCommand(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> str | None:
         self.quiet = options.get("verbosity") == 0
         self.no_color = bool(options.get("no_color"))
+        self.as_json = bool(options.get("json"))
         try:
             self.run(**options)
         except QueueUnavailable as error:
@@ -85,9 +86,26 @@ class DelayQCommand(BaseCommand):
             self.stdout.write(line)
         self.stdout.flush()
 
-    def print_json(self, value: object) -> None:
-        """Print ``value`` as JSON on stdout."""
-        self.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+    def print_answer(self, value: object, *lines: str) -> None:
+        """Print ``value`` as JSON on stdout if the command has the option ``--json``, else lines of text."""
+        if self.as_json:
+            lines = (json.dumps(value, indent=2, default=str, ensure_ascii=False),)
+        self.print_lines(lines)
+
+    def print_findings(self, findings: Iterable[Finding], *, error: str = "ERROR") -> list[Finding]:
+        """Print findings as they come, unless they are to be JSON; return them.
+
+        Args:
+            error: name of the level ERROR.
+        """
+        styles = {"WARN": self.style.WARNING, "ERROR": self.style.ERROR}
+        results = []
+        for one in findings:
+            results.append(one)
+            if not self.as_json:
+                level = (error if one.level == "ERROR" else one.level).ljust(len(error))
+                self.stdout.write(f"{styles.get(one.level, self.style.SUCCESS)(level)} {one.check}: {one.text}")
+        return results
 
     def check_confirmable(self, question: str = "Are you sure?", *, yes: bool) -> None:
         """Check that the action is confirmed on the command line, or can be confirmed on the terminal.
@@ -121,24 +139,9 @@ class DelayQCommand(BaseCommand):
         if not self.confirmed(question, yes=yes):
             raise CommandError("not confirmed, so nothing was changed")
 
-    def known_queue(self, name: str) -> Queue:
-        """Return the queue of this name.
-
-        Raises:
-            InvalidJob: there is no such queue.
-        """
-        return connections.broker().require_queue(name)
-
     def progress(self, name: str, *, unit: str = "jobs") -> Progress:
         """Return a progress display on stderr, a context manager; with ``--verbosity 0`` it shows nothing."""
         return Progress(name, unit, None if self.quiet else self.stderr, no_color=self.no_color)
-
-    def print_counts(self, counts: Mapping[str, int], *, as_json: bool) -> None:
-        """Print counts by outcome."""
-        if as_json:
-            self.print_json(dict(counts))
-        else:
-            self.stdout.write(count_text(counts))
 
 
 class LoggingCommand(DelayQCommand):
