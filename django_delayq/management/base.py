@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any, Final
 
@@ -23,7 +26,6 @@ from ..repair.rows import seconds
 from ..settings.conf import mask
 from ..status import Finding
 from .progress import Progress
-from .terminal import exit_on_closed_pipe
 
 
 class _HelpFormatter(DjangoHelpFormatter):
@@ -37,6 +39,27 @@ def with_examples(*lines: str) -> dict[str, Any]:
     """Return the parser arguments that append examples of use to the help text."""
     examples = "\n".join(f"  manage.py {line}" for line in lines)
     return {"epilog": f"examples:\n{examples}", "formatter_class": _HelpFormatter} if lines else {}
+
+
+@contextlib.contextmanager
+def exit_on_closed_pipe() -> Iterator[None]:
+    """Exit without a traceback if the block writes to a closed pipe, as in ``delayq_status | head``.
+
+    The exit code is that of programs which SIGPIPE ends. Python ignores this signal.
+    """
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:  # it is None if the program was started without it
+                sys.stdout.flush()
+    except BrokenPipeError:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            try:
+                stream.flush()
+            except BrokenPipeError:  # the interpreter's last flush must not fail as well
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        sys.exit(128 + signal.SIGPIPE)
 
 
 class DelayQCommand(BaseCommand):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..status.formatting import duration
-from .terminal import RawOutput
 
 if TYPE_CHECKING:
     from django.core.management.base import OutputWrapper
@@ -18,6 +18,30 @@ if TYPE_CHECKING:
 #: seconds between two plain lines
 LINE_SECONDS: Final = 10.0
 _BAR_COLUMNS: Final = 20
+
+
+class RawOutput:
+    """Stream behind Django's wrapper, which prints stderr in red and ends each piece with a newline.
+
+    Output to a closed terminal or pipe is dropped, because the operation continues.
+    """
+
+    def __init__(self, wrapper: OutputWrapper) -> None:
+        self._stream: Any = wrapper._out
+
+    def write(self, text: str) -> int:
+        """Write a text without ending the line."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the output."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class Progress:
