@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from ..masking import Mask, Unmasked
 from ..repair.rows import seconds
 from ..settings.conf import mask
 from ..status import Finding
+from ..status.formatting import table
 from .progress import Progress
 
 
@@ -192,6 +193,11 @@ class LoggingCommand(DelayQCommand):
 def count_text(counts: Mapping[str, int]) -> str:
     """Return counts by outcome as one line, without those that are 0."""
     return ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items()) if count) or "nothing to do"
+
+
+def dict_table(rows: Sequence[Mapping[str, object]], *, left: int = 1) -> list[str]:
+    """Return the lines of a table of one row or more, whose keys are the head."""
+    return table(tuple(rows[0]), [tuple(row.values()) for row in rows], left=left)
 
 
 def positive(kind: type[int] | type[float], meaning: str, *, zero: bool = False) -> Callable[[str], Any]:

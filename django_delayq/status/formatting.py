@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> list[str]:
@@ -18,11 +18,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 
         return "  ".join(parts).rstrip()
 
     return [line(row) for row in cells]
-
-
-def dict_table(rows: Sequence[Mapping[str, object]], *, left: int = 1) -> list[str]:
-    """Return the lines of a table of one row or more, whose keys are the head."""
-    return table(tuple(rows[0]), [tuple(row.values()) for row in rows], left=left)
 
 
 def duration(seconds: float) -> str:

@@ -16,9 +16,9 @@ from ...core.times import iso_of
 from ...core.workers import IGNORE, WATCH
 from ...outbox.row_verbs import forget_queue
 from ...settings.conf import conf
-from ...status.formatting import dict_table, duration, printable
+from ...status.formatting import duration, printable
 from ...status.report import NO_QUEUE
-from ..base import DelayQCommand, count_text, share_options, span
+from ..base import DelayQCommand, count_text, dict_table, share_options, span
 
 #: actions on one queue, and those on all
 OF_QUEUE: Final = {

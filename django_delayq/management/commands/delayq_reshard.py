@@ -12,8 +12,7 @@ from ... import connections
 from ...core.broker import Broker
 from ...core.inputs import check_queue_name
 from ...core.resharding import EpochProgress
-from ...status.formatting import dict_table
-from ..base import DelayQCommand, positive
+from ..base import DelayQCommand, dict_table, positive
 
 #: pause between two checks of --wait
 POLL_SECONDS: Final = 0.5
