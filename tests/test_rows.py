@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from django_delayq.core import InvalidJob, Misconfigured
-from django_delayq.rows import check_names_in, due_ms_of, id_of, id_parts
+from django_delayq.repair.rows import check_names_in, due_ms_of, id_of, id_parts
 
 
 def test_an_id_has_the_parts_of_its_row_as_texts() -> None:

@@ -62,7 +62,7 @@ def timed(act: Callable[[Reconciliation], object], comparison: Reconciliation) -
 
 def comparison_of(spark: Any) -> Reconciliation:
     from django_delayq.management.pipeline.reconcile import Tables
-    from django_delayq.repair.row_jobs import RowJobs
+    from django_delayq.repair.row_comparison import RowJobs
     from shop.models import Order
     from shop.tasks import remind_customer
 

@@ -29,7 +29,6 @@ from django.utils.html import format_html, strip_tags
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import repair
 from ..connections import broker, hurried_broker
 from ..core import codec
 from ..core.errors import DelayQError, InvalidJob
@@ -37,6 +36,8 @@ from ..core.job import Job, Payload, Undecodable
 from ..core.job_view import JobView
 from ..core.task import registry
 from ..mirror.duty import LATE_SECONDS, age
+from ..repair import orders
+from ..repair.jobs import VERBS, retry_edited
 from ..settings.conf import conf, mask
 from ..status.job_content import argument_names, split_call
 from . import content, formatting
@@ -64,14 +65,10 @@ MOST_PAYLOADS: Final = 100
 #: maximum size of arguments that can be edited in a form
 _MOST_BYTES: Final = 200_000
 
-RETRY_NOW: Final = Action(name="retry_now", permission="retry", title=_("Retry now"), run=repair.VERBS["retry"])
-RETRY_IN: Final = Action(
-    name="retry_in", permission="retry", title=_("Retry in…"), run=repair.VERBS["retry"], form=DelayForm
-)
-BURY: Final = Action(name="bury", permission="bury", title=_("Bury"), run=repair.VERBS["bury"])
-DISCARD: Final = Action(
-    name="discard", permission="discard", title=_("Discard"), run=repair.VERBS["discard"], harmful=True
-)
+RETRY_NOW: Final = Action(name="retry_now", permission="retry", title=_("Retry now"), run=VERBS["retry"])
+RETRY_IN: Final = Action(name="retry_in", permission="retry", title=_("Retry in…"), run=VERBS["retry"], form=DelayForm)
+BURY: Final = Action(name="bury", permission="bury", title=_("Bury"), run=VERBS["bury"])
+DISCARD: Final = Action(name="discard", permission="discard", title=_("Discard"), run=VERBS["discard"], harmful=True)
 
 
 def _listed(verb: Action) -> Any:
@@ -321,7 +318,7 @@ class MirrorAdmin(TableAdmin):
     def _order(self, request: HttpRequest, chosen: Chosen, verb: Action, delay: float | None) -> str:
         """Order the action as a bulk action and return the URL of its progress page."""
         lookups, total = chosen.lookups or {}, chosen.total
-        order = repair.order(verb.permission, self.model, lookups, user=request.user, delay=delay, total=total)
+        order = orders.order(verb.permission, self.model, lookups, user=request.user, delay=delay, total=total)
         self.note(request, [order], CHANGE, f"{verb.title}: {total}")
         progress = self.url_of("bulkaction", "change", order.pk)
         text = gettext("A worker carries out this action.")
@@ -420,7 +417,7 @@ class MorgueJobAdmin(MirrorAdmin):
             data = form.cleaned_data
             try:
                 args, kwargs = _value(data["args"]), _value(data["kwargs"])
-                outcome = repair.retry_edited(row, args, kwargs, delay=data["seconds"] or None)
+                outcome = retry_edited(row, args, kwargs, delay=data["seconds"] or None)
             except (InvalidJob, Undecodable, TypeError, ValueError) as error:
                 form.add_error(None, mask().text(str(error)))
             except DelayQError as error:
@@ -430,7 +427,7 @@ class MorgueJobAdmin(MirrorAdmin):
                 level, text = result_message({outcome: 1})
                 self.message_user(request, text, level)
                 return HttpResponseRedirect(self.url("changelist"))
-        verb = Action(name="edit", permission="edit", title=_("Retry with this content"), run=repair.retry_edited)
+        verb = Action(name="edit", permission="edit", title=_("Retry with this content"), run=retry_edited)
         context = {"action": verb, "form": form, "row": row, "back": back}
         return self.render(request, "confirm", title, context, trail=[(row.job_id, back), (title, "")])
 

@@ -18,11 +18,11 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
-from .. import repair
 from ..history.records import DIED, SILENT, seconds_of, state_of
 from ..models import BulkAction, FailedJob, MorgueJob
 from ..models.history import PipelineRun
 from ..outbox.rows import unpack_job
+from ..repair import orders
 from ..settings.conf import conf, mask
 from . import content, formatting
 from .actions import phrases
@@ -184,7 +184,7 @@ class BulkActionAdmin(TableAdmin):
         row = self.get_object(request, unquote(object_id))
         extra = extra_context or {}
         if row is not None and self.has_view_permission(request, row):
-            goes_on = row.state in repair.WAITING
+            goes_on = row.state in orders.WAITING
             may_stop = goes_on and self.has_stop_permission(request, row)
             extra |= {"title": self.what(row), "subtitle": None, **self.page_context([(self.what(row), "")])}
             extra |= {"goes_on": goes_on, "stop_url": self.url("stop", row.pk) if may_stop else ""}
@@ -195,7 +195,7 @@ class BulkActionAdmin(TableAdmin):
         order = self.object_or_404(request, object_id)
         if not (self.has_view_permission(request, order) and self.has_stop_permission(request, order)):
             raise PermissionDenied
-        if repair.stop(order):
+        if orders.stop(order):
             self.note(request, [order], CHANGE, gettext("Stopped."))
             self.message_user(request, gettext("It will stop after the current chunk."), messages.SUCCESS)
         else:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.db import connections, router, transaction
 from django.db.models import Model, Q, QuerySet
@@ -20,9 +20,6 @@ from ..models.history import HourlyStat, PipelineRun
 from ..outbox.rows import chunks
 from .periods import begin_of, to_row
 from .records import SILENT
-
-if TYPE_CHECKING:
-    pass
 
 #: rows per INSERT or DELETE
 CHUNK: Final = 1_000

@@ -54,8 +54,6 @@ _FIRST, _BEHIND = len(_KEY), len(_KEY) + len(COUNTS)
 _EXACT_AT: Final = _BEHIND + len(_HISTOGRAMS) + len(_LONGEST)
 #: rows that are read at a time
 _CHUNK: Final = 2_000
-#: maximum number of (queue, task) pairs that are looked up
-MOST: Final = 500
 
 
 # -- histograms of milliseconds: of 0 ms first, then for i = 1 … 30 from 2^(i-1) to below 2^i, then of all longer ones
@@ -140,18 +138,6 @@ class SeriesSum:
         self.rows += len(rows)
         self._exact = rows[0][_EXACT_AT:] if self.rows == 1 else ()
 
-    def merge(self, other: SeriesSum) -> None:
-        """Add another sum to this one."""
-        if not other.rows:
-            return
-        self.counts[:] = map(int.__add__, self.counts, other.counts)
-        add_counts(self.lateness, other.lateness)
-        add_counts(self.duration, other.duration)
-        self.lateness_max = _longest(self.lateness_max, other.lateness_max)
-        self.duration_max = _longest(self.duration_max, other.duration_max)
-        self._exact = other._exact if not self.rows else ()
-        self.rows += other.rows
-
     def __getitem__(self, name: str) -> int:
         """Return a count of :data:`COUNTS`."""
         return self.counts[COUNTS.index(name)]
@@ -205,15 +191,6 @@ class Summary:
         failing = [(name, tally) for name, tally in self.tasks.items() if tally.failures]
         return sorted(failing, key=lambda one: (-one[1].failures, one[0]))
 
-    def by_failure_rate(self, least: int = 1) -> list[tuple[tuple[str, str], SeriesSum]]:
-        """Return the tasks with failures, highest failure rate first.
-
-        Args:
-            least: minimum number of attempts a task must have.
-        """
-        frequent = [one for one in self.by_failures() if one[1]["runs"] >= least]
-        return sorted(frequent, key=lambda one: (-(one[1].failure_rate or 0.0), -one[1].failures, one[0]))
-
     def per_hour(self, place: int) -> float:
         """Return the attempts per hour in a slot; the last slot may be shorter."""
         begin = self.period.slots[place]
@@ -224,7 +201,8 @@ class Summary:
 def added(rows: Iterable[Sequence[Any]], period: Period) -> Summary:
     """Return the sums of rows, given as values of :data:`COLUMNS`, whose hours lie in the period."""
     slots = [SeriesSum() for _slot in period.slots]
-    tasks: dict[tuple[str, str], SeriesSum] = {}
+    tasks: defaultdict[tuple[str, str], SeriesSum] = defaultdict(SeriesSum)
+    total = SeriesSum()
     places: dict[datetime, int] = {}  # cached: each hour has many rows
     for some in chunks(rows, _CHUNK):
         by_place: defaultdict[int, list[Sequence[Any]]] = defaultdict(list)
@@ -239,13 +217,9 @@ def added(rows: Iterable[Sequence[Any]], period: Period) -> Summary:
         for place, those in by_place.items():
             slots[place].add(those)
         for name, those in by_task.items():
-            if name not in tasks:
-                tasks[name] = SeriesSum()
             tasks[name].add(those)
-    total = SeriesSum()
-    for tally in tasks.values():
-        total.merge(tally)
-    return Summary(period, slots, tasks, total)
+        total.add(some)
+    return Summary(period, slots, dict(tasks), total)
 
 
 def summary(query: SeriesQuery, period: Period, table: QuerySet[HourlyStat] | None = None) -> Summary:
@@ -258,11 +232,6 @@ def summary(query: SeriesQuery, period: Period, table: QuerySet[HourlyStat] | No
     """
     rows = query.rows(HourlyStat._default_manager.all() if table is None else table)
     return added(rows.order_by().values_list(*COLUMNS).iterator(_CHUNK), period)
-
-
-def known_tasks(most: int = MOST) -> list[tuple[str, str]]:
-    """Return the first ``most`` pairs of queue and task in the history, sorted."""
-    return list(HourlyStat._default_manager.order_by("queue", "task").values_list("queue", "task").distinct()[:most])
 
 
 def known_queues() -> list[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Final
 
@@ -15,15 +18,15 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
-from .. import connections, logs
+from .. import logs
 from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
 from ..core.inputs import check_queue_name
-from ..core.queue import Queue
 from ..masking import Mask, Unmasked
-from ..rows import seconds
+from ..repair.rows import seconds
 from ..settings.conf import mask
+from ..status import Finding
+from ..status.formatting import table
 from .progress import Progress
-from .terminal import exit_on_closed_pipe
 
 
 class _HelpFormatter(DjangoHelpFormatter):
@@ -39,6 +42,27 @@ def with_examples(*lines: str) -> dict[str, Any]:
     return {"epilog": f"examples:\n{examples}", "formatter_class": _HelpFormatter} if lines else {}
 
 
+@contextlib.contextmanager
+def exit_on_closed_pipe() -> Iterator[None]:
+    """Exit without a traceback if the block writes to a closed pipe, as in ``delayq_status | head``.
+
+    The exit code is that of programs which SIGPIPE ends. Python ignores this signal.
+    """
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:  # it is None if the program was started without it
+                sys.stdout.flush()
+    except BrokenPipeError:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            try:
+                stream.flush()
+            except BrokenPipeError:  # the interpreter's last flush must not fail as well
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+
+
 class DelayQCommand(BaseCommand):
     """Command base class that calls :meth:`run` and converts the package's errors to a :class:`CommandError`."""
 
@@ -46,7 +70,7 @@ class DelayQCommand(BaseCommand):
     examples: tuple[str, ...] = ()
     #: none, except where jobs run: operators need the commands also in a project with errors
     requires_system_checks: Any = ()
-    quiet = no_color = False
+    quiet = no_color = as_json = False
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """Return the parser of the command, with its examples."""
@@ -60,6 +84,7 @@ class DelayQCommand(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> str | None:
         self.quiet = options.get("verbosity") == 0
         self.no_color = bool(options.get("no_color"))
+        self.as_json = bool(options.get("json"))
         try:
             self.run(**options)
         except QueueUnavailable as error:
@@ -85,9 +110,26 @@ class DelayQCommand(BaseCommand):
             self.stdout.write(line)
         self.stdout.flush()
 
-    def print_json(self, value: object) -> None:
-        """Print ``value`` as JSON on stdout."""
-        self.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+    def print_answer(self, value: object, *lines: str) -> None:
+        """Print ``value`` as JSON on stdout if the command has the option ``--json``, else lines of text."""
+        if self.as_json:
+            lines = (json.dumps(value, indent=2, default=str, ensure_ascii=False),)
+        self.print_lines(lines)
+
+    def print_findings(self, findings: Iterable[Finding], *, error: str = "ERROR") -> list[Finding]:
+        """Print findings as they come, unless they are to be JSON; return them.
+
+        Args:
+            error: name of the level ERROR.
+        """
+        styles = {"WARN": self.style.WARNING, "ERROR": self.style.ERROR}
+        results = []
+        for one in findings:
+            results.append(one)
+            if not self.as_json:
+                level = (error if one.level == "ERROR" else one.level).ljust(len(error))
+                self.stdout.write(f"{styles.get(one.level, self.style.SUCCESS)(level)} {one.check}: {one.text}")
+        return results
 
     def check_confirmable(self, question: str = "Are you sure?", *, yes: bool) -> None:
         """Check that the action is confirmed on the command line, or can be confirmed on the terminal.
@@ -121,24 +163,9 @@ class DelayQCommand(BaseCommand):
         if not self.confirmed(question, yes=yes):
             raise CommandError("not confirmed, so nothing was changed")
 
-    def known_queue(self, name: str) -> Queue:
-        """Return the queue of this name.
-
-        Raises:
-            InvalidJob: there is no such queue.
-        """
-        return connections.broker().require_queue(name)
-
     def progress(self, name: str, *, unit: str = "jobs") -> Progress:
         """Return a progress display on stderr, a context manager; with ``--verbosity 0`` it shows nothing."""
         return Progress(name, unit, None if self.quiet else self.stderr, no_color=self.no_color)
-
-    def print_counts(self, counts: Mapping[str, int], *, as_json: bool) -> None:
-        """Print counts by outcome."""
-        if as_json:
-            self.print_json(dict(counts))
-        else:
-            self.stdout.write(count_text(counts))
 
 
 class LoggingCommand(DelayQCommand):
@@ -166,6 +193,11 @@ class LoggingCommand(DelayQCommand):
 def count_text(counts: Mapping[str, int]) -> str:
     """Return counts by outcome as one line, without those that are 0."""
     return ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items()) if count) or "nothing to do"
+
+
+def dict_table(rows: Sequence[Mapping[str, object]], *, left: int = 1) -> list[str]:
+    """Return the lines of a table of one row or more, whose keys are the head."""
+    return table(tuple(rows[0]), [tuple(row.values()) for row in rows], left=left)
 
 
 def positive(kind: type[int] | type[float], meaning: str, *, zero: bool = False) -> Callable[[str], Any]:

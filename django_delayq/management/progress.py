@@ -6,11 +6,10 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..status.formatting import duration
-from .terminal import RawOutput
 
 if TYPE_CHECKING:
     from django.core.management.base import OutputWrapper
@@ -19,6 +18,30 @@ if TYPE_CHECKING:
 #: seconds between two plain lines
 LINE_SECONDS: Final = 10.0
 _BAR_COLUMNS: Final = 20
+
+
+class RawOutput:
+    """Stream behind Django's wrapper, which prints stderr in red and ends each piece with a newline.
+
+    Output to a closed terminal or pipe is dropped, because the operation continues.
+    """
+
+    def __init__(self, wrapper: OutputWrapper) -> None:
+        self._stream: Any = wrapper._out
+
+    def write(self, text: str) -> int:
+        """Write a text without ending the line."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the output."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class Progress:
@@ -135,29 +158,3 @@ def _bar(out: OutputWrapper, *, no_color: bool) -> rich.Progress | None:
         redirect_stdout=False,  # stdout is for results, and may be a pipe
         redirect_stderr=False,
     )
-
-
-@contextlib.contextmanager
-def follow(progress: Progress, read: Callable[[], tuple[int, int | None]], every: float = 1.0) -> Iterator[None]:
-    """Update the progress from ``read``, which returns done and total, during the block and once more at its end.
-
-    Exceptions of ``read`` are suppressed: a temporary failure to read a counter must not abort the operation.
-    """
-    over = threading.Event()
-
-    def repeat() -> None:
-        while not over.wait(every):
-            update()
-
-    def update() -> None:
-        with contextlib.suppress(Exception):
-            progress.update(*read())
-
-    follower = threading.Thread(target=repeat, name="delayq-progress", daemon=True)
-    follower.start()
-    try:
-        yield
-    finally:
-        over.set()
-        follower.join()
-        update()

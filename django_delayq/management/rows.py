@@ -16,8 +16,8 @@ from .. import connections as ours
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short, suggest
 from ..core.task import Task, registry
-from ..repair.row_jobs import RowJobs
-from ..rows import seconds as read_seconds
+from ..repair.row_comparison import RowJobs
+from ..repair.rows import seconds as read_seconds
 from ..settings.conf import conf
 from .base import DelayQCommand, count_text, positive
 

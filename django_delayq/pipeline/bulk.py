@@ -24,7 +24,7 @@ from ..core.errors import Misconfigured
 from ..core.inputs import short, suggest
 from ..core.loads import BulkLoad
 from ..core.records.frames import CHUNK
-from ..rows import Kind, check_names_in, due_ms_of, id_parts, names_in, unsure, wrong_due
+from ..repair.rows import Kind, check_names_in, due_ms_of, id_parts, names_in, unsure, wrong_due
 from .dry_run import STORM, DryRun, dry_run
 from .errors import plain_errors
 from .inputs import PART_BYTES, PART_NAMES, Files, contents, in_order, in_parts, least_parts

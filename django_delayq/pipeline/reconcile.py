@@ -1,7 +1,7 @@
 """Comparison of a table with the queue: jobs that the table requires and the queue lacks are scheduled again.
 
-The rules are those of :mod:`..rows`. The rows come as frames, whose columns the caller has read; Spark's workers know
-nothing of models.
+The rules are those of :mod:`..repair.rows`. The rows come as frames, whose columns the caller has read; Spark's
+workers know nothing of models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..core.bulk import act_in_shard
 from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, datetime_of
-from ..rows import DEAD, FIRST, GRACE_MS, LIVE, RowCounts, names_in, pattern_of
+from ..repair.rows import DEAD, FIRST, GRACE_MS, LIVE, RowCounts, names_in, pattern_of
 from .bulk import BulkOptions, Watch, bulk, due_column, id_column, kinds_of
 from .errors import PipelineError
 from .options import open_broker

@@ -1,9 +1,10 @@
 """Repair of failed jobs and of jobs in the morgue; used by the admin, the commands and the HTTP API.
 
-    jobs        retry, discard and bury for rows of the mirrors, and retry with other arguments
-    orders      the same actions for any number of selected rows, run by a worker
-    comparison  comparison of a table with the jobs that its rows need
-    sweeping    time limit for operations on a whole queue
+    jobs            retry, discard and bury for rows of the mirrors, and retry with other arguments
+    orders          the same actions for any number of selected rows, run by a worker
+    rows            ids and due times of jobs that are made of rows, for the comparison here and for Spark; no Django
+    row_comparison  comparison of a table with the jobs that its rows need
+    sweeping        time limit for operations on a whole queue
 
 Redis is authoritative: every action checks the job again when it acts, and reports one outcome for each job:
 
@@ -16,10 +17,3 @@ running     not changed: a worker is running the job
 gone        the job no longer existed, and its row is deleted
 =========== =========================================================================================================
 """
-
-from __future__ import annotations
-
-from .jobs import VERBS, bury, discard, retry, retry_edited
-from .orders import FILTERS, WAITING, matching, order, stop
-
-__all__ = ["FILTERS", "VERBS", "WAITING", "bury", "discard", "matching", "order", "retry", "retry_edited", "stop"]

@@ -22,8 +22,7 @@ from ..core.queue import Queue
 from ..core.records.frames import CHUNK
 from ..core.task import Task, registry
 from ..core.times import delay_ms_of
-from ..mirror.index import Index
-from ..mirror.index_mirror import DELETE_CHUNK, IndexMirror, database_of, table
+from ..mirror.index_mirror import DELETE_CHUNK, Index, IndexMirror, database_of, table
 from ..mirror.rows import MORGUE, Entry, Place, Row, is_readable, member_of, place_of, store
 from ..outbox import rows as outbox
 from ..settings.conf import conf

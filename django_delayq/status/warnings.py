@@ -45,6 +45,10 @@ class Finding:
     def __str__(self) -> str:
         return self.text
 
+    def values(self) -> dict[str, str]:
+        """Return it for JSON."""
+        return {"level": self.level, "what": self.check, "text": self.text}
+
 
 def warnings_of(snapshot: Snapshot) -> list[Finding]:
     """Return what an operator has to know about a deployment, by check."""

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_delayq import mirror, repair
+from django_delayq import mirror
 from django_delayq.connections import broker as project_broker
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.mirror.duty import LATE_SECONDS, set_age
 from django_delayq.models import FailedJob, MorgueJob
-from django_delayq.repair import matching
+from django_delayq.repair import jobs as repair
+from django_delayq.repair.orders import matching
 from django_delayq.runtime.bookkeeping import duties
 from django_delayq.settings.conf import conf
 from django_delayq.worker.loop import Changes
@@ -87,7 +88,7 @@ def test_the_bodies_of_a_pull_queue_are_masked_or_not_stored(delayq: Broker) -> 
 def test_a_search_in_errors_cannot_guess_a_secret(trouble: Trouble) -> None:
     trouble.fail("one", error=ERROR)
     trouble.copied()
-    assert [matching(FailedJob, {"search": text}).count() for text in ("refused", SECRET)] == [1, 0]
+    assert [matching(FailedJob, {"error_message__icontains": text}).count() for text in ("refused", SECRET)] == [1, 0]
 
 
 def test_a_retry_runs_what_redis_has_and_not_the_masked_copy(trouble: Trouble) -> None:

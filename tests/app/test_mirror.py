@@ -17,7 +17,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.outcomes import ack
-from django_delayq.mirror import duty, index, rebuild
+from django_delayq.mirror import duty, rebuild
 from django_delayq.mirror import index_mirror as shadows
 from django_delayq.models import FailedJob, MorgueJob
 from django_delayq.settings.conf import Conf
@@ -184,14 +184,14 @@ def test_many_rows_are_copied_in_pages_and_a_second_mirror_begins_behind_them(
     trouble = Trouble(delayq)
     trouble.fail(*map(str, range(600)))
     asked: list[bytes] = []
-    read = index.read
+    read = shadows.read
 
     def spy(deployment: Any, queue: str, number: int, **wanted: Any) -> bytes:
         if "index" in wanted:
             asked.append((wanted["after"] or (b"",))[0])
         return read(deployment, queue, number, **wanted)
 
-    monkeypatch.setattr(index, "read", spy)
+    monkeypatch.setattr(shadows, "read", spy)
     assert len(trouble.copied()["failed"]) == 600
     assert (len(asked), asked[0]) == (3, b"")
     newest = FailedJob.objects.latest("updated_us").updated_us
@@ -284,13 +284,13 @@ def test_one_row_of_many_that_is_wrong_is_found_without_reading_the_jobs(
     trouble.copied(mirror)
     trouble.queue.cancel("700")
     views: list[int] = []
-    read = index.jobs_of
+    read = shadows.jobs_of
 
     def spy(deployment: Any, members: Any, **options: Any) -> Any:
         views.extend(map(len, members.values()))
         return read(deployment, members, **options)
 
-    monkeypatch.setattr(index, "jobs_of", spy)
+    monkeypatch.setattr(shadows, "jobs_of", spy)
     trouble.note()
     assert len(trouble.copied(mirror)["failed"]) == 1199
     assert not FailedJob.objects.filter(job_id="700").exists()

@@ -12,7 +12,7 @@ from django_delayq import schedule, task
 from django_delayq.core.broker import Broker
 from django_delayq.core.task import registry
 from django_delayq.models import FailedJob, MorgueJob
-from django_delayq.repair import retry
+from django_delayq.repair.jobs import retry
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
 from tests.support.processes import wait_until

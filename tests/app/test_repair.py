@@ -13,7 +13,8 @@ from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.outcomes import ack
 from django_delayq.models import FailedJob, MorgueJob
-from django_delayq.repair import bury, discard, matching, retry
+from django_delayq.repair.jobs import bury, discard, retry
+from django_delayq.repair.orders import matching
 
 from .mirror_stage import Trouble, tables
 
@@ -259,30 +260,24 @@ def test_rows_are_chosen_by_what_json_can_say(trouble: Trouble) -> None:
     assert ids(queue="q", task="deeds.rest") == "order-1"
     assert ids(error_class="A") == "order-1"
     assert ids(failures=2) == ids(failures__gte=2) == "order-2"
-    assert ids(search="ORDER") == "order-1 order-2"
-    assert ids(search="no answer") == "order-1 order-2 other-3"
     assert ids(job_id__startswith="other", queue__in=["q", "r"]) == "other-3"
-    assert ids(since=moments["other-3"].isoformat()) == ids(failed_at__gte=moments["other-3"].isoformat()) == "other-3"
-    assert ids(until=moments["order-2"].isoformat()) == "order-1"
+    assert ids(failed_at__gte=moments["other-3"].isoformat()) == "other-3"
+    assert ids(failed_at__lt=moments["order-2"].isoformat()) == "order-1"
     trouble.bury("grave", reason="poison")
     trouble.copied()
-    assert matching(MorgueJob, {"reason": "poison", "buried_at__gte": "2020-01-01T00:00:00"}).count() == 1
+    assert matching(MorgueJob, {"reason": "poison", "buried_at__gte": "2020-01-01T00:00:00+00:00"}).count() == 1
 
 
 @pytest.mark.parametrize(
     "filters",
     [
         {"quue": "q"},
-        {"id": 1},
         {"reason": "poison"},
         {"buried_at__gte": "2020-01-01"},
-        {"queue__regex": "("},
         {"queue__x__y": 1},
         {"failures": "many"},
-        {"since": "yesterday"},
-        {"since": 5},
-        {"args": ""},
-        {"pk__gt": 0},
+        {"failed_at__gte": "yesterday"},
+        {"failed_at__gte": 5},
     ],
     ids=str,
 )

@@ -17,7 +17,7 @@ from django_delayq.core.job_view import JobView
 from django_delayq.core.redis.scripts import SentCalls
 from django_delayq.core.task import registry
 from django_delayq.models import FailedJob, MorgueJob, OutboxJob
-from django_delayq.repair import retry_edited
+from django_delayq.repair.jobs import retry_edited
 from tests.support.processes import wait_until
 
 from .deeds import note

@@ -20,7 +20,8 @@ from django_delayq.core.errors import InvalidJob, QueueUnavailable
 from django_delayq.core.task import registry
 from django_delayq.models import BulkAction, FailedJob, MorgueJob
 from django_delayq.repair import jobs as actions
-from django_delayq.repair import order, orders, stop
+from django_delayq.repair import orders
+from django_delayq.repair.orders import order, stop
 from tests.support.processes import wait_until
 
 from .mirror_stage import Trouble, tables

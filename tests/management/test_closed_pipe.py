@@ -11,7 +11,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.management.terminal import exit_on_closed_pipe
+from django_delayq.management.base import exit_on_closed_pipe
 
 from .conftest import Depot
 

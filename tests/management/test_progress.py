@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import re
 import sys
-import threading
 
 import pytest
 from django.core.management.base import OutputWrapper
 
-from django_delayq.management.progress import Progress, follow
+from django_delayq.management.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -192,29 +191,3 @@ def test_a_reader_that_has_gone_ends_no_run(kind: type[io.StringIO]) -> None:
         screen.close()
         shown.update(5)
     assert shown.done == 5
-
-
-def test_counters_are_followed_while_a_block_runs_and_once_more_at_its_end() -> None:
-    looked = threading.Event()
-    counter = [3]
-
-    def look() -> tuple[int, int | None]:
-        looked.set()
-        return counter[0], 10
-
-    bar = Progress("run")
-    with follow(bar, look, every=0.001):
-        assert looked.wait(5)
-        counter[0] = 10
-    assert (bar.done, bar.total) == (10, 10)
-    assert not any(thread.name == "delayq-progress" for thread in threading.enumerate())
-
-
-def test_a_counter_that_cannot_be_read_stops_nothing() -> None:
-    def look() -> tuple[int, int | None]:
-        raise ConnectionError("away")
-
-    bar = Progress("run")
-    with follow(bar, look, every=0.001):
-        bar.update(3)
-    assert bar.done == 3

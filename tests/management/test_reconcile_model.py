@@ -21,8 +21,7 @@ from django_delayq.core.outcomes import ack, bury
 from django_delayq.core.queue import Queue
 from django_delayq.models import BulkAction, OutboxJob
 from django_delayq.repair import row_comparison
-from django_delayq.repair.row_comparison import RowComparison
-from django_delayq.repair.row_jobs import RowJobs
+from django_delayq.repair.row_comparison import RowComparison, RowJobs
 from shop.models import Customer, Order
 from shop.tasks import cancel_order, remind_customer, sync_order
 

@@ -24,7 +24,7 @@ from django_delayq.models.history import PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, jobs, rehearse
 from django_delayq.pipeline.errors import PipelineError, RunDiffers
 from django_delayq.pipeline.inputs import Files
-from django_delayq.rows import seconds
+from django_delayq.repair.rows import seconds
 from shop.models import Customer
 from tests.core.world import raw
 from tests.support.moments import in_days

@@ -24,8 +24,8 @@ from django_delayq.management.pipeline.reconcile import Tables
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
-from django_delayq.repair.row_jobs import RowJobs
-from django_delayq.rows import names_in, pattern_of
+from django_delayq.repair.row_comparison import RowJobs
+from django_delayq.repair.rows import names_in, pattern_of
 from shop.tasks import remind_customer
 
 from .stock.models import Ticket

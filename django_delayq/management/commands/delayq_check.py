@@ -40,15 +40,10 @@ class Command(DelayQCommand):
 
     def run(self, **options: Any) -> None:
         """Run the checks, print the findings, and fail on errors."""
-        styles = {"OK": self.style.SUCCESS, "WARN": self.style.WARNING, "ERROR": self.style.ERROR}
-        results = []
-        for finding in findings(connections.broker, deploy=options["deploy"], max_outbox_age=options["max_outbox_age"]):
-            results.append(finding)
-            if not options["json"]:
-                style = styles.get(finding.level, self.style.SUCCESS)
-                self.stdout.write(f"{style(finding.level.ljust(5))} {finding.check}: {finding.text}")
+        found = findings(connections.broker, deploy=options["deploy"], max_outbox_age=options["max_outbox_age"])
+        results = self.print_findings(found)
         if options["json"]:
-            self.print_json([{"level": item.level, "what": item.check, "text": item.text} for item in results])
+            self.print_answer([finding.values() for finding in results])
         errors = sum(finding.level == "ERROR" for finding in results)
         warnings = sum(finding.level == "WARN" for finding in results)
         if errors or (warnings and options["fail_level"] == "warning"):

@@ -35,17 +35,16 @@ class Command(DelayQCommand):
         """Check, print, and fail if violations remain."""
         broker = connections.broker()
         for name in options["queues"]:
-            self.known_queue(name)
+            broker.require_queue(name)
         with self.progress("fsck", unit="entries") as progress:
             report = check(broker, queues=options["queues"], repair=options["repair"], progress=progress.update)
         violations = len(report.violations)
-        if options["json"]:
-            counts = {"checked": report.checked, "violations": report.violations, "repaired": report.repaired}
-            self.print_json({**counts, "unreachable": report.unreachable})
-        else:
-            for violation in report.violations:
-                self.stdout.write(self.style.WARNING(printable(violation, 500)))
-            self.stdout.write(f"{report.checked} entries checked, {violations} violations, {report.repaired} repaired")
+        counts = {"checked": report.checked, "violations": report.violations, "repaired": report.repaired}
+        self.print_answer(
+            {**counts, "unreachable": report.unreachable},
+            *(self.style.WARNING(printable(violation, 500)) for violation in report.violations),
+            f"{report.checked} entries checked, {violations} violations, {report.repaired} repaired",
+        )
         if report.unreachable:
             missing = printable("; ".join(report.unreachable), 2000)
             raise CommandError(f"not checked, because no answer came: {missing}. Run the command again when all do")

@@ -23,12 +23,11 @@ from ...core.job_view import JobView
 from ...core.queue import Queue
 from ...core.reading import INDEXES, SEARCHED
 from ...core.times import ms_of, parse_moment
-from ...masking import Mask
 from ...outbox import row_verbs
-from ...rows import seconds
+from ...repair.rows import seconds
 from ...status.formatting import printable, table
 from ...status.job_content import job_as_dict
-from ..base import DelayQCommand, add_show_secrets, mask_for, positive
+from ..base import DelayQCommand, add_show_secrets, count_text, mask_for, positive
 
 PAGE: Final = 250
 COLUMNS: Final = ("queue", "state", "id", "task", "time", "failures", "error", "content")
@@ -147,7 +146,7 @@ class Command(DelayQCommand):
         if options["ids"] and not where.is_empty:
             raise CommandError("--id names the jobs already; leave the conditions out, or leave --id out")
         name = options["queue"]
-        queues = connections.broker().queues() if name is None else [self.known_queue(name)]
+        queues = connections.broker().queues() if name is None else [connections.broker().require_queue(name)]
         if action == "list":
             self.print_list(queues, where, options)
         elif action == "show":
@@ -161,18 +160,15 @@ class Command(DelayQCommand):
         """Print the jobs that meet the conditions."""
         hide, search = mask_for(options), Search(queues, where, options)
         found = search.find(options["limit"] or 50)
-        if options["json"]:
-            self.print_json([job_as_dict(view, hide) for view in found])
-        elif not found:
-            self.stdout.write("no job found")
-        else:
-            self.print_lines(table(COLUMNS, [_row(view, hide) for view in found], left=len(COLUMNS)))
+        jobs = [job_as_dict(view, hide) for view in found]
+        lines = table(COLUMNS, map(_row, jobs), left=len(COLUMNS)) if jobs else ["no job found"]
+        self.print_answer(jobs, *lines)
         if cursor := search.cursor:
             note = (
                 f"These are the first {len(found)} jobs; there may be more. Raise --limit to see them, or continue "
                 f"with --cursor {cursor}"
             )
-            (self.stderr if options["json"] else self.stdout).write(note)
+            (self.stderr if self.as_json else self.stdout).write(note)
 
     def print_jobs(self, queues: list[Queue], options: Mapping[str, Any]) -> None:
         """Print all details of the jobs of the given ids."""
@@ -186,15 +182,7 @@ class Command(DelayQCommand):
         jobs = [job_as_dict(view, hide, details=True) for view in views]
         if not jobs:
             raise CommandError("there is no such job")
-        if options["json"]:
-            self.print_json(jobs)
-            return
-        for job in jobs:
-            error = job.pop("error")
-            trace = str(error.pop("traceback", "")).splitlines()
-            values = {**job, **{f"error {name}": value for name, value in error.items()}}
-            self.print_lines(f"{name:<14}{printable(str(value), 2000)}" for name, value in values.items())
-            self.print_lines([*(f"  {printable(line, 500)}" for line in trace), ""])
+        self.print_answer(jobs, *(line for job in jobs for line in _details(job)))
 
     # -- actions
 
@@ -228,7 +216,7 @@ class Command(DelayQCommand):
 
     def print_outcome(self, counts: Counter[str], options: dict[str, Any]) -> None:
         """Print counts by outcome, and fail if jobs need a decision of the operator."""
-        self.print_counts(counts, as_json=options["json"])
+        self.print_answer(dict(counts), count_text(counts))
         if options["ids"] and not counts:
             raise CommandError("there is no such job in that place")
         if counts["live"]:
@@ -311,11 +299,20 @@ def _is_in(view: JobView, place: str) -> bool:
     return place == "waiting" or view.job.failures > 0
 
 
-def _row(view: JobView, hide: Mask) -> list[object]:
+def _details(job: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a job, its traceback at the end."""
+    error = dict(job["error"])
+    trace = str(error.pop("traceback", "")).splitlines()
+    values = {**job, **{f"error {name}": value for name, value in error.items()}}
+    del values["error"]
+    yield from (f"{name:<14}{printable(str(value), 2000)}" for name, value in values.items())
+    yield from (*(f"  {printable(line, 500)}" for line in trace), "")
+
+
+def _row(job: Mapping[str, Any]) -> list[object]:
     """Return a job for the table: the arguments in their stored form, the error's class without its module."""
-    job = job_as_dict(view, hide)
     error = job["error_class"].rpartition(".")[2] or job["error_class"]
-    content = job.get("bytes") or job.get("payloads") or job.get("args", f"{view.payload_count} payloads")
+    content = job.get("bytes") or job.get("payloads") or job.get("args", f"{job.get('payload_count', 0)} payloads")
     if job.get("kwargs"):
         content = {"a": job["args"], "k": job["kwargs"]}
     texts = (

@@ -16,9 +16,9 @@ from ...core.times import iso_of
 from ...core.workers import IGNORE, WATCH
 from ...outbox.row_verbs import forget_queue
 from ...settings.conf import conf
-from ...status.formatting import duration, printable, table
+from ...status.formatting import duration, printable
 from ...status.report import NO_QUEUE
-from ..base import DelayQCommand, share_options, span
+from ..base import DelayQCommand, count_text, dict_table, share_options, span
 
 #: actions on one queue, and those on all
 OF_QUEUE: Final = {
@@ -90,13 +90,13 @@ class Command(DelayQCommand):
 
     def run(self, **options: Any) -> None:
         """Run the chosen action."""
-        action, as_json = options["action"], options["json"]
+        action = options["action"]
         if action == "list":
-            self.print_list(as_json=as_json)
+            self.print_list()
         elif action in OF_ALL:
-            self.switch_producers(paused=action == "pause-producers", as_json=as_json)
+            self.switch_producers(paused=action == "pause-producers")
         else:
-            queue = self.known_queue(options["name"])
+            queue = connections.broker().require_queue(options["name"])
             if action in ("pause", "resume"):
                 self.pause_or_resume(queue, action, options)
             elif action == "delete":
@@ -113,27 +113,21 @@ class Command(DelayQCommand):
             broker.resume(queue.name, direction)
         orders = layouts.queue_policy(queue.layout)
         paused, until = orders["paused"], {word: iso_of(end) for word, end in orders["until"].items()}
-        if options["json"]:
-            self.print_json({"queue": queue.name, "paused": paused, "paused_until": until})
-        elif paused:
-            effects = ", and ".join(
-                f"{effect} until {until[word]}" if word in until else effect
-                for word, effect in (("in", "new jobs are refused"), ("out", "no jobs are started"))
-                if paused in (word, "both")
-            )
-            self.stdout.write(f"{printable(queue.name)} is paused: {effects}")
-        else:
-            self.stdout.write(f"{printable(queue.name)} is not paused")
+        effects = ", and ".join(
+            f"{effect} until {until[word]}" if word in until else effect
+            for word, effect in (("in", "new jobs are refused"), ("out", "no jobs are started"))
+            if paused in (word, "both")
+        )
+        text = f"is paused: {effects}" if paused else "is not paused"
+        value = {"queue": queue.name, "paused": paused, "paused_until": until}
+        self.print_answer(value, f"{printable(queue.name)} {text}")
 
-    def switch_producers(self, *, paused: bool, as_json: bool) -> None:
+    def switch_producers(self, *, paused: bool) -> None:
         """Pause all producers, or let them go on."""
         broker = connections.broker()
         (broker.pause_producers if paused else broker.resume_producers)()
-        if as_json:
-            self.print_json({"producers_paused": paused})
-            return
         effect = "are paused: no queue takes new jobs; stored jobs run" if paused else "are not paused"
-        self.stdout.write(f"producers {effect}")
+        self.print_answer({"producers_paused": paused}, f"producers {effect}")
 
     def choose(self, queue: Queue, word: str, options: Mapping[str, Any]) -> None:
         """Let workers watch or ignore a queue."""
@@ -141,13 +135,11 @@ class Command(DelayQCommand):
         for worker in workers:
             if not connections.broker().tell_worker(worker, word, queue.name):
                 raise CommandError(f"no worker {printable(worker)} is registered; delayq_status lists the workers")
-        if options["json"]:
-            self.print_json({"queue": queue.name, "command": word, "workers": workers})
-            return
         effect = "reserve from it too" if word == WATCH else "reserve no more from it"
-        self.stdout.write(
+        self.print_answer(
+            {"queue": queue.name, "command": word, "workers": workers},
             f"{printable(queue.name)}: {', '.join(map(printable, workers))} and all processes of the same program "
-            f"{effect} with their next heartbeat, until the program ends"
+            f"{effect} with their next heartbeat, until the program ends",
         )
 
     def delete(self, queue: Queue, options: Mapping[str, Any]) -> None:
@@ -160,20 +152,15 @@ class Command(DelayQCommand):
         forgotten = forget_queue(conf().outbox.databases, queue.name) if force else 0
         if forgotten:
             deleted["outbox rows deleted"] = forgotten
-        self.print_counts(deleted, as_json=options["json"])
+        self.print_answer(deleted, count_text(deleted))
 
-    def print_list(self, *, as_json: bool) -> None:
+    def print_list(self) -> None:
         """Print every queue."""
         broker = connections.broker()
         counts = {counts.queue: counts for counts in broker.inspector.all_counts()}
         queues = [as_dict(queue, counts.get(queue.name) or Counts(queue.name)) for queue in broker.queues()]
-        if as_json:
-            self.print_json(queues)
-        elif not queues:
-            self.stdout.write(NO_QUEUE)
-        else:
-            rows = [[_cell(name, value) for name, value in queue.items()] for queue in queues]
-            self.print_lines(table(tuple(queues[0]), rows, left=3))
+        rows = [{name: _cell(name, value) for name, value in queue.items()} for queue in queues]
+        self.print_answer(queues, *(dict_table(rows, left=3) if rows else [NO_QUEUE]))
 
 
 def _cell(name: str, value: Any) -> object:

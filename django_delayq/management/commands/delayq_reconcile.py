@@ -104,18 +104,15 @@ class Command(DelayQCommand):
         results: dict[str, dict[str, int]] = {}
         for name in steps:
             results[name] = getattr(self, name)(broker, options)
-            if not options["json"]:
+            if not self.as_json:
                 self.stdout.write(f"{name}: {count_text(results[name])}")
-        if options["json"]:
-            self.print_json(results)
+        if self.as_json:
+            self.print_answer(results)
 
     def _reconcile_rows(self, options: dict[str, Any]) -> None:
         result = reconcile(self, options)
-        if options["json"]:
-            self.print_json(result)
-        else:
-            counts = {"missing": result["missing"]} if options["dry_run"] else result["outcomes"]
-            self.stdout.write(f"{result['state']}: {count_text(counts)}")
+        counts = {"missing": result["missing"]} if options["dry_run"] else result["outcomes"]
+        self.print_answer(result, f"{result['state']}: {count_text(counts)}")
 
     # --- the outbox
 

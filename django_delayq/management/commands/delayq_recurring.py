@@ -21,6 +21,7 @@ ACTIONS: Final = {
     "also ends the pause of a task that was renamed or removed",
     "run-now": "run a task once now, beside its ticks",
 }
+NO_TASK: Final = "No task of this project recurs: give one every= or cron=."
 
 
 class Command(DelayQCommand):
@@ -49,7 +50,9 @@ class Command(DelayQCommand):
         """Run the chosen action."""
         action, broker = options["action"], connections.broker()
         if action == "list":
-            self.print_list(as_json=options["json"])
+            tasks = read_recurring(broker)
+            lines = recurring_table(tasks) if tasks else [NO_TASK]
+            self.print_answer([recurring_as_json(one) for one in tasks], *lines)
             return
         if action == "resume":
             name, effect = resume(broker, registry, options["task"]), "is not paused"
@@ -60,17 +63,4 @@ class Command(DelayQCommand):
                 pause_recurring(broker, name)
             else:
                 effect = f"runs now ({run_now(broker, work)})"
-        if options["json"]:
-            self.print_json({"task": name, "action": action})
-        else:
-            self.stdout.write(f"{printable(name)} {effect}")
-
-    def print_list(self, *, as_json: bool) -> None:
-        """Print all recurring tasks, and the pauses of tasks that this project does not have."""
-        tasks = read_recurring(connections.broker())
-        if as_json:
-            self.print_json([recurring_as_json(one) for one in tasks])
-        elif tasks:
-            self.print_lines(recurring_table(tasks))
-        else:
-            self.stdout.write("No task of this project recurs: give one every= or cron=.")
+        self.print_answer({"task": name, "action": action}, f"{printable(name)} {effect}")

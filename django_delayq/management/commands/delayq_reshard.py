@@ -12,8 +12,7 @@ from ... import connections
 from ...core.broker import Broker
 from ...core.inputs import check_queue_name
 from ...core.resharding import EpochProgress
-from ...status.formatting import table
-from ..base import DelayQCommand, positive
+from ..base import DelayQCommand, dict_table, positive
 
 #: pause between two checks of --wait
 POLL_SECONDS: Final = 0.5
@@ -38,15 +37,15 @@ class Command(DelayQCommand):
 
     def run(self, **options: Any) -> None:
         """Change the number, wait, and show the result."""
-        queue = self.known_queue(check_queue_name(options["queue"]))
-        broker, name = connections.broker(), queue.name
+        broker = connections.broker()
+        name = broker.require_queue(check_queue_name(options["queue"])).name
         if options["shards"] is None and not (options["status"] or options["wait"]):
             raise CommandError("the number of shards is missing: give --shards N, or --status to see the present ones")
         if options["shards"] is not None and not options["status"]:
             broker.reshard(name, options["shards"])
         if options["wait"]:
             self.wait(broker, name)
-        self.show(name, broker.epochs.progress(name), as_json=options["json"])
+        self.show(name, broker.epochs.progress(name))
 
     def wait(self, broker: Broker, name: str) -> None:
         """Wait until no job is left in the old shards."""
@@ -58,33 +57,27 @@ class Command(DelayQCommand):
                 time.sleep(POLL_SECONDS)
             progress.update(total, total)
 
-    def show(self, name: str, epochs: list[EpochProgress], *, as_json: bool) -> None:
+    def show(self, name: str, epochs: list[EpochProgress]) -> None:
         """Print the counts of each epoch."""
         rows = [
             {
                 "epoch": epoch.epoch,
-                "shards": epoch.shards,
                 "state": epoch.state,
+                "shards": epoch.shards,
                 "jobs": _jobs(epoch),
                 "reserved": epoch.counts.reserved,
                 "morgue": epoch.counts.morgue,
             }
             for epoch in epochs
         ]
-        if as_json:
-            self.print_json({"queue": name, "epochs": rows})
-            return
-        head = ("epoch", "state", "shards", "jobs", "reserved", "morgue")
-        self.print_lines(table(head, [[row[column] for column in head] for row in rows], left=2))
-        old = [epoch for epoch in epochs if epoch.state == "old"]
+        old, notes = [epoch for epoch in epochs if epoch.state == "old"], []
         if _left(epochs):
-            self.stdout.write("The workers are emptying the old shards. --status shows what is left.")
+            notes = ["The workers are emptying the old shards. --status shows what is left."]
         elif any(epoch.counts.morgue for epoch in old):
-            self.stdout.write(
-                "The old shards are kept while their morgue has jobs: retry or discard these with delayq_jobs."
-            )
+            notes = ["The old shards are kept while their morgue has jobs: retry or discard these with delayq_jobs."]
         elif old:
-            self.stdout.write("The old shards are empty. A dispatcher removes them within three minutes.")
+            notes = ["The old shards are empty. A dispatcher removes them within three minutes."]
+        self.print_answer({"queue": name, "epochs": rows}, *dict_table(rows, left=2), *notes)
 
 
 def _left(epochs: list[EpochProgress]) -> int:

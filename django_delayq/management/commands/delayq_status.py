@@ -39,29 +39,28 @@ class Command(DelayQCommand):
 
     def run(self, **options: Any) -> None:
         """Print the status once, or again and again."""
-        broker, as_json, seconds = connections.broker(), options["json"], options["watch"]
-        before = self.print_status(broker, None, as_json=as_json)
+        broker, seconds = connections.broker(), options["watch"]
+        before = self.print_status(broker, None)
         try:
             while seconds is not None:
                 time.sleep(seconds)
                 try:
-                    before = self.print_status(broker, before, as_json=as_json)
+                    before = self.print_status(broker, before)
                 except QueueUnavailable as error:  # at the start it ends the command; later the command waits for Redis
                     self.stderr.write(str(error))
         except KeyboardInterrupt:
             return
 
-    def print_status(self, broker: Broker, before: Snapshot | None, *, as_json: bool) -> Snapshot:
+    def print_status(self, broker: Broker, before: Snapshot | None) -> Snapshot:
         """Print the status, with the change since an earlier one. Return the new snapshot."""
         now = take(broker, horizon=HORIZON, recurring=True)
         change = None if before is None else compare(before, now)
-        if as_json:
-            self.print_json(json_form(now, change))
+        if self.as_json:
+            self.print_answer(json_form(now, change))
         elif change is None or not self.stdout.isatty():
             self.print_lines([*report(now, change), ""])
         else:
             self.print_lines([CLEAR + "\n".join(_fitting(report(now, change)))])
-        self.stdout.flush()
         return now
 
 

@@ -23,7 +23,7 @@ from ...pipeline.errors import plain_errors
 from ...pipeline.session import SessionOptions, opened
 from ...settings.conf import Conf, conf
 from ..base import DelayQCommand
-from ..terminal import RawOutput
+from ..progress import RawOutput
 from . import address
 
 if TYPE_CHECKING:

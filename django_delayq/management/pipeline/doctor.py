@@ -47,16 +47,10 @@ def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> int | N
     """Run the checks and print the findings. Return the exit code for missing requirements."""
     settings = conf()
     master = options["master"] or settings.pipeline.master
-    styles = {"OK": command.style.SUCCESS, "WARN": command.style.WARNING, "ERROR": command.style.ERROR}
-    results: list[Finding] = []
-    for finding in findings(settings, master):
-        results.append(finding)
-        if not options["json"]:
-            level = "MISS" if finding.level == "ERROR" else finding.level
-            command.stdout.write(f"{styles[finding.level](level.ljust(4))} {finding.check}: {finding.text}")
+    results = command.print_findings(findings(settings, master), error="MISS")
     missing = [finding.check for finding in results if finding.level == "ERROR"]
     if options["json"]:
-        values = [{"level": item.level, "what": item.check, "text": item.text} for item in results]
+        values = [finding.values() for finding in results]
         command.print_result({"ok": not missing, "missing": missing, "findings": values})
     elif not missing:
         command.stdout.write("All requirements are met.")

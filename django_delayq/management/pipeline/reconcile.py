@@ -17,7 +17,7 @@ from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name
 from ...history.records import Record
 from ...models import OutboxJob
-from ...repair.row_jobs import RowJobs, database_now_ms
+from ...repair.row_comparison import RowJobs, database_now_ms
 from ...settings.conf import conf
 from .. import rows
 from ..base import count_text

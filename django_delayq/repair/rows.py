@@ -19,9 +19,9 @@ from string import Formatter
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from .core.errors import InvalidJob, Misconfigured
-from .core.inputs import short, suggest
-from .core.times import ms_of, parse_moment, span_ms_of
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import short, suggest
+from ..core.times import ms_of, parse_moment, span_ms_of
 
 #: age below which rows are not compared
 GRACE_MS: Final = 600_000
