@@ -42,9 +42,6 @@ class Finding:
     check: str
     text: str
 
-    def __str__(self) -> str:
-        return self.text
-
     def values(self) -> dict[str, str]:
         """Return it for JSON."""
         return {"level": self.level, "what": self.check, "text": self.text}
