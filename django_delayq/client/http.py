@@ -1,8 +1,8 @@
 """HTTP exchanges of the clients: addresses, retries, errors, and verbs that are defined once for both clients.
 
-A verb is a generator of steps: a request to send once, or a number of seconds to wait. :class:`verb` makes a method of
-it that performs them: on classes derived from :class:`Blocking` a function, on those derived from
-:class:`Asynchronous` a coroutine function, with the types that belong to each.
+A verb is a coroutine function. :class:`verb` makes a method of it: on classes derived from :class:`Asynchronous` it
+stays one; on those derived from :class:`Blocking` it is a function, which runs the coroutine to its end at once: there
+requests and pauses block, so nothing suspends it. Each has the types that belong to it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar, overload
 from urllib.parse import quote, urlencode, urlsplit
@@ -40,9 +40,18 @@ _LONGEST_POLL_PAUSE: Final = 2.0
 #: seconds for which an idle connection is kept
 _IDLE_SECONDS: Final = 60.0
 
-#: calculation that needs I/O: it yields the arguments of a request to httpx, for which it receives a response or an
-#: error, or seconds
-Steps: TypeAlias = Generator[dict[str, Any] | float, Any, T]
+#: verb that was called and has not run yet
+Steps: TypeAlias = Coroutine[Any, Any, T]
+
+
+class Sender:
+    """Base of the clients, each of which sends a request once, and waits, in its own way."""
+
+    async def _send(self, **request: Any) -> httpx.Response:
+        raise NotImplementedError
+
+    async def _sleep(self, seconds: float) -> None:
+        raise NotImplementedError
 
 
 class Answer(NamedTuple):
@@ -53,7 +62,7 @@ class Answer(NamedTuple):
 
 
 class Server:
-    """Rules for exchanging requests with one server, without I/O.
+    """Exchanges of requests with one server.
 
     Args:
         url: address under which the project includes ``django_delayq.api.urls``.
@@ -81,8 +90,9 @@ class Server:
         self._timeout = timeout
         self._retries = retries
 
-    def exchange(
+    async def exchange(
         self,
+        sender: Sender,
         method: str,
         path: str,
         body: Any = None,
@@ -91,12 +101,13 @@ class Server:
         extra: float = 0.0,
         attempts: int | None = None,
         keyed: bool = True,
-    ) -> Steps[Answer]:
+    ) -> Answer:
         """Return the response to a request, with retries where they can help.
 
         Every attempt of a POST carries the same Idempotency-Key, so that it is executed once.
 
         Args:
+            sender: the client.
             method: HTTP method.
             path: address below the root, percent-encoded.
             body: converted to JSON; None = no body.
@@ -127,19 +138,22 @@ class Server:
         }
         retries = _Retries(self._retries if attempts is None else attempts - 1, seconds)
         while True:
-            reply = yield request
             try:
-                return self._read(reply)
+                return self._read(await self._reply(sender, request))
             except TryLater as error:
                 pause = retries.next_pause(error)
                 if pause is None:
                     raise
-            yield pause
+            await sender._sleep(pause)
 
-    def _read(self, reply: httpx.Response | httpx.RequestError) -> Answer:
-        if isinstance(reply, httpx.RequestError):
-            reason = str(reply) or type(reply).__name__
-            raise Unavailable(0, "no_answer", f"{self._name} did not answer: {reason}") from reply
+    async def _reply(self, sender: Sender, request: Mapping[str, Any]) -> httpx.Response:
+        try:
+            return await sender._send(**request)
+        except httpx.RequestError as error:
+            reason = str(error) or type(error).__name__
+            raise Unavailable(0, "no_answer", f"{self._name} did not answer: {reason}") from error
+
+    def _read(self, reply: httpx.Response) -> Answer:
         status, retry_after = reply.status_code, _seconds(reply.headers.get("Retry-After"))
         data = _json_of(reply)
         if status == 204 or (200 <= status < 300 and isinstance(data, dict)):

@@ -120,53 +120,53 @@ class Held:
         self._ends_at = began + (ttr or 0.0)
 
     @verb
-    def ack(self) -> Steps[bool]:
+    async def ack(self) -> bool:
         """Acknowledge the job as done; it is deleted."""
-        return (yield from self._client._ack([self]))[0]
+        return (await self._client._ack([self]))[0]
 
     @verb
-    def fail(self, error: BaseException | str = "", delay: float | timedelta | None = None) -> Steps[bool]:
+    async def fail(self, error: BaseException | str = "", delay: float | timedelta | None = None) -> bool:
         """Record a failed attempt, which is counted.
 
         The job is due again after ``delay``, by default after its task's back-off, or goes to the morgue if this was
         its last attempt.
         """
-        return (yield from self._client._fail([self], error, delay))[0]
+        return (await self._client._fail([self], error, delay))[0]
 
     @verb
-    def release(self, delay: float | timedelta | None = None, *, priority: int | None = None) -> Steps[bool]:
+    async def release(self, delay: float | timedelta | None = None, *, priority: int | None = None) -> bool:
         """Release the job without counting an attempt, due after ``delay`` or (None) at its old place.
 
         ``priority`` replaces its own from now on: 0 (first) … 7.
         """
-        return (yield from self._client._release([self], delay, priority=priority))[0]
+        return (await self._client._release([self], delay, priority=priority))[0]
 
     @verb
-    def bury(self, reason: str = "") -> Steps[bool]:
+    async def bury(self, reason: str = "") -> bool:
         """Move a job that can never succeed to the morgue, with the reason."""
-        return (yield from self._client._bury([self], reason))[0]
+        return (await self._client._bury([self], reason))[0]
 
     @verb
-    def touch(self, ttr: float | timedelta | None = None) -> Steps[bool]:
+    async def touch(self, ttr: float | timedelta | None = None) -> bool:
         """Extend the lease: ``ttr`` from now on, by default as long as the job was reserved for.
 
         Return False if the lease was lost.
         """
-        return (yield from self._client._touch([self], ttr))[0]
+        return (await self._client._touch([self], ttr))[0]
 
-    def _end(self, error: BaseException | None) -> Steps[None]:
+    async def _end(self, error: BaseException | None) -> None:
         """Ack, fail, or (for exceptions that end the process) release, unless the block has ended the job itself."""
         if self.ended:
             return
         if error is None:
-            if not (yield from self._client._ack([self]))[0]:
+            if not (await self._client._ack([self]))[0]:
                 logger.warning("%s is done, but its lease was lost, so it may run again", self.id)
             return
         try:
             if isinstance(error, Exception):
-                yield from self._client._fail([self], error)
+                await self._client._fail([self], error)
             else:
-                yield from self._client._release([self])
+                await self._client._release([self])
         except ApiError as trouble:  # the caller has to receive the block's own error
             logger.warning(
                 "%s: %s was not sent to the server; its lease will end: %s", self.id, type(error).__name__, trouble

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack
 
 from .errors import ApiError, JobNotFound, Unavailable
-from .http import Answer, Asynchronous, Blocking, Server, Steps, http_options, httpx, path_of, verb
+from .http import Answer, Asynchronous, Blocking, Sender, Server, Steps, http_options, httpx, path_of, verb
 from .jobs import AsyncHeldJob, Held, HeldJob, HeldT, Many, Produced, held_of, moment
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Options(TypedDict, total=False):
     wait_for_confirmation: bool
 
 
-class Verbs(Generic[HeldT]):
+class Verbs(Sender, Generic[HeldT]):
     """Verbs of both clients, which differ in the class of the jobs that they hold, and in how they send requests.
 
     Args:
@@ -104,9 +104,7 @@ class Verbs(Generic[HeldT]):
     # -- any request ---------------------------------------------------------------------------------------------------
 
     @verb
-    def request(
-        self, method: str, path: str, json: Any = None, *, query: Mapping[str, Any] | None = None
-    ) -> Steps[Any]:
+    async def request(self, method: str, path: str, json: Any = None, *, query: Mapping[str, Any] | None = None) -> Any:
         """Send a request that has no method here, with the same retries, and return its JSON; None if it has none.
 
         Args:
@@ -119,16 +117,19 @@ class Verbs(Generic[HeldT]):
             ApiError: the request was refused, or there was no response.
             ValueError: the body contains a value that JSON lacks.
         """
-        return (yield from self._server.exchange(method, path, json, query=query)).data
+        return (await self._exchange(method, path, json, query=query)).data
 
-    def _page(
+    async def _page(
         self, path: str, member: str, query: Mapping[str, Any], cursor: str | None
-    ) -> Steps[tuple[list[Any], str | None]]:
-        answer = yield from self._server.exchange("GET", path, query={**_members(**query), "cursor": cursor})
+    ) -> tuple[list[Any], str | None]:
+        answer = await self._exchange("GET", path, query={**_members(**query), "cursor": cursor})
         return answer.data[member], answer.data["cursor"]
 
+    def _exchange(self, method: str, path: str, body: Any = None, **options: Any) -> Steps[Answer]:
+        return self._server.exchange(self, method, path, body, **options)
+
     def _post(self, *parts: str, body: Any, **options: Any) -> Steps[Answer]:
-        return self._server.exchange("POST", path_of("v1", *parts), body, **options)
+        return self._exchange("POST", path_of("v1", *parts), body, **options)
 
     # -- produce -------------------------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class Verbs(Generic[HeldT]):
         return self._produce_many(queue, map(_raw_of, jobs), all_or_none=all_or_none)
 
     @verb
-    def schedule(
+    async def schedule(
         self,
         queue: str,
         task: str,
@@ -172,7 +173,7 @@ class Verbs(Generic[HeldT]):
         score: float | str | None = None,
         durable: bool | None = None,
         **options: Unpack[Options],
-    ) -> Steps[Produced]:
+    ) -> Produced:
         """Schedule a task that has ``@task(api=True)``.
 
         Args:
@@ -198,13 +199,13 @@ class Verbs(Generic[HeldT]):
         )
         job = {"task": task, **call, **_members(**options)}
         try:
-            return (yield from self._produce(queue, job))
+            return await self._produce(queue, job)
         except Unavailable as error:
             if error.code != "unavailable" or "id" not in job:
                 raise
             # While Redis is unavailable the server cannot look up a key, but accepts durable jobs. For a job with an
             # id, a second one adds nothing.
-            return (yield from self._produce(queue, job, attempts=1, keyed=False))
+            return await self._produce(queue, job, attempts=1, keyed=False)
 
     @verb
     def schedule_many(self, queue: str, jobs: Iterable[Mapping[str, Any]], *, all_or_none: bool = False) -> Steps[Many]:
@@ -215,28 +216,28 @@ class Verbs(Generic[HeldT]):
         return self._produce_many(queue, (_members(**job) for job in jobs), all_or_none=all_or_none)
 
     @verb
-    def job(self, queue: str, id: str) -> Steps[dict[str, Any] | None]:
+    async def job(self, queue: str, id: str) -> dict[str, Any] | None:
         """Return one job as the OpenAPI document describes it, with masked arguments; None if there is none."""
         try:
-            found = yield from self._server.exchange("GET", path_of("v1", "queues", queue, "jobs", id))
+            found = await self._exchange("GET", path_of("v1", "queues", queue, "jobs", id))
         except JobNotFound:
             return None
         return dict(found.data)
 
     @verb
-    def cancel_job(self, queue: str, id: str) -> Steps[str]:
+    async def cancel_job(self, queue: str, id: str) -> str:
         """Cancel one job: "cancelled", "stopping" (it is running), or "outbox" (a relay sends it).
 
         Raises:
             JobNotFound: there is no such job.
         """
-        answer = yield from self._server.exchange("DELETE", path_of("v1", "queues", queue, "jobs", id))
+        answer = await self._exchange("DELETE", path_of("v1", "queues", queue, "jobs", id))
         return str(answer.data["outcome"])
 
     @verb
-    def reschedule_job(
+    async def reschedule_job(
         self, queue: str, id: str, *, delay: Seconds | None = None, at: datetime | float | None = None
-    ) -> Steps[datetime | None]:
+    ) -> datetime | None:
         """Set another due time for one job and return it.
 
         Raises:
@@ -244,14 +245,14 @@ class Verbs(Generic[HeldT]):
             Conflict: it is running and nothing waits behind it.
         """
         path = path_of("v1", "queues", queue, "jobs", id)
-        answer = yield from self._server.exchange("PATCH", path, _members(delay=delay, at=at))
+        answer = await self._exchange("PATCH", path, _members(delay=delay, at=at))
         return moment(answer.data["due"])
 
-    def _produce(self, queue: str, job: dict[str, Any], **options: Any) -> Steps[Produced]:
-        data = (yield from self._post("queues", queue, "jobs", body=job, **options)).data
+    async def _produce(self, queue: str, job: dict[str, Any], **options: Any) -> Produced:
+        data = (await self._post("queues", queue, "jobs", body=job, **options)).data
         return Produced(id=data["id"], queue=data["queue"], outcome=data["outcome"], due=moment(data["due"]))
 
-    def _produce_many(self, queue: str, jobs: Iterable[dict[str, Any]], *, all_or_none: bool) -> Steps[Many]:
+    async def _produce_many(self, queue: str, jobs: Iterable[dict[str, Any]], *, all_or_none: bool) -> Many:
         bodies: Iterable[dict[str, Any]] = ({"jobs": chunk} for chunk in _chunks(jobs, AT_ONCE, weigh=_size_of))
         if all_or_none:
             whole = list(jobs)
@@ -260,7 +261,7 @@ class Verbs(Generic[HeldT]):
         counts: Counter[str] = Counter()
         for body in bodies:
             try:
-                answer = (yield from self._post("queues", queue, "jobs", body=body)).data
+                answer = (await self._post("queues", queue, "jobs", body=body)).data
             except ApiError as error:
                 error.done = list(results)
                 raise
@@ -271,7 +272,7 @@ class Verbs(Generic[HeldT]):
     # -- consume -------------------------------------------------------------------------------------------------------
 
     @verb
-    def reserve(
+    async def reserve(
         self,
         *queues: str,
         max: int = 1,
@@ -279,7 +280,7 @@ class Verbs(Generic[HeldT]):
         ttr: Seconds | None = None,
         worker: str = "",
         deadline_margin: Seconds | None = None,
-    ) -> Steps[list[HeldT]]:
+    ) -> list[HeldT]:
         """Reserve up to ``max`` due jobs of a queue, or of several queues that are served in turn.
 
         Args:
@@ -312,27 +313,26 @@ class Verbs(Generic[HeldT]):
         while True:
             left, sent_at = self._wait_left(end, margin), time.monotonic()
             waited = round(min(_LONGEST_WAIT, left), 3) if left > 0 else 0
-            answer = yield from self._post(*path, body={**body, "wait": waited}, extra=waited)
+            answer = await self._post(*path, body={**body, "wait": waited}, extra=waited)
             # The leases begin when the jobs are found: at any time of a wait, but most often at its end.
             jobs = self._keep(answer.data["jobs"], length, time.monotonic() if waited else sent_at)
             left = self._wait_left(end, margin)
             if jobs or left <= 0:
                 return jobs
             # A server that cannot hold the request returns the time for the next one.
-            yield min(answer.retry_after or 0.0, left)
+            await self._sleep(min(answer.retry_after or 0.0, left))
 
     @verb
-    def soon_ending(self, margin: Seconds = 1.0) -> Steps[list[HeldT]]:
+    async def soon_ending(self, margin: Seconds = 1.0) -> list[HeldT]:
         """Return the jobs reserved by this client whose leases end within ``margin``, or are over, the nearest first.
 
         It sends no request. Jobs that were ended, are known to be lost, or whose objects are gone are not included.
         """
-        yield from ()
         most = _seconds(margin)
         return sorted((job for job in self._in_hand() if job.seconds_left <= most), key=lambda job: job._ends_at)
 
     @verb
-    def reserve_id(
+    async def reserve_id(
         self,
         queue: str,
         id: str,
@@ -341,7 +341,7 @@ class Verbs(Generic[HeldT]):
         buried: bool = False,
         ttr: Seconds | None = None,
         worker: str = "",
-    ) -> Steps[HeldT | None]:
+    ) -> HeldT | None:
         """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False.
 
         With ``buried``, if no job of the id is live, the one that was buried last is taken from the morgue.
@@ -349,7 +349,7 @@ class Verbs(Generic[HeldT]):
         length = None if ttr is None else _seconds(ttr)
         options = _members(early=early, buried=buried or None, ttr=length, worker=worker or self._worker)
         sent_at = time.monotonic()
-        answer = yield from self._post("queues", queue, "reserve", body={"id": id, **options})
+        answer = await self._post("queues", queue, "reserve", body={"id": id, **options})
         jobs = self._keep(answer.data["jobs"], length, sent_at)
         return jobs[0] if jobs else None
 
@@ -427,13 +427,13 @@ class Verbs(Generic[HeldT]):
         common = _members(**given)
         return self._each(action, jobs, lambda _: common, read)
 
-    def _each(
+    async def _each(
         self,
         action: str,
         jobs: Sequence[Held],
         members_of: Callable[[Held], Mapping[str, Any]],
         read: Callable[[Held, Mapping[str, Any]], bool],
-    ) -> Steps[list[bool]]:
+    ) -> list[bool]:
         answers: dict[int, bool] = {}
         by_queue: dict[str, list[tuple[int, Held]]] = {}
         for place, job in enumerate(jobs):
@@ -443,7 +443,7 @@ class Verbs(Generic[HeldT]):
             entries = [(place, job, {"id": job.id, "lease": job.lease, **members_of(job)}) for place, job in held]
             for chunk in _chunks(entries, SETTLED_AT_ONCE, weigh=lambda one: _size_of(one[2])):
                 body = {"jobs": [entry for _, _, entry in chunk]}
-                results = (yield from self._post("queues", queue, action, body=body)).data["results"]
+                results = (await self._post("queues", queue, action, body=body)).data["results"]
                 for (place, job, _), result in zip(chunk, results, strict=True):
                     answers[place] = read(job, result)
         return [answers.get(place, False) for place in range(len(jobs))]
@@ -484,21 +484,18 @@ class Client(Verbs[HeldJob], Blocking):
                 self._http = None
 
     def _run(self, steps: Steps[T]) -> T:
-        result: httpx.Response | httpx.RequestError | None = None
-        while True:
-            try:
-                step = steps.send(result)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            result = None
-            if isinstance(step, dict):
-                try:
-                    result = self._client().request(**step)
-                except httpx.RequestError as error:
-                    result = error
-            else:
-                time.sleep(step)
+        try:
+            steps.send(None)  # it blocks in its requests and pauses, so it is never suspended
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        raise AssertionError("a verb of a blocking client was suspended")
+
+    async def _send(self, **request: Any) -> httpx.Response:
+        return self._client().request(**request)
+
+    async def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def _client(self) -> httpx.Client:
         if self._given is not None:
@@ -544,21 +541,13 @@ class AsyncClient(Verbs[AsyncHeldJob], Asynchronous):
             await http.aclose()
 
     async def _run(self, steps: Steps[T]) -> T:
-        result: httpx.Response | httpx.RequestError | None = None
-        while True:
-            try:
-                step = steps.send(result)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            result = None
-            if isinstance(step, dict):
-                try:
-                    result = await self._client().request(**step)
-                except httpx.RequestError as error:
-                    result = error
-            else:
-                await asyncio.sleep(step)
+        return await steps
+
+    async def _send(self, **request: Any) -> httpx.Response:
+        return await self._client().request(**request)
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     def _client(self) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()

@@ -21,7 +21,6 @@ import pytest
 
 from django_delayq import connections
 from django_delayq.client import ApiError, Client, Invalid, Throttled, TryLater, Unavailable
-from django_delayq.client.http import Server
 from tests.support.api_caller import ALL, ROOT, Caller
 
 from .awaiting import AwaitingClient, AwaitingJob
@@ -319,7 +318,16 @@ print(bool(client.request("GET", "healthz")), client._worker.endswith(f"-{{os.ge
 
 
 def test_a_request_may_take_the_timeout_and_what_its_verb_waits_for() -> None:
-    server = Server("https://shop.example/delayq/", token="", timeout=7, retries=0)
-    requests = [next(server.exchange("GET", "jobs", **extra)) for extra in ({}, {"extra": 20})]
-    spans = [one["timeout"] for one in requests if isinstance(one, dict)]
-    assert [(span.connect, span.read) for span in spans] == [(7, 7), (7, 27)]
+    spans: list[dict[str, float]] = []
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        spans.append(request.extensions["timeout"])
+        raise httpx.ConnectError("away", request=request)
+
+    with httpx.Client(transport=httpx.MockTransport(refuse)) as http:
+        client = Client("https://shop.example/delayq/", timeout=7, retries=0, http=http)
+        with pytest.raises(Unavailable):
+            client.request("GET", "v1/queues")
+        with pytest.raises(Unavailable):
+            client.reserve("mail", wait=20)
+    assert [(span["connect"], span["read"]) for span in spans] == [(7, 7), (7, 27)]
