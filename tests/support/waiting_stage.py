@@ -27,7 +27,7 @@ from django_delayq.worker.dispatcher import dispatcher_duties
 from django_delayq.worker.fetch import Consumer, ReadinessGate, Stage
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.loop import Duty, RedisHealth
-from django_delayq.worker.shards import DueShard, Scope, ShardSelector, ShardState, Source, stalest
+from django_delayq.worker.shards import DueShard, Pace, Scope, ShardSelector, ShardState, Source, stalest
 from django_delayq.worker.slots import Slots
 from django_delayq.worker.wake import BLOCK, WakeListener
 from tests.core.stage import T0
@@ -43,6 +43,7 @@ __all__ = [
     "FetchRoom",
     "IdleProcess",
     "Member",
+    "Pace",
     "ShardSelector",
     "ShardState",
     "Source",
@@ -468,12 +469,12 @@ class IdleProcess:
 def idle_work() -> None: ...
 
 
-def park_one(broker: Broker, ident: str, task: str = "work") -> None:
+def park_one(broker: Broker, ident: str, task: str = "work", *, ms: float = 5000) -> None:
     """Let another worker whose limit of the task is reached meet a job, so that it is parked."""
     queue = broker.queue("default")
     number = queue.shard_of(ident)
     offers = queue.reserve(number, 1, worker="other", lanes=LaneNotes([task], most=1).pack()).offers
-    blocks = [Block(f"task:{task}", 1, 600_000, offer.lane[-3:-1]) for offer in offers]
+    blocks = [Block(f"task:{task}", 1, ms, offer.lane[-3:-1]) for offer in offers]
     queue.reserve(number, 1, worker="other", lanes=LaneNotes([task], blocks=blocks).pack())
 
 
