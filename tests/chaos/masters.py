@@ -52,6 +52,8 @@ class Masters:
         self.mill.broker.connection.close()
         self.mill.broker = Broker(connect(RedisConfig.parse(setting)), prefix=self.mill.prefix)
         self.nodes = {name: cluster.node_of(self._queue(name).present[0].keys[0]) for name in QUEUES}
+        #: node with the permits of all limits: while it is gone, no job of a group starts
+        self.limiter = cluster.node_of(self.mill.broker.key("").encode())
         self._dice = dice
         self._stop = threading.Event()
 
@@ -123,7 +125,8 @@ class Masters:
             expected, starts = max(promise.due, accepted), self.mill.starts(promise.id)
             if not starts or starts[0]["at"] <= expected + LATE_SECONDS:
                 continue
-            own = [one for one in self.outages if one.node is self.nodes[name]]
+            needed = [self.nodes[name], *([self.limiter] if promise.limits else [])]
+            own = [one for one in self.outages if one.node in needed]
             if not any(one.began <= starts[0]["at"] and one.ended + LATE_SECONDS >= expected for one in own):
                 yield f"{promise.id} of {name}: started {starts[0]['at'] - expected:.1f} s late on a living master"
 

@@ -14,11 +14,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-from django_delayq.core import Broker, NewJob, Registry, Task, TaskOptions, ack
+from django_delayq.core import Broker, NewJob, QueueUnavailable, Registry, Task, TaskOptions, ack
 from django_delayq.core.limits import Block, LaneNotes
 from django_delayq.core.options import Limits
 from django_delayq.core.records.keys import number_of
@@ -26,6 +26,7 @@ from django_delayq.core.wake import Waker
 from django_delayq.worker.dispatcher import dispatcher_duties
 from django_delayq.worker.fetch import Consumer, ReadinessGate, Stage
 from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.limits import ProcessLimits
 from django_delayq.worker.loop import Duty, RedisHealth
 from django_delayq.worker.shards import DueShard, Pace, Scope, ShardSelector, ShardState, Source, stalest
 from django_delayq.worker.slots import Slots
@@ -48,6 +49,7 @@ __all__ = [
     "ShardState",
     "Source",
     "StuckAttempts",
+    "UnreachableLimiter",
     "WaitingWorld",
     "listener_threads",
     "park_one",
@@ -533,3 +535,23 @@ class StuckAttempts:
 def listener_threads() -> list[threading.Thread]:
     """Return the threads of this process that wait for wake-up tokens."""
     return [thread for thread in threading.enumerate() if thread.name == "delayq-waker"]
+
+
+class UnreachableLimiter:
+    """Limits of one process whose limiter does not answer: each call fails after so many seconds of the clock."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.seconds, self.calls = clock, seconds, 0
+        self._limits = ProcessLimits(make_process(), ShardSelector())
+        self._limits._connection.limited = lambda seconds: nullcontext()  # type: ignore[method-assign,assignment]
+        self._limits._limiter.call = self._fail  # type: ignore[method-assign]
+        self._limits._ended = [b"p.1\0task:a"]
+
+    def _fail(self, *_: Any, **__: Any) -> Any:
+        self.calls += 1
+        self.clock.now += self.seconds
+        raise QueueUnavailable("its node is gone")
+
+    def turn(self) -> None:
+        """Return a permit, as each turn of the fetch loop tries."""
+        self._limits.exchange(self.clock.now, works=True, free=1)
