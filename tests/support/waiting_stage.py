@@ -543,7 +543,7 @@ class UnreachableLimiter:
     def __init__(self, clock: Clock, seconds: float) -> None:
         self.clock, self.seconds, self.calls = clock, seconds, 0
         self._limits = ProcessLimits(make_process(), ShardSelector())
-        self._limits._connection.limited = lambda seconds: nullcontext()  # type: ignore[method-assign,assignment]
+        self._limits._connection.limited = lambda seconds: nullcontext()  # type: ignore[method-assign]
         self._limits._limiter.call = self._fail  # type: ignore[method-assign]
         self._limits._ended = [b"p.1\0task:a"]
 
