@@ -17,6 +17,7 @@ NAMES = (
     "bulk",
     "runs",
     "lateness",
+    "limits",
     "idle",
     "crash",
     "memory",

@@ -36,7 +36,7 @@ def counts_of(client: redis.Redis) -> int:
     return sum(
         int(client.zcard(key))
         for key in client.scan_iter(match=f"{PREFIX}:*", count=1000, _type="zset")
-        if key.rsplit(b":", 1)[-1].startswith((b"due", b"lease", b"quarantine"))
+        if (name := key.rsplit(b":", 1)[-1]) == b"lane" or name.startswith((b"due", b"lease", b"quarantine"))
     )
 
 

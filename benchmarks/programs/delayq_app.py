@@ -48,6 +48,9 @@ def main(verb: str, jobs: int) -> None:
 
     if verb == "fill":
         print(json.dumps({"jobs": jobs, "outcomes": schedule_many(blank, entries(jobs))}))
+    elif verb in ("fill_grouped", "fill_paced"):
+        name = verb.removeprefix("fill_")
+        print(json.dumps({"jobs": jobs, "outcomes": schedule_many(name, entries(jobs))}))
     elif verb == "fill_merged":
         started = time.perf_counter()
         for first in range(0, jobs, MERGED_CALL):

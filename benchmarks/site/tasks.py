@@ -46,6 +46,25 @@ if "BENCH_BATCH" in os.environ:  # only if it is measured, because a worker poll
             stamp.blank()
 
 
+if "BENCH_GROUPS" in os.environ:
+    GROUPS = int(os.environ["BENCH_GROUPS"])
+
+    @task(name="grouped", group=lambda number: str(int(number) % GROUPS), group_concurrency=5, group_rate="10000/s")
+    def grouped(number: str) -> None:
+        """Do the same as a blank job, within the limits of its group."""
+        stamp.blank()
+
+
+if "BENCH_RATE" in os.environ:
+    RATE, BURST = os.environ["BENCH_RATE"].split()
+
+    @task(name="paced", rate=RATE, burst=int(BURST))
+    def paced(number: str) -> None:
+        """Add its start to the file of its process."""
+        with open(f"{os.environ['BENCH_STARTS']}/{os.getpid()}", "a") as file:
+            file.write(f"{time.time()}\n")
+
+
 FAILING_SLOTS = int(os.environ.get("BENCH_FAILING", "0"))
 
 

@@ -96,6 +96,7 @@ class Grant:
     Attributes:
         limits: names of its limits.
         rates: those of rate, each with the time from one start to the next, µs.
+        at_us: when it was granted, on the limiter's clock.
     """
 
     offer: Offer
@@ -103,6 +104,7 @@ class Grant:
     limits: tuple[str, ...] = ()
     rates: tuple[tuple[str, float], ...] = ()
     name: bytes = field(default_factory=lambda: os.urandom(8).hex().encode())
+    at_us: float = field(default=0, compare=False)
 
     @property
     def _ends(self) -> tuple[bytes, bytes]:
@@ -260,7 +262,8 @@ class Limiter:
 
         Args:
             release: permits of jobs that have ended.
-            unused: grants, and permits of jobs that were not handed out: the rates get these starts back.
+            unused: grants, and permits of jobs that were not handed out: the rates get these starts back, unless they
+                have granted others since.
             renew: permits, and for how many ms from now.
             pass_on: limits of which a freed permit found no job.
             pause: limits that grant nothing for so many ms.
@@ -272,7 +275,12 @@ class Limiter:
             "pass_on": pass_on,
             "pause": pause,
             "limits": limits,
-            "refund": [(name, len(permits) * us) for grant, permits in unused for name, us in grant.rates if permits],
+            "refund": [
+                (name, len(permits) * us, grant.at_us)
+                for grant, permits in unused
+                for name, us in grant.rates
+                if permits
+            ],
             "asks": [ask.fields for ask in asks],
         }
         packed = pack({name: value for name, value in fields.items() if value})
@@ -280,7 +288,7 @@ class Limiter:
         at_us = reply["now"]
         granted, blocked = zip(asks, reply["granted"], strict=True), zip(asks, reply["blocked"], strict=True)
         return Answer(
-            [replace(ask.grant, jobs=jobs) if jobs else None for ask, jobs in granted],
+            [replace(ask.grant, jobs=jobs, at_us=at_us) if jobs else None for ask, jobs in granted],
             [ask.blocked(one[0].decode(), at_us, one[1]) if one else None for ask, one in blocked],
             [(limit.decode(), _place_of(place.decode())) for limit, place in reply["freed"]],
             at_us,

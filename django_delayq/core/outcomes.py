@@ -302,7 +302,7 @@ class Tick:
     #: number of entries, and the score of the newest (µs; 0 if there is none)
     failed: tuple[int, int] = (0, 0)
     morgue: tuple[int, int] = (0, 0)
-    #: jobs wait for quarantine or in lanes
+    #: jobs wait for quarantine
     set_aside: bool = False
 
 

@@ -147,6 +147,7 @@ class ProcessLimits:
 
         Args:
             free: idle slots. Permits are taken for jobs that can start: other processes may have room for the others.
+                Very short jobs wait so briefly that it does not matter.
         """
         notes, names = self._notes.pop(source, None) or LaneNotes(), list(self._registry.limited)
         for grant in notes.grants:
@@ -154,7 +155,7 @@ class ProcessLimits:
         if not room:
             self._unused += [grant.unused(()) for grant in notes.grants]
             notes.grants = []
-        notes.tasks, notes.most = names, max(free, 1)
+        notes.tasks, notes.most = names, room if source.pace.tiny else max(free, 1)
         of_queue = self._of_queues.get(source.queue.name)
         own = self._own_limits
         notes.whole = (of_queue is not None and of_queue.is_shared) or f"queue:{source.queue.name}" in own
@@ -240,7 +241,8 @@ class ProcessLimits:
             with self._lock, self._connection.limited(CALL_SECONDS):
                 answer = self._limiter.call(asks, release=self._ended, unused=self._unused, pass_on=self._idle)
         except QueueUnavailable as error:
-            self._unreachable_until = now + UNREACHABLE_MS / 1000
+            # Counted from now on: the call has taken up to CALL_SECONDS, for which all other jobs had to wait.
+            self._unreachable_until = time.monotonic() + UNREACHABLE_MS / 1000
             logger.warning("limits cannot be checked now; jobs without a limit go on: %s", error)
             # What it may have granted is returned; perhaps it granted nothing, so the rates get nothing back.
             self._ended += [permit for ask in asks for permit in ask.grant.permits if is_counted(permit)]

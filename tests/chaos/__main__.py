@@ -17,9 +17,9 @@ from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
 from . import durable, masters
-from .client import Client
+from .client import LIMITS, Client
 from .faults import Scene
-from .history import violations
+from .history import exceeded, violations
 
 WORKERS = 2
 CLIENTS = 2
@@ -105,6 +105,7 @@ def _broken(scene: Scene, clients: list[Client]) -> list[str]:
     ]
     morgue = [promise.id for promise in promises if inspector.graves("default", promise.id)]
     found += violations(promises, scene.mill.lines(), morgue, live)
+    found += exceeded(promises, scene.mill.lines(), LIMITS)
     return found + fsck.check(scene.mill.broker).violations
 
 

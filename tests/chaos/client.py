@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
+from django_delayq.core.options import GROUP_LIMITS
 
 from .history import Promise
 
@@ -23,7 +25,11 @@ HORIZON = 4.0
 #: s; how long an attempt takes
 DURATIONS = (0.0, 0.0, 0.0, 0.05)
 #: kinds of jobs and how often each is drawn
-KINDS = {"now": 6, "delayed": 6, "failing": 2, "doomed": 1, "cancelled": 2, "rescheduled": 2}
+KINDS = {"now": 6, "delayed": 6, "failing": 2, "doomed": 1, "cancelled": 2, "rescheduled": 2, "limited": 2}
+#: groups of jobs; each has two at a time
+GROUPS = ("x", "y", "z")
+IN_A_GROUP = 0.2
+LIMITS = {"mill.grind_within": 3, **dict.fromkeys(GROUPS, 2)}
 
 
 class Client:
@@ -57,9 +63,11 @@ class Client:
 
     def _live(self, kind: str, ident: str) -> None:
         """Schedule one job and do with it what belongs to its kind."""
-        due = 0.0 if kind in ("now", "failing", "doomed") else time.time() + self._dice.uniform(0.5, HORIZON)
-        promise = Promise(ident, due, doomed=kind == "doomed")
-        new = _job(kind, ident, due, self._dice.choice(DURATIONS))
+        due = 0.0 if kind in ("now", "failing", "doomed", "limited") else time.time() + self._dice.uniform(0.5, HORIZON)
+        group = self._dice.choice(GROUPS) if self._dice.random() < IN_A_GROUP else ""
+        new = _job(kind, ident, due, self._dice.choice(DURATIONS), group)
+        limits = tuple(name for name in (new.task, group) if name in LIMITS)
+        promise = Promise(ident, due, doomed=kind == "doomed", limits=limits)
         while self._attempt(lambda: self._queue.schedule(new)) is None:
             pass  # on_conflict="ignore": the same job again does no harm
         self.promises.append(promise)
@@ -80,18 +88,22 @@ class Client:
             return None
 
 
-def _job(kind: str, ident: str, due: float, seconds: float) -> NewJob:
+def _job(kind: str, ident: str, due: float, seconds: float, group: str) -> NewJob:
     failing: dict[str, tuple[str, tuple[float, ...]]] = {
         "failing": ("mill.stumble", (1,)),
         "doomed": ("mill.stumble", ()),
+        "limited": ("mill.grind_within", (seconds,)),
     }
     task, args = failing.get(kind, ("mill.grind_on", (seconds,)))
-    options = b'{"max_attempts":1,"crash_limit":100}' if kind == "doomed" else b'{"max_attempts":100,"crash_limit":100}'
+    options: dict[str, Any] = {"max_attempts": 1 if kind == "doomed" else 100, "crash_limit": 100}
+    if group:
+        options[GROUP_LIMITS] = [LIMITS[group], 0, 0]
     return NewJob(
         ident,
         task,
         encode_args(args, {}),
         due_ms=int(due * 1000) if due else None,
         on_conflict="ignore",
-        options=options,
+        options=json.dumps(options, separators=(",", ":")).encode(),
+        group=group,
     )

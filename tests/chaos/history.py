@@ -12,6 +12,8 @@ from typing import Any
 
 #: s; the due time of the trace has whole milliseconds, clocks of one machine do not differ
 EARLY_TOLERANCE = 0.0015
+#: s; shorter than a lease. An attempt that took longer was frozen
+LONGEST = 1.0
 
 
 @dataclass(slots=True)
@@ -27,6 +29,8 @@ class Promise:
     cancelled_at: float = 0.0
     #: the job ends in the morgue instead of succeeding
     doomed: bool = False
+    #: names of its limits
+    limits: tuple[str, ...] = ()
 
 
 def violations(
@@ -52,6 +56,29 @@ def violations(
     for promise in promises:
         found += _of_job(promise, starts[promise.id], promise.id in ended, promise.id in buried)
     return found
+
+
+def exceeded(
+    promises: Iterable[Promise], trace: Iterable[Mapping[str, Any]], limits: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield a sentence for each start that is one too many for a limit of jobs at a time.
+
+    Attempts whose end is not known, or that were frozen for so long that their leases may have ended, count as none.
+    """
+    names = {promise.id: promise.limits for promise in promises}
+    began: dict[tuple[str, int], float] = {}
+    moments: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for line in trace:
+        start = began.setdefault((line["id"], line["token"]), line["at"])
+        if line["event"] == "end" and line["at"] - start <= LONGEST:
+            for name in names.get(line["id"], ()):
+                moments[name] += [(start, 1), (line["at"], -1)]
+    for name, steps in moments.items():
+        running = 0
+        for at, step in sorted(steps):  # an end before a start at the same moment
+            running += step
+            if running > limits[name]:
+                yield f"{running} jobs of {name} ran at {at:.3f}; its limit is {limits[name]}"
 
 
 def _of_job(promise: Promise, starts: list[Mapping[str, Any]], ended: bool, buried: bool) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Run a campaign of idle processes: ``python -m tests.chaos.idle [--setups 20] [--seed N]``.
 
-Each set-up draws queues, limits, shards and supervisors, and a few seconds of bursts, pauses, changes of shards, starts
-and stops. Then it looks for due jobs that waited beside a free slot.
+Each set-up draws queues, limits of queues, tasks and groups, shards and supervisors, and a few seconds of bursts,
+refusals, pauses, changes of shards, starts and stops. Then it looks for due jobs that waited beside a free slot, and
+for limits that did not hold.
 """
 
 from __future__ import annotations
@@ -17,26 +18,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.core.job import NewJob
+from django_delayq.core.options import GROUP_LIMITS
 from django_delayq.core.redis.connection import RedisConfig, connect
 from tests.support import processes
 from tests.support.redis_box import RedisBox
 
 from .idle_history import Crew, Life, Limit, World
-from .idle_worker import TASKS
+from .idle_worker import REFUSED_SECONDS, TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 #: s; of orders in each set-up
 LENGTH = 8.0
 #: s; after which the jobs of a set-up must have ended
-DRAIN = 60.0
+DRAIN = 150.0
 #: s; around an order within which its effect is not expected yet
 MARGIN = 0.5
+GROUPS = ("x", "y", "z")
+#: what waits after a refusal
+SCOPES = ("group", "task", "queue")
 
 
 class Setup:
@@ -50,19 +56,24 @@ class Setup:
         self.queues = {f"q{one}": self.dice.randint(1, 3) for one in range(self.dice.randint(2, 4))}
         names = [*self.queues, TASKS[1]]
         self.limits = {name: limit for name in names if (limit := self._draw_limit())}
+        #: groups, and what each allows
+        self.groups = {name: self._draw_limit(in_processes=False) for name in GROUPS[: self.dice.choice([0, 1, 3, 3])]}
         self.supervisors: dict[subprocess.Popen[str], list[Crew]] = {}
         self.lives: dict[str, Life] = {}
+        #: attempts that met a refusal
+        self.refused: dict[str, Life] = {}
         self.pauses: dict[str, list[tuple[float, float]]] = {name: [] for name in self.queues}
         self.errors: list[str] = []
 
-    def _draw_limit(self) -> dict[str, int]:
+    def _draw_limit(self, *, in_processes: bool = True) -> dict[str, float]:
         total = {"total": self.dice.randint(2, 5)}
-        local = {"local": self.dice.randint(1, 3)}
-        return self.dice.choice([{}, {}, {}, total, total, local, {**total, **local}])
+        local = {"local": self.dice.randint(1, 3)} if in_processes else {}
+        rate = {"interval": self.dice.choice([0.02, 0.1, 0.25]), "burst": self.dice.randint(1, 5)}
+        return self.dice.choice([{}, {}, total, total, local, {**total, **local}, rate, {**total, **rate}])
 
     def __str__(self) -> str:
         crews = [f"{len(crews)}x{crews[0].threads} {','.join(sorted(crews[0].queues))}" for crews in self._crews()]
-        return f"queues {self.queues}, limits {self.limits}, processes {'; '.join(crews)}"
+        return f"queues {self.queues}, limits {self.limits}, groups {self.groups}, processes {'; '.join(crews)}"
 
     def _crews(self) -> list[list[Crew]]:
         return list(self.supervisors.values())
@@ -128,8 +139,10 @@ class Setup:
             time.sleep(max(0.0, began + at - time.monotonic()))
             order()
         self._await_end()
-        limits = {name: Limit(**limit) for name, limit in self.limits.items()}
-        return World(list(itertools.chain(*self._crews())), list(self.lives.values()), limits, self.pauses)
+        drawn = self.limits | {f"{queue}:{group}": it for queue in self.queues for group, it in self.groups.items()}
+        limits: dict[str, Any] = {name: Limit(**limit) for name, limit in drawn.items()}  # type: ignore[arg-type]
+        lives = [*self.lives.values(), *self.refused.values()]
+        return World(list(itertools.chain(*self._crews())), lives, limits, self.pauses)
 
     def _orders(self) -> Iterator[tuple[float, Callable[[], None]]]:
         dice, names = self.dice, list(self.queues)
@@ -164,15 +177,22 @@ class Setup:
 
     def _put(self, queue: str, seconds: float, delay: float) -> None:
         ident, task = f"{self.prefix}-{len(self.lives)}", self.dice.choice(TASKS)
+        group = self.dice.choice(["", *self.groups])
+        limit = self.groups.get(group)
+        numbers = [limit.get("total", 0), limit.get("interval", 0) * 1e6, limit.get("burst", 0)] if limit else None
+        refused = self.dice.choice(SCOPES) if self.dice.random() < 0.03 else ""
         job = NewJob(
             ident,
             task,
-            encode_args((seconds,), {}),
+            encode_args((seconds, refused), {}),
             delay_ms=int(delay * 1000),
             priority=self.dice.choice([0, 4, 4, 4, 7]),
+            options=json.dumps({GROUP_LIMITS: numbers}, separators=(",", ":")).encode() if numbers else b"",
+            group=group,
         )
         self.broker.queue(queue).schedule(job)
-        self.lives[ident] = Life(ident, queue, task, time.time() + delay)
+        named = f"{queue}:{group}" if group else ""
+        self.lives[ident] = Life(ident, queue, task, time.time() + delay, group=named)
 
     def _await_end(self) -> None:
         until = time.monotonic() + DRAIN
@@ -185,14 +205,26 @@ class Setup:
         """Read what the tasks recorded. Return the ids of the jobs that have ended."""
         ended = []
         for line in self.broker.client.lrange(f"trace:{self.prefix}", 0, -1):
-            word, ident, pid, at = line.decode().split(":")
+            word, ident, pid, at, scope = line.decode().split(":")
             life = self.lives[ident]
             if word == "start":
-                life.start, life.pid = min(life.start, float(at)), int(pid)
+                life.start, life.pid = float(at), int(pid)
+            elif word == "refused":
+                self._note_refusal(life, float(at), scope)
             else:
                 life.end = float(at)
                 ended.append(ident)
         return ended
+
+    def _note_refusal(self, life: Life, at: float, scope: str) -> None:
+        """Record an attempt that met a refusal: its job, and those of the scope if that has limits, wait."""
+        if life.id in self.refused:
+            return
+        self.refused[life.id] = replace(life, id=f"{life.id} (refused)", end=at)
+        life.due = at + REFUSED_SECONDS
+        name = {"group": life.group, "task": life.task, "queue": life.queue}[scope]
+        if name and (name == life.group or name in self.limits):
+            self.pauses.setdefault(name, []).append((at, at + REFUSED_SECONDS))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -212,7 +244,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for sentence in found[:5]:
                 print("BROKEN", sentence, file=sys.stderr, flush=True)
             broken += bool(found)
-    print(f"seed {options.seed}: {broken} of {options.setups} set-ups left due jobs beside a free slot")
+    print(
+        f"seed {options.seed}: {broken} of {options.setups} set-ups left due jobs beside a free slot, or broke a limit"
+    )
     return 1 if broken else 0
 
 

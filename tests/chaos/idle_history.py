@@ -1,4 +1,4 @@
-"""Check of a campaign's history: did a due job wait although a free slot could have run it?
+"""Check of a campaign's history: did a due job wait although a free slot could have run it, and did the limits hold?
 
 It uses nothing of the package, only what the campaign ordered and what the tasks recorded.
 """
@@ -12,14 +12,23 @@ from itertools import pairwise
 
 #: s; a due job may wait this long beside a free slot
 BOUND = 2.0
+#: s; from the grant of a start to the start itself
+LATENCY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Limit of jobs that run at the same time; None = none."""
+    """Limit of jobs that run at the same time, and of starts in a time; None = none.
+
+    Attributes:
+        interval: s from one start to the next.
+        burst: starts at once.
+    """
 
     total: int | None = None
     local: int | None = None
+    interval: float | None = None
+    burst: int = 0
 
 
 @dataclass(slots=True)
@@ -44,6 +53,13 @@ class Life:
     start: float = float("inf")
     end: float = float("inf")
     pid: int = 0
+    #: with the name of its queue; "" = none
+    group: str = ""
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Names under which it may have limits and pauses."""
+        return self.queue, self.task, self.group
 
 
 @dataclass(slots=True)
@@ -52,16 +68,36 @@ class World:
 
     crews: list[Crew]
     lives: list[Life]
-    #: by queue and by task
+    #: by queue, by task and by group
     limits: Mapping[str, Limit]
-    #: by queue
+    #: by queue; those of refusals also by task and by group
     pauses: Mapping[str, list[tuple[float, float]]] = field(default_factory=dict)
+    #: by the name of a limit: when its rate allowed no start
+    _full: dict[str, list[tuple[float, float]]] = field(default_factory=dict, init=False)
 
     def violations(self) -> list[str]:
-        """Return a sentence for each job that waited beside a free slot for too long."""
-        return list(self._violations())
+        """Return a sentence for each broken limit, and each job that waited beside a free slot for too long."""
+        broken = [sentence for name, limit in self.limits.items() for sentence in self._exceeded(name, limit)]
+        return [*broken, *self._waited()]
 
-    def _violations(self) -> Iterator[str]:
+    def _exceeded(self, name: str, limit: Limit) -> Iterator[str]:
+        """Count the jobs of a limit by their starts and ends; note when its rate is exhausted."""
+        lives = sorted((life for life in self.lives if name in life.names), key=lambda life: life.start)
+        lives = [life for life in lives if life.start < float("inf")]
+        for life in lives if limit.total else ():
+            running = sum(other.start <= life.start < other.end for other in lives)
+            if running > (limit.total or 0):
+                yield f"{running} jobs of {name} ran at {life.start:.2f}; its limit is {limit.total}"
+        over = float("-inf")  # when all starts so far would be over, if each took the interval
+        for life in lives if limit.interval else ():
+            interval = limit.interval or 0.0
+            over = max(over, life.start) + interval
+            if over - life.start > limit.burst * interval + LATENCY:
+                yield f"{name} had more starts until {life.start:.2f} than {1 / interval:g}/s and {limit.burst} at once"
+            if (free := over - (limit.burst - 1) * interval) > life.start:
+                self._full.setdefault(name, []).append((life.start, free))
+
+    def _waited(self) -> Iterator[str]:
         times = sorted(set(self._moments()))
         for life in self.lives:
             if life.start - life.due <= BOUND:
@@ -79,7 +115,7 @@ class World:
             yield from (moment for moment in (life.due, life.start, life.end) if moment < float("inf"))
         for crew in self.crews:
             yield from (moment for moment in (crew.since, crew.until) if moment < float("inf"))
-        for pauses in self.pauses.values():
+        for pauses in (*self.pauses.values(), *self._full.values()):
             for pause in pauses:
                 yield from pause
 
@@ -98,12 +134,14 @@ class World:
 
     def _able(self, life: Life, moment: float) -> Crew | None:
         """Return a process that could have begun the job at a moment."""
-        if any(begin <= moment < end for begin, end in self.pauses.get(life.queue, ())):
-            return None
+        for name in life.names:
+            held_back = (*self.pauses.get(name, ()), *self._full.get(name, ()))
+            if any(begin <= moment < end for begin, end in held_back):
+                return None
         running = [other for other in self.lives if other.start <= moment < other.end]
         alike = [
-            (self.limits[name], [other for other in running if name in (other.queue, other.task)])
-            for name in (life.queue, life.task)
+            (self.limits[name], [other for other in running if name in other.names])
+            for name in life.names
             if name in self.limits
         ]
         if any(limit.total is not None and len(others) >= limit.total for limit, others in alike):

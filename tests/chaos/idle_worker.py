@@ -1,7 +1,8 @@
 """A worker program for campaigns of idle processes: ``python -m tests.chaos.idle_worker supervise|child``.
 
 ``IDLE_SETUP`` is JSON: url, prefix, queues, processes, threads, limits by queue and by task. Every attempt leaves
-"start:id:pid:time" and "end:…" in the list "trace:<prefix>".
+"start:id:pid:time" and "end:…" in the list "trace:<prefix>"; one that meets a refusal "refused:…:scope" instead of its
+end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from typing import Any
 
 from django_delayq.core.broker import Broker
+from django_delayq.core.errors import RateLimited
 from django_delayq.core.options import Limits
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
@@ -26,6 +28,8 @@ from django_delayq.worker.worker import Worker
 SETUP: dict[str, Any] = json.loads(os.environ.get("IDLE_SETUP", "{}"))
 #: tasks; those that the set-up limits run no more at the same time
 TASKS = ("plain", "limited")
+#: s; for which the jobs of a scope wait after a refusal
+REFUSED_SECONDS = 1.0
 
 
 def make_broker() -> Broker:
@@ -33,22 +37,34 @@ def make_broker() -> Broker:
 
 
 def registry(broker: Broker | None = None) -> Registry:
-    def run(seconds: float) -> None:
+    def run(seconds: float, refused: str = "") -> None:
         job = current_job()
         assert job is not None and broker is not None
 
-        def note(word: str) -> None:
-            broker.client.rpush(f"trace:{SETUP['prefix']}", f"{word}:{job.id}:{os.getpid()}:{time.time()}")
+        def note(word: str) -> int:
+            line = f"{word}:{job.id}:{os.getpid()}:{time.time()}:{refused}"
+            return broker.client.rpush(f"trace:{SETUP['prefix']}", line)  # type: ignore[no-any-return]
 
         note("start")
         time.sleep(seconds)
+        if refused and broker.client.hsetnx(f"refused:{SETUP['prefix']}", job.id, ""):
+            note("refused")
+            raise RateLimited(retry_after=REFUSED_SECONDS, scope=refused)
         note("end")
 
     made = Registry()
     for name in TASKS:
-        limit = SETUP["limits"].get(name)
-        made.add(Task(run, name=name, options=TaskOptions(**({"concurrency": limit} if limit else {}))))
+        made.add(Task(run, name=name, options=TaskOptions(concurrency=limits_of(name))))
     return made
+
+
+def limits_of(name: str) -> Limits | None:
+    """Return the limits of a task or a queue."""
+    drawn = SETUP["limits"].get(name)
+    if not drawn:
+        return None
+    interval = drawn.get("interval")
+    return Limits(drawn.get("total"), drawn.get("local"), interval and interval * 1e6, drawn.get("burst", 0))
 
 
 def main(role: str) -> None:
@@ -58,7 +74,7 @@ def main(role: str) -> None:
         processes=SETUP["processes"],
         threads=SETUP["threads"],
         heartbeat=1.0,
-        limits={queue: Limits(**limit) for queue, limit in SETUP["limits"].items() if queue in SETUP["queues"]},
+        limits={queue: limit for queue in SETUP["queues"] if (limit := limits_of(queue))},
     )
     if role == "supervise":
         command = [sys.executable, "-m", "tests.chaos.idle_worker", "child"]

@@ -18,7 +18,7 @@ from tests.acceptance.world import Mill, until
 from tests.support.cluster_box import ClusterBox
 from tests.support.redis_box import RedisBox
 
-from .history import Promise, violations
+from .history import Promise, exceeded, violations
 
 QUEUES = tuple(f"q{number}" for number in range(18))
 PRODUCERS = 6
@@ -52,6 +52,8 @@ class Masters:
         self.mill.broker.connection.close()
         self.mill.broker = Broker(connect(RedisConfig.parse(setting)), prefix=self.mill.prefix)
         self.nodes = {name: cluster.node_of(self._queue(name).present[0].keys[0]) for name in QUEUES}
+        #: node with the permits of all limits: while it is gone, no job of a group starts
+        self.limiter = cluster.node_of(self.mill.broker.key("").encode())
         self._dice = dice
         self._stop = threading.Event()
 
@@ -78,14 +80,16 @@ class Masters:
             while not self._stop.wait(0.05):
                 made += 1
                 name, due = dice.choice(QUEUES), time.time() + dice.choice((0.0, 0.5, 2.0))
-                new = self.mill.job("grind_on", 0.01, id=f"p{number}-{made}", due_ms=int(due * 1000))
+                group, options = dice.choice([("", b""), ("", b""), ("x", b'{"group_limits":[2,0,0]}')])
+                ident, due_ms = f"p{number}-{made}", int(due * 1000)
+                new = self.mill.job("grind_on", 0.01, id=ident, due_ms=due_ms, group=group, options=options)
                 try:
                     self._queue(name).schedule(new)
                 except QueueUnavailable:
                     self.refused += 1  # perhaps it was stored: it may run, and need not
                     continue
                 self.accepted[new.id] = name, time.time()
-                self.promises.append(Promise(new.id, int(due * 1000) / 1000))
+                self.promises.append(Promise(new.id, due_ms / 1000, limits=(f"{name}:{group}",) if group else ()))
         except BaseException as error:
             self.errors.append(error)
 
@@ -112,6 +116,7 @@ class Masters:
         with contextlib.suppress(AssertionError):  # the jobs that are left are listed below
             self.mill.wait_ended(wanted, DRAIN_SECONDS)
         found += violations(self.promises, self.mill.lines(), [], [])
+        found += exceeded(self.promises, self.mill.lines(), {f"{name}:x": 2 for name in QUEUES})
         return [*found, *self._late(), *fsck.check(self.mill.broker).violations]
 
     def _late(self) -> Iterator[str]:
@@ -120,7 +125,8 @@ class Masters:
             expected, starts = max(promise.due, accepted), self.mill.starts(promise.id)
             if not starts or starts[0]["at"] <= expected + LATE_SECONDS:
                 continue
-            own = [one for one in self.outages if one.node is self.nodes[name]]
+            needed = [self.nodes[name], *([self.limiter] if promise.limits else [])]
+            own = [one for one in self.outages if one.node in needed]
             if not any(one.began <= starts[0]["at"] and one.ended + LATE_SECONDS >= expected for one in own):
                 yield f"{promise.id} of {name}: started {starts[0]['at'] - expected:.1f} s late on a living master"
 

@@ -10,7 +10,7 @@ import pytest
 
 from . import __main__ as program
 from . import durable, masters
-from .history import Promise, violations
+from .history import Promise, exceeded, violations
 
 
 def start(at: float, *, due: float = 0.0, token: int = 1) -> dict[str, Any]:
@@ -63,6 +63,18 @@ def test_a_history_in_which_all_was_kept_has_no_violations() -> None:
     ]
     trace = [start(1.0, due=1.0), start(2.0, due=1.0, token=2), END, {**END, "id": "c"}]
     assert violations(promises, trace, ["d"], []) == []
+
+
+def test_a_start_that_is_one_too_many_for_a_limit_is_found() -> None:
+    promises = [Promise(ident, limits=("x",)) for ident in "abcd"]
+    spans = {"a": (0.0, 0.4), "b": (0.1, 0.2), "c": (0.2, 0.5), "d": (0.3, 9.0)}
+    trace = [
+        {"event": event, "id": ident, "at": at, "token": 1}
+        for ident, span in spans.items()
+        for event, at in zip(("start", "end"), span, strict=True)
+    ]
+    assert list(exceeded(promises, trace, {"x": 2})) == [], "d was frozen"
+    assert len(list(exceeded(promises, trace, {"x": 1}))) == 2
 
 
 def test_a_short_campaign_breaks_no_promise(capfd: pytest.CaptureFixture[str]) -> None:

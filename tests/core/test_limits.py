@@ -229,6 +229,33 @@ def test_starts_that_were_not_used_are_given_back(broker: Broker) -> None:
     assert started(broker, 9, rate(1, 5)) == 3
 
 
+def test_starts_that_are_given_back_after_others_were_granted_are_lost(broker: Broker) -> None:
+    """They were over when the later ones were granted, so there is nothing left to give back."""
+    (first,) = ask_permits(broker, rate(5, 1), 1).grants
+    assert first is not None
+    time.sleep(0.21)
+    assert started(broker, 1, rate(5, 1)) == 1
+    Limiter(broker.registry).give_back([], [(first, first.permits)])
+    assert started(broker, 1, rate(5, 1)) == 0
+
+
+def test_starts_of_a_call_that_is_sent_twice_are_given_back_once(broker: Broker) -> None:
+    (grant,) = ask_permits(broker, rate(1, 5), 5).grants
+    assert grant is not None
+    limiter = Limiter(broker.registry)
+    for _ in range(2):
+        limiter.call(unused=[(grant, grant.permits[:2])])
+    assert started(broker, 9, rate(1, 5)) == 2
+
+
+def test_who_waits_for_a_rate_asks_again_when_starts_are_given_back(broker: Broker) -> None:
+    (grant,) = ask_permits(broker, rate(0.01), 1).grants
+    assert grant is not None
+    (block,) = ask_permits(broker, rate(0.01), 1, ("q", 1)).blocks
+    assert block is not None and block.ms > 90_000
+    assert Limiter(broker.registry).call(unused=[(grant, grant.permits)]).freed == [("task:a", ("q", 1))]
+
+
 def test_rate_and_concurrency_hold_together(broker: Broker) -> None:
     assert started(broker, 9, rate(100, 9, total=2)) == 2
     (block,) = ask_permits(broker, rate(100, 9, total=2), 1).blocks

@@ -9,7 +9,8 @@ from django_delayq.core.fsck import assert_invariants
 from django_delayq.core.fsck import check as check_stored
 from django_delayq.core.layouts import QueueLimits, is_pending, limits_in_force, new_layout, queue_policy
 from django_delayq.core.layouts import rules_of as rules_of_layout
-from django_delayq.core.limits import Ask, Block, Grant, LaneNotes, Limit, Place
+from django_delayq.core.limits import Answer, Ask, Block, Grant, LaneNotes, Limit, Place, Unused, limits_of, pause_scope
+from django_delayq.core.limits import offer_of as offer_of_job
 from django_delayq.core.outcomes import Offer
 from django_delayq.core.reading import Inspector
 from django_delayq.core.records.frames import (
@@ -41,6 +42,7 @@ __all__ = [
     "HEAD_START",
     "MAX_SHARDS",
     "SHARD_KEYS",
+    "Answer",
     "Ask",
     "Block",
     "Grant",
@@ -48,6 +50,7 @@ __all__ = [
     "Limit",
     "Offer",
     "Place",
+    "Unused",
     "assert_invariants",
     "backdate_begun",
     "bulk_load_key",
@@ -61,10 +64,13 @@ __all__ = [
     "last_tick",
     "limit_queue",
     "limits_in_force",
+    "limits_of",
     "new_layout",
     "number_of",
+    "offer_of_job",
     "pack",
     "pack_new",
+    "pause_scope",
     "permits_key",
     "queue_policy",
     "rules_of_layout",

@@ -131,15 +131,20 @@ def poller_of(
     reaper: LeaseReaper | None = None,
     changes: Changes | None = None,
     broker: Broker | None = None,
+    selector: ShardSelector | None = None,
 ) -> ShardPoller:
-    """Return a dispatcher's look at the shards of these queues; ``broker``: that of a cluster with dead nodes."""
+    """Return a dispatcher's look at the shards of these queues; ``broker``: that of a cluster with dead nodes.
+
+    Args:
+        selector: what a consumer of the same process knows of the shards.
+    """
     process = make_process(
         broker, settings=config(heartbeat=heartbeat), health=health or RedisHealth(), changes=changes or Changes()
     )
     if broker is None:
         process.broker.lease_ms = int(lease * 1000)
     served: Any = list(queues)
-    return ShardPoller(process, lambda: served, None, reaper)
+    return ShardPoller(process, lambda: served, selector, reaper)
 
 
 def check_now(poller: ShardPoller) -> None:

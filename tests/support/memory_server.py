@@ -24,9 +24,21 @@ class RunningClock(Clock):
         """Ignore a time that the kit sets."""
 
 
-def memory_connection() -> Connection:
-    """Return a connection to an empty server in this process, which also has the scripts with a test clock."""
-    server = MemoryServer(RunningClock())
+class StoppedClock(Clock):
+    """Clock that a test sets."""
+
+    def __init__(self, us: int) -> None:
+        super().__init__(us / 1e6)
+        self.us = us
+
+
+def memory_connection(clock: Clock | None = None) -> Connection:
+    """Return a connection to an empty server in this process, which also has the scripts with a test clock.
+
+    Args:
+        clock: of the server; None = that of the machine.
+    """
+    server = MemoryServer(clock or RunningClock())
     for name in script_names():
         source = compose(name, test_clock=True).encode()
         server.script_cache[hashlib.sha1(source).hexdigest().encode()] = source

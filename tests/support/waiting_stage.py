@@ -14,11 +14,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-from django_delayq.core import Broker, NewJob, Registry, Task, TaskOptions, ack
+from django_delayq.core import Broker, NewJob, QueueUnavailable, Registry, Task, TaskOptions, ack
 from django_delayq.core.limits import Block, LaneNotes
 from django_delayq.core.options import Limits
 from django_delayq.core.records.keys import number_of
@@ -26,8 +26,9 @@ from django_delayq.core.wake import Waker
 from django_delayq.worker.dispatcher import dispatcher_duties
 from django_delayq.worker.fetch import Consumer, ReadinessGate, Stage
 from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.limits import ProcessLimits
 from django_delayq.worker.loop import Duty, RedisHealth
-from django_delayq.worker.shards import DueShard, Scope, ShardSelector, ShardState, Source, stalest
+from django_delayq.worker.shards import DueShard, Pace, Scope, ShardSelector, ShardState, Source, stalest
 from django_delayq.worker.slots import Slots
 from django_delayq.worker.wake import BLOCK, WakeListener
 from tests.core.stage import T0
@@ -43,10 +44,12 @@ __all__ = [
     "FetchRoom",
     "IdleProcess",
     "Member",
+    "Pace",
     "ShardSelector",
     "ShardState",
     "Source",
     "StuckAttempts",
+    "UnreachableLimiter",
     "WaitingWorld",
     "listener_threads",
     "park_one",
@@ -468,12 +471,12 @@ class IdleProcess:
 def idle_work() -> None: ...
 
 
-def park_one(broker: Broker, ident: str, task: str = "work") -> None:
+def park_one(broker: Broker, ident: str, task: str = "work", *, ms: float = 5000) -> None:
     """Let another worker whose limit of the task is reached meet a job, so that it is parked."""
     queue = broker.queue("default")
     number = queue.shard_of(ident)
     offers = queue.reserve(number, 1, worker="other", lanes=LaneNotes([task], most=1).pack()).offers
-    blocks = [Block(f"task:{task}", 1, 600_000, offer.lane[-3:-1]) for offer in offers]
+    blocks = [Block(f"task:{task}", 1, ms, offer.lane[-3:-1]) for offer in offers]
     queue.reserve(number, 1, worker="other", lanes=LaneNotes([task], blocks=blocks).pack())
 
 
@@ -532,3 +535,23 @@ class StuckAttempts:
 def listener_threads() -> list[threading.Thread]:
     """Return the threads of this process that wait for wake-up tokens."""
     return [thread for thread in threading.enumerate() if thread.name == "delayq-waker"]
+
+
+class UnreachableLimiter:
+    """Limits of one process whose limiter does not answer: each call fails after so many seconds of the clock."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.seconds, self.calls = clock, seconds, 0
+        self._limits = ProcessLimits(make_process(), ShardSelector())
+        self._limits._connection.limited = lambda seconds: nullcontext()  # type: ignore[method-assign]
+        self._limits._limiter.call = self._fail  # type: ignore[method-assign]
+        self._limits._ended = [b"p.1\0task:a"]
+
+    def _fail(self, *_: Any, **__: Any) -> Any:
+        self.calls += 1
+        self.clock.now += self.seconds
+        raise QueueUnavailable("its node is gone")
+
+    def turn(self) -> None:
+        """Return a permit, as each turn of the fetch loop tries."""
+        self._limits.exchange(self.clock.now, works=True, free=1)

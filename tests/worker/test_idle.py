@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, Connection
-from tests.support.waiting_stage import BLOCKING_READS, Clock, IdleProcess, park_one
+from django_delayq.core import Broker, Connection, Tick
+from tests.core.stage import T0
+from tests.support.attempt_stage import NEVER
+from tests.support.duty_stage import TickingQueue, poller_of
+from tests.support.waiting_stage import BLOCKING_READS, Clock, IdleProcess, Pace, ShardSelector, Source, park_one
 from tests.support.worker_stage import put
 
 
@@ -52,6 +57,31 @@ def test_jobs_that_are_due_later_cost_nothing(start: Callable[..., IdleProcess],
     (minute,) = process.commands_of_minutes(1)
     assert minute["reserve"] == 0
     assert minute.total() + BLOCKING_READS < 50, minute
+
+
+@pytest.mark.parametrize(("set_aside", "soon"), [(True, True), (False, False)])
+def test_a_check_by_the_dispatcher_makes_the_consumer_look_for_overdue_jobs_in_quarantine(
+    set_aside: bool, soon: bool
+) -> None:
+    queue: Any = TickingQueue([Tick(T0, T0 + 60_000, None, False, False, set_aside=set_aside)])
+    source = Source(queue, 0, Pace())
+    source.due_at = NEVER
+    poller_of([queue], selector=ShardSelector([source])).run()
+    assert (source.due_at <= time.monotonic()) == soon
+
+
+@pytest.mark.one_server("counts the commands of one server")
+def test_jobs_behind_a_limit_cost_no_reserve_until_their_block_ends(
+    start: Callable[..., IdleProcess], clocked: Broker
+) -> None:
+    process = start()
+    process.pass_seconds()
+    for number in range(20):
+        put(clocked, "work", id=str(number))
+        park_one(clocked, str(number), ms=3_600_000)
+    process.pass_seconds()
+    (minute,) = process.commands_of_minutes(1)
+    assert minute["reserve"] == 0
 
 
 @pytest.mark.parametrize("dispatcher", [True, False])

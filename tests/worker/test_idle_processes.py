@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from django_delayq.core import Broker, Connection, ack
-from tests.support.waiting_stage import Clock, Member, WaitingWorld, play
+from tests.support.waiting_stage import Clock, Member, UnreachableLimiter, WaitingWorld, play
 from tests.support.worker_stage import (
     DEADLINE,
     Limits,
@@ -116,6 +116,16 @@ def test_a_shard_that_was_removed_takes_no_turn_from_one_that_waits_for_the_same
     world.settle_down()
     world.check()
     assert member.holds("a") == 1
+
+
+def test_other_jobs_wait_for_a_limiter_that_is_gone_no_more_than_half_of_the_time(clock: Clock) -> None:
+    """Its node may take a second to fail, for which the fetch loop waits."""
+    limits = UnreachableLimiter(clock, seconds=1.0)
+    began = clock.now
+    while clock.now < began + 20:
+        limits.turn()
+        clock.now += 0.05
+    assert limits.calls <= 10
 
 
 def test_due_jobs_reach_the_idle_process_beside_a_full_one_although_another_queue_has_a_limit(broker: Broker) -> None:

@@ -3,12 +3,13 @@
 -- ends by itself, a tenth of a lease after the lease of the job, unless it is renewed. All that is checked here is booked in
 -- the same call, and a call that is sent twice books nothing twice.
 -- KEYS    1 stem of the keys of all limits, which lie in its slot: of each limit <stem>permits:<limit> (zset: permit -> end,
---         ms), <stem>waiters:<limit> (zset: '<shard>:<queue>' whose jobs wait for a permit -> since when, us) and
---         <stem>rate:<limit> (us: when all starts so far would be over if each took its interval) and <stem>pause:<limit>;
+--         ms), <stem>waiters:<limit> (zset: '<shard>:<queue>' whose jobs wait for it -> since when, us) and
+--         <stem>rate:<limit> (us: when all starts so far would be over if each took its interval; and when the last ones
+--         were granted that may be given back) and <stem>pause:<limit>;
 --         and <stem>limits (hash: limit -> numbers that were set at run time, packed by cmsgpack)
 -- ARGV    1 a map of what is not empty: release = permits; renew = {permit, ms} each; pass_on = limits of which a freed
---         permit was of no use where it was offered last; pause = {limit, ms for which it grants nothing} each; refund = {limit, us of its rate that were not used} each; limits =
---         limit -> {total: permits that exist, interval: us from one start to the next, burst: starts at once}; asks = {place
+--         permit was of no use where it was offered last; pause = {limit, ms for which it grants nothing} each; refund = {limit, us of its rate that were not
+--         used, when they were granted} each; limits = limit -> {total: permits that exist, interval: us from one start to the next, burst: starts at once}; asks = {place
 --         that waits if there are too few permits, number of jobs, ms, first part of the permits, limits} each. A permit is
 --         '<name>\0<limit>\0<limit>…'; the names of those that are granted are the first part and their number.
 -- Returns a map, packed by cmsgpack: now (us), granted = number for each ask, blocked = for each ask {limit that grants no
@@ -71,6 +72,12 @@ local function free_permits(limit)
   return total - redis.call('ZCARD', key), math.min(RETRY_MS, (tonumber(first) or math.huge) - now_ms)
 end
 
+-- Return the moment when all starts of a limit would be over, and when the last ones were granted.
+local function read_rate(limit)
+  local moment, at = string.match(redis.call('GET', key_of('rate', limit)) or '', '^(%d+) (%d+)$')
+  return math.max(now_us, tonumber(moment) or 0), tonumber(at)
+end
+
 -- The rate is GCRA, the leaky bucket as a meter (ITU-T I.371): every start moves a moment on by the interval, and it may be
 -- ahead of now by the burst. Return how many may start now, and the ms until the next one.
 local function free_starts(limit)
@@ -78,7 +85,7 @@ local function free_starts(limit)
   if not interval then
     return math.huge, 0
   end
-  local ahead = math.max(0, (tonumber(redis.call('GET', key_of('rate', limit))) or 0) - now_us)
+  local ahead = read_rate(limit) - now_us
   return math.floor(burst - ahead / interval + 1e-6), math.ceil((ahead - (burst - 1) * interval) / 1000)
 end
 
@@ -87,17 +94,16 @@ local function free_of_pause(limit)
   return ms > 0 and 0 or math.huge, ms
 end
 
-local function start(limit, us)
-  local key = key_of('rate', limit)
-  local moment = math.max(now_us, tonumber(redis.call('GET', key)) or 0) + us
+local function start(limit, us, granted_us)
+  local key, moment = key_of('rate', limit), read_rate(limit) + us
   if moment > now_us then
-    redis.call('SET', key, text(moment), 'PX', text((moment - now_us) / 1000 + 1))
+    redis.call('SET', key, text(moment) .. ' ' .. text(granted_us), 'PX', text((moment - now_us) / 1000 + 1))
   else
     redis.call('DEL', key)
   end
 end
 
-local freed = {}
+local freed, given_back = {}, {}
 
 for _, permit in ipairs(want.release or {}) do
   each_limit_of(permit, function(name, limit)
@@ -113,8 +119,14 @@ for _, one in ipairs(want.pause or {}) do
     redis.call('SET', key, '', 'PX', text(one[2]))
   end
 end
+-- Starts are given back only while they are the last ones. Later ones may have been granted because these were over, and
+-- the same starts may have been given back by a call that is sent twice.
 for _, one in ipairs(want.refund or {}) do
-  start(one[1], -one[2])
+  local limit, us, at = unpack(one)
+  if (given_back[limit] or select(2, read_rate(limit))) == at then
+    given_back[limit], freed[limit] = at, (freed[limit] or 0) + 1
+    start(limit, -us, 0)
+  end
 end
 for _, one in ipairs(want.renew or {}) do
   each_limit_of(one[1], function(name, limit)
@@ -150,10 +162,10 @@ for i, ask in ipairs(want.asks or {}) do
       book(limit, first .. number, ms)
     end
     if limits[limit].interval and most > before then
-      start(limit, (most - before) * limits[limit].interval)
+      start(limit, (most - before) * limits[limit].interval, now_us)
     end
   end
-  if free == free_permits then
+  if free == free_permits or free == free_starts then
     local key = key_of('waiters', blocking)
     redis.call('ZADD', key, 'NX', text(now_us), place)
     redis.call('PEXPIRE', key, WAITERS_MS)

@@ -3,9 +3,9 @@
 -- reaper hold after a restart of Redis or a failover (another run), or when the caller noticed an outage. Deletes old
 -- requests, and morgue records that are too many or too old.
 -- ARGV    1 also the name that the shard gets, if it was never checked before; 3 '1' = hold
--- Returns a map: now, next_due (us; missing = none; what waits for quarantine or is parked left out), deadline (the next
+-- Returns a map: now, next_due (us; missing = none; what waits for quarantine left out), deadline (the next
 --         one, ms; missing = none), expired (leases ran out), held_back (by the reaper hold), set_aside (jobs wait for
---         quarantine or are parked), born (its name), run_id (of Redis), marks, begun, failed and morgue (numbers of
+--         quarantine), born (its name), run_id (of Redis), marks, begun, failed and morgue (numbers of
 --         entries, of the last two with the score of the newest, us), and the rules of the shard.
 -- Events  none
 -- include keys clock begin window marks body due payload grave
@@ -56,7 +56,7 @@ end
 local deadline = tonumber(redis.call('ZRANGE', LEASE, 0, 0, 'WITHSCORES')[2])
 return cmsgpack.pack({
   now = now_us, next_due = next_due, deadline = deadline, expired = deadline and deadline <= now_ms or false,
-  held_back = hold_ms > now_ms, set_aside = redis.call('EXISTS', DUE[QUARANTINE], DUE[LANE]) > 0, born = born or '', run_id = run_id,
+  held_back = hold_ms > now_ms, set_aside = redis.call('EXISTS', DUE[QUARANTINE]) > 0, born = born or '', run_id = run_id,
   marks = redis.call('HLEN', MARKS), begun = redis.call('HLEN', BEGUN), failed = newest(FAILED),
   morgue = newest(MORGUE), rules = rules,
 })

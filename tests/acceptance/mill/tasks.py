@@ -45,6 +45,12 @@ def grind_on(seconds: float = 0.0) -> None:
     grind(seconds)
 
 
+@task(retry_in=AT_ONCE, crash_limit=100, max_attempts=100, concurrency=3)
+def grind_within(seconds: float = 0.0) -> None:
+    """The same, no more than three at a time."""
+    grind(seconds)
+
+
 @task(retry_in=AT_ONCE)
 def wait_for(gate: str) -> None:
     """Runs until a file of that name is there, or until it is told to stop, and returns then."""
