@@ -10,9 +10,8 @@ positions are in Spark's checkpoint alone. A batch reads what is stored now, or 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ from ..core.events import BEGINNING, EventEntry, Place, Stream, entries, known_p
 from . import event_plan as plan
 from .event_plan import Interval, Loss, Offsets, Positions
 from .event_rows import to_batch
-from .options import SourceOptions, config_of, flag, open_broker, option, queue_names, whole
+from .options import SourceOptions, config_of, flag, open_broker, option, queue_names, whole, without_collector
 from .schemas import EVENTS, check_columns, fault_of_case
 
 #: minimum number of rows of an Arrow batch
@@ -105,7 +104,7 @@ class TaskReader:
         if fault:
             raise Misconfigured(fault)
         assigned = partition.intervals if isinstance(partition, EventsPartition) else []
-        with open_broker(self.options) as broker, _without_collector():
+        with open_broker(self.options) as broker, without_collector():
             small: list[pa.RecordBatch] = []
             for interval in assigned:
                 for some in walk(broker, interval, self.chosen):
@@ -114,21 +113,6 @@ class TaskReader:
                         yield from united(small)
                         small = []
             yield from united(small)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Disable Python's cyclic garbage collector during the block.
-
-    Lists of bytes form no cycles, but creating many of them makes the collector scan them again and again.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def united(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -16,6 +16,7 @@ because the executor's process may be reused for other work.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import re
@@ -92,6 +93,21 @@ def open_broker(options: Mapping[str, str]) -> Iterator[Broker]:
         yield Broker(connection, prefix=options.get("prefix") or DEFAULT_PREFIX)
     finally:
         connection.close()
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Disable Python's cyclic garbage collector during the block.
+
+    Rows form no cycles, but creating many of them makes the collector scan them again and again.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 # -- declared options --------------------------------------------------------------------------------------------------
