@@ -119,12 +119,17 @@ Check: TypeAlias = Callable[[str, str], T]
 EVERY: Final = "*"
 _OPTION: Final = "option"
 _CHECK: Final = "check"
+MAY_CHANGE: Final = "may_change"
 _TRUTH: Final = {"true": True, "false": False}
 
 
-def option(name: str, check: Check[Any], default: Any = None) -> Any:
-    """Declare a field that is read from the option ``name``."""
-    return dataclasses.field(default=default, metadata={_OPTION: name, _CHECK: check})
+def option(name: str, check: Check[Any], default: Any = None, *, may_change: bool = False) -> Any:
+    """Declare a field that is read from the option ``name``.
+
+    Args:
+        may_change: it does not affect the bytes of a chunk, so it may change when a bulk load is resumed.
+    """
+    return dataclasses.field(default=default, metadata={_OPTION: name, _CHECK: check, MAY_CHANGE: may_change})
 
 
 class SourceOptions:
