@@ -300,7 +300,8 @@ class Packer:
             raw = columns.get("payload" if self._pull else "args", none)
             return _mapped(lambda data: self._sized(_raw(data), "the arguments take"), bad, raw)
 
-        encode_args, limit = codec.encode_args, self._options.max_args_bytes
+        is_json = self._codec is None and codec.chosen is None
+        encode_args, limit = codec.encode_args, self._options.max_args_bytes if is_json else _ANY_SIZE
 
         def args_of(args: Any, kwargs: Any) -> bytes:
             if type(args) is not list:
@@ -311,7 +312,7 @@ class Packer:
         def stored_args_of(args: Any, kwargs: Any) -> bytes:
             return self._sized(self._stored(args_of(args, kwargs)), "the arguments take")
 
-        make = args_of if self._codec is None and codec.chosen is None else stored_args_of
+        make = args_of if is_json else stored_args_of
         return _mapped(make, bad, columns.get("args", none), columns.get("kwargs", none))
 
     def _payloads(self, columns: Columns, bad: Bad) -> Sequence[tuple[bytes, str]]:
