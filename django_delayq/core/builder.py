@@ -166,7 +166,7 @@ class JobBuilder:
         new.confirmed = policy.wait_for_confirmation
         if has_rare:
             self._apply(new, options)
-        if new.group and self._limits_groups:
+        if self._limits_groups and new.group:
             self._limit_group(new, args, kwargs, options)
         return new
 

@@ -89,15 +89,13 @@ def check_id(value: object) -> str:
     Raises:
         InvalidJob: another type, empty, longer than 255 bytes in UTF-8, or with control characters in it.
     """
-    if type(value) is int and value.bit_length() < 800:
+    if isinstance(value, str):
+        return _check_text(str.__str__(value), "id", MAX_ID_BYTES)  # also of a subclass, like a member of an enum
+    if isinstance(value, UUID) or (type(value) is int and value.bit_length() < 800):
         return str(value)
-    if isinstance(value, UUID):
-        return str(value)
-    if not isinstance(value, str):
-        raise InvalidJob(
-            f"id must be a UUID, a str or an int of reasonable size, not {short(value)} ({type(value).__name__})"
-        )
-    return _check_text(str.__str__(value), "id", MAX_ID_BYTES)  # also of a subclass, like a member of an enum
+    raise InvalidJob(
+        f"id must be a UUID, a str or an int of reasonable size, not {short(value)} ({type(value).__name__})"
+    )
 
 
 def check_task_name(value: object) -> str:
@@ -121,6 +119,8 @@ def check_holder(value: object) -> str:
 def _check_text(value: object, what: str, limit: int) -> str:
     if not isinstance(value, str):
         raise InvalidJob(f"{what} must be a str, not {type(value).__name__}: {short(value)}")
+    if value.isascii() and value.isprintable() and 0 < len(value) <= limit:
+        return value
     try:
         # A character takes at least one byte, so a huge text is refused without encoding it.
         size = len(value) if len(value) > limit else len(value.encode())

@@ -87,7 +87,7 @@ def random_block() -> bytes:
 def stamped(block: bytes) -> bytes:
     """Return the key that begins with the present time and has the rest of these random bytes."""
     now_ms, byte = time.time_ns() // 1_000_000, block[6] & 0x0F | _WITH_TIME
-    return now_ms.to_bytes(6, "big") + bytes((byte,)) + block[7:KEY_BYTES]
+    return (now_ms << 8 | byte).to_bytes(7, "big") + block[7:KEY_BYTES]
 
 
 def derived_key(digest: bytes) -> bytes:

@@ -393,12 +393,10 @@ class Queue(ShardSet):
             return self.paused_error()
         if outcome is ScheduleOutcome.WITHHELD:
             return DelayQError(f"job {new.id!r} was not stored because another job of its shard was refused")
-        if new.payload is not None:
-            return QueueFull(
-                f"queue {self.name!r} has reached its max_length, or id {new.id!r} its max_payloads "
-                f"({new.max_payloads}); let the workers catch up, or raise the limit"
-            )
-        return QueueFull(f"queue {self.name!r} has reached its max_length; let the workers catch up, or raise it")
+        limit = f", or id {new.id!r} its max_payloads ({new.max_payloads})" if new.payload is not None else ""
+        return QueueFull(
+            f"queue {self.name!r} has reached its max_length{limit}; let the workers catch up, or raise the limit"
+        )
 
     def paused_error(self) -> QueuePaused:
         """Return the error for a new job that was refused because of a pause: of this queue, or of all producers."""
