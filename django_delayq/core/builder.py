@@ -117,7 +117,7 @@ class JobBuilder:
         expires = {} if policy.expires is None else {"expires_in_ms": span_ms_of("expires", policy.expires)}
         #: what is stored with a job that has no options of its own
         self._stored: dict[str, Any] = expires | ({"context": context} if context else {})
-        self._stored_bytes = _encoded(self._stored)
+        self._stored_bytes = encoded_options(self._stored)
         self._limits_groups = any(getattr(policy, name) is not None for name in _OF_GROUPS)
         self._conflict = policy.on_conflict or ("merge" if policy.merge else "replace")
         self._max_payloads = policy.max_payloads or DEFAULT_MAX_PAYLOADS
@@ -188,7 +188,7 @@ class JobBuilder:
         limits = joint_limits(None if total is None else Limits(total), rate, burst if rate is not None else None)
         if limits is not None:
             numbers = [limits.total or 0, limits.interval_us or 0, limits.burst]
-            new.options = _encoded({**(json.loads(new.options) if new.options else {}), GROUP_LIMITS: numbers})
+            new.options = encoded_options({**(json.loads(new.options) if new.options else {}), GROUP_LIMITS: numbers})
 
     def build_tick(self, ident: str, tick_ms: int) -> NewJob:
         """Return the job of a tick of a recurring task, which is called without arguments.
@@ -199,7 +199,7 @@ class JobBuilder:
         new = self.build((), {}, {"id": ident, "on_conflict": "replace", "due_policy": "earliest"})
         new.due_ms, new.delay_ms = tick_ms, None
         in_ms = self._stored.get("expires_in_ms")
-        new.options = _encoded({"tick_ms": tick_ms} | ({} if in_ms is None else {"expires_ms": tick_ms + in_ms}))
+        new.options = encoded_options({"tick_ms": tick_ms} | ({} if in_ms is None else {"expires_ms": tick_ms + in_ms}))
         return new
 
     def refuse_keys(self, entry: Mapping[str, Any]) -> None:
@@ -227,7 +227,7 @@ class JobBuilder:
             stored.pop("expires_in_ms", None)
             stored |= _expiry(options["expires"], new, self.rules)
         if stored != self._stored:
-            new.options = _encoded(stored)
+            new.options = encoded_options(stored)
 
     def _content(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]
@@ -351,7 +351,7 @@ def _expiry(expires: object, new: NewJob, rules: JobRules) -> dict[str, int]:
     return {"expires_in_ms": in_ms}
 
 
-def _encoded(options: Mapping[str, Any]) -> bytes:
+def encoded_options(options: Mapping[str, Any]) -> bytes:
     """Return canonical JSON; empty bytes if there are no options."""
     if not options:
         return b""

@@ -32,7 +32,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -294,7 +294,7 @@ def readable(data: bytes) -> str:
 # -- encoding ---------------------------------------------------------------------------------------------------------
 
 
-def encode_args(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int = MAX_BYTES) -> bytes:
+def encode_args(args: Sequence[Any], kwargs: Mapping[str, Any], *, limit: int = MAX_BYTES) -> bytes:
     """Return the arguments of one call as bytes; see the table of the module.
 
     Args:

@@ -341,18 +341,19 @@ class BulkLoadWriter:
         Raises:
             DelayQError: see :meth:`finish`.
         """
+        groups, most, chunk_bytes = self._groups, self.load.chunk, self.chunk_bytes
         for entry in entries:
             ident, _, body, _, merged = entry
-            group = crc32(ident) % self._groups
+            group = crc32(ident) % groups
             waiting = self._waiting[group]
             if ident in waiting.rows:  # entries of one id are written one after the other, as if sent alone
                 self._dispatch(group)
                 waiting = self._waiting[group]
             waiting.rows[ident] = entry
-            size = len(body) + sum(map(len, merged))
+            size = len(body) + sum(map(len, merged)) if merged else len(body)
             waiting.size += size
             self._size += size
-            if len(waiting.rows) >= self.load.chunk or waiting.size >= self.chunk_bytes:
+            if len(waiting.rows) >= most or waiting.size >= chunk_bytes:
                 self._dispatch(group)
             elif self._size >= self.waiting_bytes:
                 self._dispatch_all()
@@ -432,9 +433,13 @@ class BulkLoadWriter:
     ) -> list[_Chunk]:
         """Return chunks of these rows, by their shards in an epoch; most often one shard gets all."""
         number, shards = epoch
-        by_shard: defaultdict[int, list[tuple[int, LoadEntry]]] = defaultdict(list)
-        for row in rows:
-            by_shard[crc32(row[1][0]) % shards].append(row)
+        by_shard: dict[int, list[tuple[int, LoadEntry]]] = {}
+        if self._groups % shards == 0:  # the ids of a group share it
+            first, *others = rows
+            by_shard[crc32(first[1][0]) % shards] = [first, *others]
+        else:
+            for row in rows:
+                by_shard.setdefault(crc32(row[1][0]) % shards, []).append(row)
         return [self._chunk(number_of(number, place), mine, origin) for place, mine in sorted(by_shard.items())]
 
     def _chunk(self, number: int, rows: list[tuple[int, LoadEntry]], origin: _Chunk | None) -> _Chunk:

@@ -21,17 +21,12 @@ def register(spark: SparkSession) -> None:
 
     The session becomes the active one of the calling thread; Spark needs that to find a format that is written to. Each
     thread that writes must therefore call this function too. Repeated calls are harmless.
-
-    Raises:
-        PipelineError: Spark's workers would run a different Python without the required packages; the message names the
-            setting to change.
     """
     from .events import EventsSource
     from .jobs import JobsSource
-    from .session import activate, check_workers, is_classic
+    from .session import activate, is_classic
 
     if is_classic(spark):
-        check_workers(spark)
         activate(spark)
     for source in (JobsSource, EventsSource):
         spark.dataSource.register(source)

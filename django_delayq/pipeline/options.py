@@ -16,6 +16,7 @@ because the executor's process may be reused for other work.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import re
@@ -94,6 +95,21 @@ def open_broker(options: Mapping[str, str]) -> Iterator[Broker]:
         connection.close()
 
 
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Disable Python's cyclic garbage collector during the block.
+
+    Rows form no cycles, but creating many of them makes the collector scan them again and again.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 # -- declared options --------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
@@ -103,12 +119,17 @@ Check: TypeAlias = Callable[[str, str], T]
 EVERY: Final = "*"
 _OPTION: Final = "option"
 _CHECK: Final = "check"
+MAY_CHANGE: Final = "may_change"
 _TRUTH: Final = {"true": True, "false": False}
 
 
-def option(name: str, check: Check[Any], default: Any = None) -> Any:
-    """Declare a field that is read from the option ``name``."""
-    return dataclasses.field(default=default, metadata={_OPTION: name, _CHECK: check})
+def option(name: str, check: Check[Any], default: Any = None, *, may_change: bool = False) -> Any:
+    """Declare a field that is read from the option ``name``.
+
+    Args:
+        may_change: it does not affect the bytes of a chunk, so it may change when a bulk load is resumed.
+    """
+    return dataclasses.field(default=default, metadata={_OPTION: name, _CHECK: check, MAY_CHANGE: may_change})
 
 
 class SourceOptions:

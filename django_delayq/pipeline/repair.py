@@ -103,38 +103,6 @@ def columns_in(sql: str) -> set[str]:
     return {name for name in JOBS.fieldNames() if name in words}
 
 
-def select(
-    spark: SparkSession,
-    access: Mapping[str, str],
-    where: str,
-    *,
-    queues: Sequence[str] = (),
-    states: Sequence[str] = EVERY_STATE,
-    besides: str = "true",
-) -> Selection:
-    """Select the jobs for which a condition of Spark SQL is true. Times in it are UTC unless they say otherwise.
-
-    Args:
-        where: over the columns of :data:`~.jobs.JOBS`.
-        besides: an additional condition.
-
-    Raises:
-        PipelineError: the condition is invalid; the message says why.
-    """
-    if not where.strip():
-        raise PipelineError(
-            'which jobs? Give a condition of SQL, like "task = \'shop.remind\' and failures > 3"; "true" means all'
-        )
-    columns = {*NAMING, "task", "due", "failures", *columns_in(where), *columns_in(besides)}
-    try:
-        jobs = snapshot(spark, access, columns, queues=queues, states=states)
-        return chosen(fixed(jobs.where(where).where(besides)))
-    except (AnalysisException, ParseException) as error:
-        raise PipelineError(
-            f"the condition cannot be used: {_sentence(error)}. A job has the columns {', '.join(JOBS.fieldNames())}"
-        ) from None
-
-
 def chosen(frame: DataFrame) -> Selection:
     """Return the selection of all jobs of a fixed frame with the columns :data:`NAMING` and task."""
     counted = frame.groupBy("queue", "task", "state").count().orderBy("queue", "task", "state").toArrow()
@@ -262,19 +230,24 @@ class MaintainOptions:
 
 
 def choose(spark: SparkSession, options: MaintainOptions) -> Selection:
-    """Select the jobs without changing them.
+    """Select the jobs without changing them. Times in the condition are UTC unless they say otherwise.
 
     Raises:
-        PipelineError: the condition is invalid.
+        PipelineError: the condition is invalid; the message says why.
     """
-    return select(
-        spark,
-        options.access,
-        options.where,
-        queues=options.queues,
-        states=STATES[options.verb],
-        besides=_BESIDES.get(options.verb, "true"),
-    )
+    if not options.where.strip():
+        raise PipelineError(
+            'which jobs? Give a condition of SQL, like "task = \'shop.remind\' and failures > 3"; "true" means all'
+        )
+    besides = _BESIDES.get(options.verb, "true")
+    columns = {*NAMING, "task", "due", "failures", *columns_in(options.where), *columns_in(besides)}
+    try:
+        jobs = snapshot(spark, options.access, columns, queues=options.queues, states=STATES[options.verb])
+        return chosen(fixed(jobs.where(options.where).where(besides)))
+    except (AnalysisException, ParseException) as error:
+        raise PipelineError(
+            f"the condition cannot be used: {_sentence(error)}. A job has the columns {', '.join(JOBS.fieldNames())}"
+        ) from None
 
 
 def carry_out(

@@ -39,26 +39,12 @@ from ..core.records.frames import CHUNK
 from ..core.records.keys import MAX_SHARDS
 from ..core.times import span_ms_of
 from .errors import PipelineError
+from .options import MAY_CHANGE, SourceOptions, choice, flag, named, number, option, parse_json, text, whole
 from .options import OPTIONS as REDIS_OPTIONS
-from .options import SourceOptions, choice, flag, named, number, option, parse_json, text, whole
 
 FAIL: Final = "fail"
 QUARANTINE: Final = "quarantine"
 NOW: Final = "now"
-#: options that do not affect the bytes of a chunk, so they may change when a bulk load is resumed
-_CHANGEABLE: Final = (
-    "run_id",
-    "close",
-    "rate_limit",
-    "max_memory",
-    "patience",
-    "on_error",
-    "quarantine",
-    "shards",
-    "source",
-    "chunk",
-    "queue",
-)
 _MOST_RUN_ID: Final = 135
 _SECONDS: Final = number(0.001, 86_400 * 3653, "seconds")
 
@@ -113,11 +99,11 @@ class WriteOptions(SourceOptions):
     #: besides Redis, the option that Spark adds for a stream
     ELSEWHERE: ClassVar[tuple[str, ...]] = (*REDIS_OPTIONS, "checkpointLocation")
 
-    queue: str | None = option("queue", named(check_queue_name))
+    queue: str | None = option("queue", named(check_queue_name), may_change=True)
     task: str | None = option("task", named(check_task_name))
     #: kind of a queue that this bulk load creates
     kind: str | None = option("kind", choice("python", "pull"))
-    shards: int | None = option("shards", whole(1, MAX_SHARDS))
+    shards: int | None = option("shards", whole(1, MAX_SHARDS), may_change=True)
     #: None = ignore for plain jobs, merge for those with a payload
     on_conflict: str | None = of_table("on_conflict")
     due_policy: str | None = of_table("due_policy")
@@ -138,19 +124,19 @@ class WriteOptions(SourceOptions):
     codec: str | None = option("codec", _codec)
     allow_far: bool = option("allowFar", flag, False)
     max_args_bytes: int = option("maxArgsBytes", whole(1, 1 << 30), MAX_BYTES)
-    run_id: str | None = option("runId", _run_id)
+    run_id: str | None = option("runId", _run_id, may_change=True)
     #: further values that must not change when the bulk load is resumed
-    source: tuple[tuple[str, str], ...] = option("source", _source, ())
+    source: tuple[tuple[str, str], ...] = option("source", _source, (), may_change=True)
     #: close the bulk load when everything is written
-    close: bool = option("close", flag, True)
-    chunk: int = option("chunk", whole(1, CHUNK), CHUNK)
+    close: bool = option("close", flag, True, may_change=True)
+    chunk: int = option("chunk", whole(1, CHUNK), CHUNK, may_change=True)
     #: jobs per second, over all tasks together
-    rate_limit: float | None = option("rateLimit", number(0.001, 1e9))
-    max_memory: float = option("maxMemory", number(0, 1), 0.85)
+    rate_limit: float | None = option("rateLimit", number(0.001, 1e9), may_change=True)
+    max_memory: float = option("maxMemory", number(0, 1), 0.85, may_change=True)
     #: seconds
-    patience: float = option("patience", number(0, 86_400 * 365, "seconds"), 600.0)
-    on_error: str = option("onError", choice(FAIL, QUARANTINE), FAIL)
-    quarantine: str | None = option("quarantine", text)
+    patience: float = option("patience", number(0, 86_400 * 365, "seconds"), 600.0, may_change=True)
+    on_error: str = option("onError", choice(FAIL, QUARANTINE), FAIL, may_change=True)
+    quarantine: str | None = option("quarantine", text, may_change=True)
     #: now: a row whose due time is null is due at once; fail: it is invalid
     null_due: str = option("nullDue", choice(NOW, FAIL), NOW)
 
@@ -179,7 +165,7 @@ class WriteOptions(SourceOptions):
         return {
             field.name: str(value)
             for field, value in given.items()
-            if field.name not in _CHANGEABLE and value != field.default
+            if not field.metadata[MAY_CHANGE] and value != field.default
         }
 
 

@@ -34,9 +34,9 @@ from ..core.broker import Broker
 from ..core.errors import DelayQError, InvalidJob
 from ..core.inputs import check_queue_name
 from ..core.loads import BulkLoad, BulkLoadLimits, BulkLoadWriter, memory_of
-from .columns import Bad, Packer, is_valid, values_of
+from .columns import Bad, Packer, values_of
 from .errors import PipelineError, RunDiffers
-from .options import open_broker
+from .options import open_broker, without_collector
 from .quarantine import Quarantine, texts_of
 from .schemas import fault_of_case
 from .write_options import QUARANTINE, WriteOptions, check_schema
@@ -133,9 +133,9 @@ class Sender:
         self._rows += batch.num_rows
         if "queue" not in batch.schema.names:
             return self._send_to(self._options.queue or "", self._run_id, batch)
-        if not is_valid(batch.column("queue")):
-            bad: Bad = {}
-            values_of(batch.column("queue"), bad)
+        bad: Bad = {}
+        values_of(batch.column("queue"), bad)
+        if bad:
             self._refuse(batch, bad)
             batch = batch.filter(pa.array([row not in bad for row in range(batch.num_rows)]))
         texts = batch.column("queue").cast(pa.string())
@@ -214,7 +214,7 @@ class _Writer:
         part = context.partitionId() if context else 0
         attempt = context.taskAttemptId() if context else 0
         try:
-            with open_broker(self.options) as broker:
+            with open_broker(self.options) as broker, without_collector():
                 sender = Sender(broker, self.write_options, self.source, run_id, part, attempt)
                 return sender.send(map(_with_our_names, iterator))
         except Refused as error:

@@ -17,8 +17,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 from django_delayq.core import events
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.events import EventEntry, entry_of
-from django_delayq.pipeline.event_rows import to_batch
-from django_delayq.pipeline.events import EventsReader, united
+from django_delayq.pipeline.events import EventsReader, to_batch, united
 from django_delayq.pipeline.schemas import EVENTS
 from tests.support.event_entries import pack
 

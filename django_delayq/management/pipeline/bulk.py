@@ -31,8 +31,7 @@ from . import common
 from .model_rows import write_rows
 
 if TYPE_CHECKING:
-    from ...pipeline.bulk import BulkOptions, BulkResult
-    from ...pipeline.dry_run import DryRun
+    from ...pipeline.bulk import BulkOptions, BulkResult, DryRun
     from ...pipeline.inputs import Files
 
 
