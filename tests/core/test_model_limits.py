@@ -25,9 +25,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_delayq.core import Broker, Job, NewJob, Registry, Task, TaskOptions, ack, fail
+from django_delayq.core import Broker, Job, NewJob, Registry, Settlement, Task, TaskOptions, ack, fail, release
 from django_delayq.core.options import GROUP_LIMITS, Limits
-from django_delayq.core.outcomes import Settlement, release
 from tests.support.core_figures import Limiter
 from tests.support.core_stored import (
     Answer,

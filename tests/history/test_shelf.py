@@ -1,4 +1,4 @@
-"""Stored hours: their pages, their files, and their deletion."""
+"""Stored hours: their files, and their deletion."""
 
 from __future__ import annotations
 
@@ -9,51 +9,12 @@ import pytest
 from django.utils import timezone
 
 from django_delayq.history import rows
-from django_delayq.history.rows import HOURS, forget_hours
+from django_delayq.history.rows import forget_hours
 from django_delayq.models.history import HourlyStat, PipelineRun
 
-from .past import HOUR, NOON, hour_of, seed
+from .past import hour_of, seed
 
 pytestmark = pytest.mark.django_db
-
-
-def test_pages_follow_each_other_in_both_directions() -> None:
-    seed(*(hour_of(NOON + HOUR * (more // 3), task=f"t{more % 3}") for more in range(10)))
-    rows = HourlyStat.objects.all()
-    first = HOURS.page(rows, 4)
-    second = HOURS.page(rows, 4, after=first.after)
-    third = HOURS.page(rows, 4, after=second.after)
-    keys = [(row.hour, row.pk) for one in (first, second, third) for row in one.rows]
-    assert keys == sorted(keys, reverse=True)
-    assert len(keys) == 10
-    assert (first.before, third.after) == ("", "")
-    back = HOURS.page(rows, 4, before=third.before)
-    assert [row.pk for row in back.rows] == [row.pk for row in second.rows]
-    assert [row.pk for row in HOURS.page(rows, 4, before=back.before).rows] == [row.pk for row in first.rows]
-    assert HOURS.page(rows, 4, before=second.before).before == ""
-
-
-@pytest.mark.parametrize(
-    "cursor",
-    [
-        "x",
-        "~",
-        "2026-11-20T12:00:00Z~",
-        "2026-11-20T12:00:00Z~-1",
-        "~5",
-        "Z~1",
-        "2026-13-20T12:00:00Z~1",
-        "2026-11-20T12:00:00~1",
-        "\u0662Z~1",
-        "2026-11-20T12:00:00Z~\u0662",
-        "2026-11-20T12:00:00Z~" + "9" * 30,
-        "0001-01-01T00:00:00+23:00Z~1",
-        "\0Z~1",
-    ],
-)
-def test_what_is_no_cursor_is_refused(cursor: str) -> None:
-    with pytest.raises(ValueError, match="is no cursor; start again without one"):
-        HOURS.page(HourlyStat.objects.all(), 5, after=cursor)
 
 
 def run_of(ago: timedelta, state: str = "finished", silent: timedelta = timedelta()) -> PipelineRun:
