@@ -435,8 +435,8 @@ class BulkLoadWriter:
         number, shards = epoch
         by_shard: dict[int, list[tuple[int, LoadEntry]]] = {}
         if self._groups % shards == 0:  # the ids of a group share it
-            first, *others = rows
-            by_shard[crc32(first[1][0]) % shards] = [first, *others]
+            mine = list(rows)
+            by_shard[crc32(mine[0][1][0]) % shards] = mine
         else:
             for row in rows:
                 by_shard.setdefault(crc32(row[1][0]) % shards, []).append(row)

@@ -147,7 +147,6 @@ class ProcessLimits:
 
         Args:
             free: idle slots. Permits are taken for jobs that can start: other processes may have room for the others.
-                Very short jobs wait so briefly that it does not matter.
         """
         notes, names = self._notes.pop(source, None) or LaneNotes(), list(self._registry.limited)
         for grant in notes.grants:
@@ -155,7 +154,7 @@ class ProcessLimits:
         if not room:
             self._unused += [grant.unused(()) for grant in notes.grants]
             notes.grants = []
-        notes.tasks, notes.most = names, room if source.pace.tiny else max(free, 1)
+        notes.tasks, notes.most = names, max(free, 1)
         of_queue = self._of_queues.get(source.queue.name)
         own = self._own_limits
         notes.whole = (of_queue is not None and of_queue.is_shared) or f"queue:{source.queue.name}" in own

@@ -178,8 +178,8 @@ class EventLoop:
                 answer.set_exception(error)
 
         def cancel() -> None:
-            # One turn of the loop later: the coroutine may be about to begin.
-            loop.call_soon_threadsafe(loop.call_soon, lambda: [task.cancel() for task in tasks])
+            # One turn of the loop later, because a task that is cancelled before it begins would never answer.
+            loop.call_soon_threadsafe(lambda: [loop.call_soon(task.cancel) for task in tasks])
 
         attempt.cancel, attempt.frames = cancel, lambda: self._frames(coroutine)
         loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(perform())))

@@ -76,6 +76,8 @@ class Child:
     #: why the supervisor killed it, if it did. No job is blamed then, unless ``blame`` is set
     killed: str = ""
     blame: bool = False
+    #: signals that the supervisor sent to all children
+    signals: set[int] = field(default_factory=set)
 
     def cause(self, code: int) -> str:
         """Return how the child ended, for the log and for the errors of its jobs."""
@@ -240,6 +242,7 @@ class Supervisor:
 
     def _send_signal(self, number: int) -> None:
         for child in self._children():
+            child.signals.add(number)
             child.process.send_signal(number)
 
     @property
@@ -352,8 +355,8 @@ class Supervisor:
         board, why = child.board, child.cause(code)
         planned = board.leaving or (bool(child.killed) and not child.blame)
         expected = planned and (code == 0 or code in _PLANNED_ENDS or self._stop_by is not None)
-        # a child has no handlers yet while it starts, so that each signal of ours ends it
-        expected = expected or (not board.ready and -code in (signal.SIGTERM, DRAIN))
+        # While a child starts it has no handlers yet, so a signal of ours ends it.
+        expected = expected or (not board.ready and -code in child.signals)
         logger.log(logging.INFO if expected else logging.WARNING, "child %s %s", child.name, why)
         place.plan_restart(child, now, expected=expected)
         death = Death(child.name, why, board.records(), now, planned)

@@ -135,6 +135,13 @@ def test_the_outbox_is_shown_when_there_is_something_in_it(delayq: Broker, onloo
         assert b"<dt>To be sent</dt>" in page.content
 
 
+def test_the_page_says_what_is_wrong(delayq: Broker, onlooker: Client) -> None:
+    delayq.queue("orders").schedule(NewJob("a", "t"))
+    delayq.queue("orders").reserve(0, 1, worker="w")
+    for page in (onlooker.get(PARTS), onlooker.get(PAGE)):
+        assert "<li>1 job" in page.content.decode() and "no dispatcher is running" in page.content.decode()
+
+
 # -- many --------------------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.record import AttemptLog, error_record
 from django_delayq.worker.record import logger as attempt_logger
 from django_delayq.worker.shards import Pace, Source
-from django_delayq.worker.slots import Slots
+from django_delayq.worker.slots import EventLoop, Slots
 from django_delayq.worker.timeouts import TimeoutMonitor
 
 from .worker_stage import registry_of
@@ -37,6 +37,7 @@ __all__ = [
     "AttemptLog",
     "BatchAttempt",
     "CurrentJob",
+    "EventLoop",
     "Pace",
     "Slots",
     "Source",

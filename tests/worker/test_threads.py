@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Timer
+from typing import Any
 
 from django_delayq.core import Broker
 from django_delayq.worker.shutdown import Signals
-from tests.support.attempt_stage import Attempt, acks_early
+from tests.support.attempt_stage import Attempt, EventLoop, acks_early
 from tests.support.duty_stage import RENEWAL, beat, hold
 from tests.support.waiting_stage import StuckAttempts
 
@@ -68,3 +70,22 @@ def test_signals_end_a_wait_and_so_does_a_poke() -> None:
         signals.wait(0.01)
         signals.wait(0)
         assert seen == ["term", "usr1", "term"]
+
+
+class CancelledAtOnce:
+    """Attempt whose time limit ends at the moment at which it can be cancelled."""
+
+    frames: Any = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "cancel":
+            value()
+
+
+def test_a_coroutine_that_is_cancelled_before_it_is_scheduled_holds_no_thread() -> None:
+    async def work() -> str:
+        return "done"
+
+    loop: Any = EventLoop()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(loop.run, work(), CancelledAtOnce()).result(10) == "done"

@@ -8,10 +8,12 @@
 --         were granted that may be given back) and <stem>pause:<limit>;
 --         and <stem>limits (hash: limit -> numbers that were set at run time, packed by cmsgpack)
 -- ARGV    1 a map of what is not empty: release = permits; renew = {permit, ms} each; pass_on = limits of which a freed
---         permit was of no use where it was offered last; pause = {limit, ms for which it grants nothing} each; refund = {limit, us of its rate that were not
---         used, when they were granted} each; limits = limit -> {total: permits that exist, interval: us from one start to the next, burst: starts at once}; asks = {place
---         that waits if there are too few permits, number of jobs, ms, first part of the permits, limits} each. A permit is
---         '<name>\0<limit>\0<limit>…'; the names of those that are granted are the first part and their number.
+--         permit was of no use where it was offered last; pause = {limit, ms for which it grants nothing} each;
+--         refund = {limit, us of its rate that were not used, when they were granted} each;
+--         limits = limit -> {total: permits that exist, interval: us from one start to the next, burst: starts at once};
+--         asks = {place that waits if there are too few permits, number of jobs, ms, first part of the permits, limits}
+--         each. A permit is '<name>\0<limit>\0<limit>…'; the names of those that are granted are the first part and
+--         their number.
 -- Returns a map, packed by cmsgpack: now (us), granted = number for each ask, blocked = for each ask {limit that grants no
 --         more, ms after which to ask again} or false, freed = {limit, place} each: these waited, and may ask again now.
 -- Events  none
