@@ -51,6 +51,8 @@ BRIEF: Final = 2.0
 PATIENT: Final = 5.0
 #: seconds between the deadline of commands and the end of the claim: for clocks that run at different speeds
 MARGIN: Final = 0.25
+#: seconds after which rows that were locked are settled once more
+LOCK_SECONDS: Final = 0.02
 #: seconds after which Redis's clock is read again
 CLOCK_AGE: Final = 60.0
 #: number of jobs sent together: no more than one script call takes, so that jobs of one id keep their order
@@ -419,6 +421,9 @@ class Push:
         """
         sent = {row.pk: self.results.get(row.key, FREE) for row in self.taken if self.limit or row.key in self.results}
         left = sent.keys() - self._write(sent)
+        if left and self.limit:
+            time.sleep(LOCK_SECONDS)  # a relay that looks for rows locks for a moment those that it passes
+            left -= self._write({pk: sent[pk] for pk in left})
         if left and not self.is_over:  # later another process may have claimed them
             rows.table(self.alias).filter(pk__in=left, claim=rows.CHANGED).update(claimed_until=None)
 
