@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -206,15 +206,18 @@ class Ask:
     @classmethod
     def of(cls, place: Place, offer: Offer, jobs: int, limits: Sequence[Limit]) -> Ask:
         """Return the request for ``jobs`` of an offer."""
-        names = tuple(limit.name for limit in limits)
-        rates = tuple((limit.name, limit.interval_us) for limit in limits if limit.interval_us)
-        return cls(place, offer, limits, Grant(offer, jobs, names, rates))
+        return cls(place, offer, limits, Grant(offer, jobs, tuple(limit.name for limit in limits)))
 
     @property
     def fields(self) -> tuple[str, int, int, bytes, tuple[str, ...]]:
         """Request as the limiter takes it."""
         queue, shard = self.place
         return f"{shard}:{queue}", self.grant.jobs, self.offer.ms, self.grant.name + b".", self.grant.limits
+
+    def granted(self, jobs: int, at_us: float, intervals: Mapping[bytes, float]) -> Grant:
+        """Return the grant of ``jobs``; ``intervals`` are those of all limits of rate."""
+        rates = [(name, intervals[name.encode()]) for name in self.grant.limits if name.encode() in intervals]
+        return replace(self.grant, jobs=jobs, at_us=at_us, rates=tuple(rates))
 
     def blocked(self, limit: str, at_us: float, ms: float) -> Block:
         """Return the block of this offer's lane, or of the scope in which it is."""
@@ -262,8 +265,8 @@ class Limiter:
 
         Args:
             release: permits of jobs that have ended.
-            unused: grants, and permits of jobs that were not handed out: the rates get these starts back, unless they
-                have granted others since.
+            unused: grants, and permits of jobs that were not handed out: the rates get these starts back, less the time
+                to the last start that they granted.
             renew: permits, and for how many ms from now.
             pass_on: limits of which a freed permit found no job.
             pause: limits that grant nothing for so many ms.
@@ -276,7 +279,7 @@ class Limiter:
             "pause": pause,
             "limits": limits,
             "refund": [
-                (name, len(permits) * us, grant.at_us)
+                (name, len(permits) * us, grant.at_us, grant.name)
                 for grant, permits in unused
                 for name, us in grant.rates
                 if permits
@@ -288,7 +291,7 @@ class Limiter:
         at_us = reply["now"]
         granted, blocked = zip(asks, reply["granted"], strict=True), zip(asks, reply["blocked"], strict=True)
         return Answer(
-            [replace(ask.grant, jobs=jobs, at_us=at_us) if jobs else None for ask, jobs in granted],
+            [ask.granted(jobs, at_us, reply["intervals"]) if jobs else None for ask, jobs in granted],
             [ask.blocked(one[0].decode(), at_us, one[1]) if one else None for ask, one in blocked],
             [(limit.decode(), _place_of(place.decode())) for limit, place in reply["freed"]],
             at_us,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, NewJob, QueueUnavailable, ack
+from django_delayq.core.options import Limits
 from tests.support.core_figures import Limiter, ask_permits, taken_permits
 from tests.support.core_stored import Ask, Block, Grant, LaneNotes, Limit, Offer, Place, assert_invariants, permits_key
 from tests.support.processes import wait_until
@@ -230,8 +231,32 @@ def test_starts_that_were_not_used_are_given_back(broker: Broker) -> None:
     assert started(broker, 9, rate(1, 5)) == 3
 
 
-def test_starts_that_are_given_back_after_others_were_granted_are_lost(broker: Broker) -> None:
-    """They were over when the later ones were granted, so there is nothing left to give back."""
+def test_starts_are_given_back_although_others_were_granted_meanwhile(broker: Broker) -> None:
+    grants = [ask_permits(broker, rate(0.01, 5), 2).grants[0] for _ in range(2)]
+    Limiter(broker.registry).give_back([], [(grant, grant.permits[:1]) for grant in grants if grant])
+    assert started(broker, 9, rate(0.01, 5)) == 3
+
+
+def test_starts_of_a_limit_that_was_set_meanwhile_are_not_given_back(broker: Broker) -> None:
+    limiter = Limiter(broker.registry)
+    (first,) = ask_permits(broker, rate(0.01, 3), 3).grants
+    assert first is not None
+    limiter.set("task:a", Limits(interval_us=1e8, burst=3))
+    assert started(broker, 9, rate(0.01, 3)) == 3
+    limiter.give_back([], [(first, first.permits)])
+    assert started(broker, 9, rate(0.01, 3)) == 0
+
+
+def test_starts_that_a_limit_of_run_time_counted_are_given_back(broker: Broker) -> None:
+    limiter = Limiter(broker.registry)
+    limiter.set("task:a", Limits(interval_us=1e8, burst=3))
+    (grant,) = ask_permits(broker, {"task:a": Limit("task:a", None)}, 9).grants
+    assert grant is not None and grant.jobs == 3
+    limiter.give_back([], [(grant, grant.permits[:2])])
+    assert started(broker, 9, {"task:a": Limit("task:a", None)}) == 2
+
+
+def test_starts_that_were_over_when_others_were_granted_are_not_given_back(broker: Broker) -> None:
     (first,) = ask_permits(broker, rate(2, 1), 1).grants
     assert first is not None
     assert wait_until(lambda: started(broker, 1, rate(2, 1))) == 1

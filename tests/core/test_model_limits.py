@@ -115,7 +115,7 @@ class LimitedLives(RuleBasedStateMachine):
         self.used: dict[str, list[int]] = {}
         #: when the starts of a limit would be over, if none was given back, us
         self.ahead: dict[str, float] = {}
-        #: of each limit, when the last starts were granted that may be given back, us
+        #: of each limit, when the last starts were granted, us
         self.last: dict[str, float] = {}
         self.paused: dict[str, int] = {}
         #: until then permits may be lost, or a call to those that wait, us
@@ -311,15 +311,14 @@ class LimitedLives(RuleBasedStateMachine):
                 asks[Ask.of(place, offer, offer.jobs, limits)] = place
             else:
                 self.note(caller, place).grants.append(Grant(offer, offer.jobs))
-        caller.offers, given_back = [], dict[str, float]()
+        caller.offers = []
         for grant, permits in caller.unused:
             for name in grant.limits:
                 known = [permit for permit in permits if self.granted.get(name, {}).pop(permit, None)]
                 interval = self.history[name][-1][1].interval_us
-                if known and interval and self.last.get(name) == grant.at_us:  # the last starts are given back
-                    self.ahead[name] -= len(known) * interval
-                    given_back[name] = grant.at_us
-        self.last |= dict.fromkeys(given_back, 0)
+                if known and interval:  # what is given back is less by the time to the last start
+                    back_us = len(known) * interval - (self.last[name] - grant.at_us)
+                    self.ahead[name] -= max(0, back_us)
         said: dict[str, Any] = {"release": caller.ended, "unused": caller.unused, "pass_on": caller.idle}
         answer = self.call(list(asks), **said)
         if twice:

@@ -254,6 +254,16 @@ def test_a_block_that_arrives_after_a_newer_release_is_ignored(behind: Stage, li
     assert asked(behind).offers == [], "an older release does not end a newer block"
 
 
+@pytest.mark.parametrize("limit", [TASK, QUEUE])
+def test_a_block_and_its_end_in_the_same_reply_leave_no_block_in_whatever_order_they_arrive(
+    behind: Stage, limit: str
+) -> None:
+    block, end = Block(limit, 10, 3000, code_of(behind)), Block(limit, 10)
+    asked(behind, 0, end)
+    asked(behind, 0, block)
+    assert len(asked(behind, 100).offers) == 1
+
+
 def test_a_block_by_a_limiter_that_cannot_be_asked_has_no_age(behind: Stage) -> None:
     code = code_of(behind)
     asked(behind, 0, Block(TASK, 10**15, 0, code))

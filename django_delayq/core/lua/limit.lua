@@ -4,18 +4,20 @@
 -- the same call, and a call that is sent twice books nothing twice.
 -- KEYS    1 stem of the keys of all limits, which lie in its slot: of each limit <stem>permits:<limit> (zset: permit -> end,
 --         ms), <stem>waiters:<limit> (zset: '<shard>:<queue>' whose jobs wait for it -> since when, us) and
---         <stem>rate:<limit> (us: when all starts so far would be over if each took its interval; and when the last ones
---         were granted that may be given back) and <stem>pause:<limit>;
+--         <stem>rate:<limit> (us: when all starts so far would be over if each took its interval; when the last ones were
+--         granted; and since when it counts), <stem>refund:<grant>:<limit> (these starts were given back) and
+--         <stem>pause:<limit>;
 --         and <stem>limits (hash: limit -> numbers that were set at run time, packed by cmsgpack)
 -- ARGV    1 a map of what is not empty: release = permits; renew = {permit, ms} each; pass_on = limits of which a freed
 --         permit was of no use where it was offered last; pause = {limit, ms for which it grants nothing} each;
---         refund = {limit, us of its rate that were not used, when they were granted} each;
+--         refund = {limit, us of its rate that were not used, when they were granted, name of the grant} each;
 --         limits = limit -> {total: permits that exist, interval: us from one start to the next, burst: starts at once};
 --         asks = {place that waits if there are too few permits, number of jobs, ms, first part of the permits, limits}
 --         each. A permit is '<name>\0<limit>\0<limit>…'; the names of those that are granted are the first part and
 --         their number.
 -- Returns a map, packed by cmsgpack: now (us), granted = number for each ask, blocked = for each ask {limit that grants no
---         more, ms after which to ask again} or false, freed = {limit, place} each: these waited, and may ask again now.
+--         more, ms after which to ask again} or false, freed = {limit, place} each: these waited, and may ask again now;
+--         intervals = limit -> us, of those of rate.
 -- Events  none
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
@@ -74,10 +76,10 @@ local function free_permits(limit)
   return total - redis.call('ZCARD', key), math.min(RETRY_MS, (tonumber(first) or math.huge) - now_ms)
 end
 
--- Return the moment when all starts of a limit would be over, and when the last ones were granted.
+-- Return the moment when all starts of a limit would be over, when the last ones were granted, and since when it counts.
 local function read_rate(limit)
-  local moment, at = string.match(redis.call('GET', key_of('rate', limit)) or '', '^(%d+) (%d+)$')
-  return math.max(now_us, tonumber(moment) or 0), tonumber(at)
+  local moment, last, since = string.match(redis.call('GET', key_of('rate', limit)) or '', '^(%d+) (%d+) (%d+)$')
+  return math.max(now_us, tonumber(moment) or 0), tonumber(last), tonumber(since) or math.huge
 end
 
 -- The rate is GCRA, the leaky bucket as a meter (ITU-T I.371): every start moves a moment on by the interval, and it may be
@@ -96,16 +98,16 @@ local function free_of_pause(limit)
   return ms > 0 and 0 or math.huge, ms
 end
 
-local function start(limit, us, granted_us)
-  local key, moment = key_of('rate', limit), read_rate(limit) + us
+local function move_rate(limit, moment, last, since)
+  local key = key_of('rate', limit)
   if moment > now_us then
-    redis.call('SET', key, text(moment) .. ' ' .. text(granted_us), 'PX', text((moment - now_us) / 1000 + 1))
+    redis.call('SET', key, text(moment) .. ' ' .. text(last) .. ' ' .. text(since), 'PX', text((moment - now_us) / 1000 + 1))
   else
     redis.call('DEL', key)
   end
 end
 
-local freed, given_back = {}, {}
+local freed = {}
 
 for _, permit in ipairs(want.release or {}) do
   each_limit_of(permit, function(name, limit)
@@ -121,13 +123,15 @@ for _, one in ipairs(want.pause or {}) do
     redis.call('SET', key, '', 'PX', text(one[2]))
   end
 end
--- Starts are given back only while they are the last ones. Later ones may have been granted because these were over, and
--- the same starts may have been given back by a call that is sent twice.
+-- Without the starts that were not used, the moment would be earlier by their intervals, less the time for which the rate
+-- would have been unused: at most that from their grant to the last one. What is given back is never more.
 for _, one in ipairs(want.refund or {}) do
-  local limit, us, at = unpack(one)
-  if (given_back[limit] or select(2, read_rate(limit))) == at then
-    given_back[limit], freed[limit] = at, (freed[limit] or 0) + 1
-    start(limit, -us, 0)
+  local limit, us, at, grant = unpack(one)
+  local moment, last, since = read_rate(limit)
+  us = at >= since and us - (last - at) or 0
+  if us > 0 and redis.call('SET', key_of('refund', grant .. ':' .. limit), '', 'NX', 'PX', WAITERS_MS) then
+    move_rate(limit, moment - us, last, since)
+    freed[limit] = (freed[limit] or 0) + 1
   end
 end
 for _, one in ipairs(want.renew or {}) do
@@ -164,7 +168,8 @@ for i, ask in ipairs(want.asks or {}) do
       book(limit, first .. number, ms)
     end
     if limits[limit].interval and most > before then
-      start(limit, (most - before) * limits[limit].interval, now_us)
+      local moment, _, since = read_rate(limit)
+      move_rate(limit, moment + (most - before) * limits[limit].interval, now_us, math.min(since, now_us))
     end
   end
   if free == free_permits or free == free_starts then
@@ -190,4 +195,8 @@ for limit, n in pairs(freed) do
     end
   end
 end
-return cmsgpack.pack({ now = now_us, granted = granted, blocked = blocked, freed = waiting })
+local intervals = {}
+for name, numbers in pairs(limits) do
+  intervals[name] = numbers.interval
+end
+return cmsgpack.pack({ now = now_us, granted = granted, blocked = blocked, freed = waiting, intervals = intervals })

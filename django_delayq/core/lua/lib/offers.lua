@@ -26,14 +26,13 @@ local function is_group(scope)
   return #scope > 1 and string.byte(scope, -1) == 0
 end
 
--- Stores what a limiter said of a scope. A reply that arrives late does not replace a newer one; a moment of 0 has no age: no
--- limiter could be asked.
+-- Stores what a limiter said of a scope. A reply that arrives late does not replace a newer one, and a block does not replace
+-- its end in the same reply; a moment of 0 has no age: no limiter could be asked.
 local function note(scope, at, until_ms)
   local record = redis.call('HGET', BLOCKED, scope)
   local before = record and (struct.unpack('<d', record)) or 0
-  at = at > 0 and at or before
-  if at >= before then
-    redis.call('HSET', BLOCKED, scope, struct.pack('<dd', at, until_ms))
+  if at == 0 or at > before or (at == before and until_ms == 0) then
+    redis.call('HSET', BLOCKED, scope, struct.pack('<dd', math.max(at, before), until_ms))
   end
 end
 
