@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from .deployment import Deployment
 from .errors import DelayQError, QueueUnavailable
+from .job import random_block
 from .options import GROUP_LIMITS, Limits
 from .outcomes import Offer
 from .records.frames import pack, unpack_fields
@@ -75,6 +76,7 @@ def offer_of(job: Job, ms: int = 0) -> Offer:
     return Offer(job.group.encode() + bytes(4), job.task, 1, ms, 0, job.options_json)
 
 
+@lru_cache(1024)
 def _limits_in(options_json: bytes) -> Limits | None:
     """Return the limits of a group that are stored with a job."""
     try:
@@ -103,7 +105,7 @@ class Grant:
     jobs: int
     limits: tuple[str, ...] = ()
     rates: tuple[tuple[str, float], ...] = ()
-    name: bytes = field(default_factory=lambda: os.urandom(8).hex().encode())
+    name: bytes = field(default_factory=lambda: random_block()[:8].hex().encode())
     at_us: float = field(default=0, compare=False)
 
     @property
@@ -119,9 +121,8 @@ class Grant:
         first, last = self._ends
         return [b"%b%d%b" % (first, number, last) for number in range(1, self.jobs + 1)] if first else []
 
-    def unused(self, jobs: Iterable[Job]) -> Unused:
-        """Return the permits that none of these jobs has."""
-        used = {job.permit for job in jobs}
+    def unused(self, used: Container[bytes] = ()) -> Unused:
+        """Return its permits but those that jobs have."""
         return self, [permit for permit in self.permits if permit not in used]
 
     @property
@@ -204,9 +205,10 @@ class Ask:
     grant: Grant
 
     @classmethod
-    def of(cls, place: Place, offer: Offer, jobs: int, limits: Sequence[Limit]) -> Ask:
-        """Return the request for ``jobs`` of an offer."""
-        return cls(place, offer, limits, Grant(offer, jobs, tuple(limit.name for limit in limits)))
+    def of(cls, place: Place, offer: Offer, jobs: int, limits: Sequence[Limit], block: bytes = b"") -> Ask:
+        """Return the request for ``jobs`` of an offer; ``block`` are random bytes for the name of its grant."""
+        names = tuple([limit.name for limit in limits])
+        return cls(place, offer, limits, Grant(offer, jobs, names, name=(block or random_block())[:8].hex().encode()))
 
     @property
     def fields(self) -> tuple[str, int, int, bytes, tuple[str, ...]]:
@@ -217,7 +219,7 @@ class Ask:
     def granted(self, jobs: int, at_us: float, intervals: Mapping[bytes, float]) -> Grant:
         """Return the grant of ``jobs``; ``intervals`` are those of all limits of rate."""
         rates = [(name, intervals[name.encode()]) for name in self.grant.limits if name.encode() in intervals]
-        return replace(self.grant, jobs=jobs, at_us=at_us, rates=tuple(rates))
+        return Grant(self.offer, jobs, self.grant.limits, tuple(rates), self.grant.name, at_us)
 
     def blocked(self, limit: str, at_us: float, ms: float) -> Block:
         """Return the block of this offer's lane, or of the scope in which it is."""

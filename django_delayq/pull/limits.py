@@ -102,7 +102,8 @@ def reserve(queue: Queue, shard: int, room: int, send: Send) -> Batch:
         notes.whole = (of_queue is not None and of_queue.is_shared) or f"queue:{queue.name}" in own
         batch = send(room - len(found), notes.pack())
         found += batch.jobs
-        limiter.give_back((), [grant.unused(batch.jobs) for grant in notes.grants])
+        used = {job.permit for job in batch.jobs}
+        limiter.give_back((), [grant.unused(used) for grant in notes.grants])
         if not batch.offers or len(found) >= room:
             break
         notes = _ask(queue, shard, limiter, batch)

@@ -256,7 +256,7 @@ def reserve_id(
         give_back([held])
         return reserve_id(queue, ident, holder, early=early, buried=buried, asks=True)
     if grant:
-        limiter.give_back((), [grant.unused(())])
+        limiter.give_back((), [grant.unused()])
     return None
 
 

@@ -50,6 +50,8 @@ PATIENCE: Final = 0.05
 QUARANTINE_PATIENCE: Final = 2.0
 #: seconds that ends of a shard with no reserve at present wait for more to be sent with
 _SETTLE_AFTER_SECONDS: Final = 0.02
+#: a job behind a limit that starts within so many seconds at the measured pace starts at once
+_AT_ONCE: Final = 0.002
 _RECHECK_SECONDS: Final = 0.05
 _WORK_PER_SLOT_SECONDS: Final = 0.002
 #: seconds of the first pause of a process whose jobs cannot begin; each further one is twice as long
@@ -264,8 +266,7 @@ class Consumer:
             self._settle_all()
         else:
             self._rest()
-        free = self.slots.free - len(self.slots.inbox)
-        self.limits.exchange(now, works=self.stage == Stage.WORK, free=free)
+        self.limits.exchange(now, works=self.stage == Stage.WORK, ready=self._ready(source))
 
     # --- room
 
@@ -284,6 +285,11 @@ class Consumer:
             room = min(room, self.slots.free - waiting)
         return max(0, min(room, 1 if self._quarantined else BATCH))
 
+    def _ready(self, source: Source | None) -> int:
+        """Return how many jobs can start here now, or so soon that their permits need not wait for a slot."""
+        free, waiting = self.slots.free, len(self.slots.inbox)
+        return source.pace.room(free, waiting, _AT_ONCE) if source is not None else free - waiting
+
     # --- reserve
 
     def _fetch(self, source: Source, limit: int) -> None:
@@ -297,7 +303,7 @@ class Consumer:
             "request": request,  # the same in every retry
             "which": self._process.which,
         }
-        notes = self.limits.notes(source, limit, self.slots.free - len(self.slots.inbox))
+        notes = self.limits.notes(source, limit, self._ready(source))
         options["lanes"] = notes.pack()
         self._selector.begin_reserve(source, sent_at)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, QueueUnavailable
+from ..core.job import random_blocks
 from ..core.limits import (
     UNREACHABLE_MS,
     Answer,
@@ -83,6 +84,8 @@ class ProcessLimits:
 
     def _local_limits(self, queue: str, task: str) -> Iterator[tuple[str, int]]:
         """Yield the names of the limits of each process that a job has, and how many jobs they allow."""
+        if not self.exist:
+            return
         of_queue, limited = self._of_queues.get(queue), self._registry.limited.get(task)
         of_task = limited.options.limits if limited else None
         for name, one in ((f"queue:{queue}", of_queue), (f"task:{limited.name if limited else ''}", of_task)):
@@ -142,19 +145,20 @@ class ProcessLimits:
         """Shard to which an answer of the limiter has to be brought, before anything else."""
         return next(iter(self._notes), None)
 
-    def notes(self, source: Source, room: int, free: int) -> LaneNotes:
+    def notes(self, source: Source, room: int, ready: int) -> LaneNotes:
         """Return what the next reserve of ``room`` jobs says of limits.
 
         Args:
-            free: idle slots. Permits are taken for jobs that can start: other processes may have room for the others.
+            ready: number of jobs that can start here now. Permits are taken for these: other processes may have room
+                for the others.
         """
         notes, names = self._notes.pop(source, None) or LaneNotes(), list(self._registry.limited)
         for grant in notes.grants:
             self._count(source.queue.name, grant.offer.task, -grant.jobs)
         if not room:
-            self._unused += [grant.unused(()) for grant in notes.grants]
+            self._unused += [grant.unused() for grant in notes.grants]
             notes.grants = []
-        notes.tasks, notes.most = names, max(free, 1)
+        notes.tasks, notes.most = names, max(ready, 1)
         of_queue = self._of_queues.get(source.queue.name)
         own = self._own_limits
         notes.whole = (of_queue is not None and of_queue.is_shared) or f"queue:{source.queue.name}" in own
@@ -165,7 +169,8 @@ class ProcessLimits:
 
     def replied(self, source: Source, notes: LaneNotes, batch: Batch) -> None:
         """Handle the reply to a reserve with these notes: permits that it did not use, and what the shard offers."""
-        self._unused += [unused for grant in notes.grants if (unused := grant.unused(batch.jobs))[1]]
+        used = {job.permit for job in batch.jobs}
+        self._unused += [unused for grant in notes.grants if (unused := grant.unused(used))[1]]
         self._idle += [block.limit for block in notes.blocks if not block.ms and block.scope in batch.idle]
         self._offers += [(source, offer) for offer in batch.offers]
         if batch.passed_over:
@@ -186,17 +191,19 @@ class ProcessLimits:
     def _has_returns(self) -> bool:
         return bool(self._ended or self._unused or self._idle)
 
-    def exchange(self, now: float, *, works: bool, free: int) -> None:
+    def exchange(self, now: float, *, works: bool, ready: int) -> None:
         """Return permits, and ask for those of the offers.
 
         Args:
             works: this process takes jobs.
-            free: number of its idle slots. Without any, shards that may ask again are left to other processes.
+            ready: number of jobs that can start here now. If there are none, shards that may ask again are left to
+                other processes.
         """
         if not (self._offers or self._has_returns):
             return
         offers, self._offers = self._offers if works else [], []
-        asks = {ask: source for source, offer in offers if (ask := self._ask(source, offer)) is not None}
+        blocks = random_blocks()
+        asks = {ask: source for source, offer in offers if (ask := self._ask(source, offer, blocks)) is not None}
         answer = self._call(list(asks), now) if asks or self._has_returns else None
         if answer is None:  # the lanes rest
             for ask, source in asks.items():
@@ -207,14 +214,14 @@ class ProcessLimits:
                 self._grant(source, grant)
             if block is not None:
                 self._note(source).blocks.append(block)
-        self._free(answer, works and free > 0 and self._is_for_all)
+        self._free(answer, works and ready > 0 and self._is_for_all)
 
-    def _ask(self, source: Source, offer: Offer) -> Ask | None:
+    def _ask(self, source: Source, offer: Offer, blocks: Iterator[bytes]) -> Ask | None:
         """Return the request for an offer; what no limit over all workers counts is granted here."""
         queue = source.queue.name
         jobs, limits = self._local_room(queue, offer.task, offer.jobs), self._limits_of(queue, offer)
         if jobs and limits:
-            return Ask.of(source.place, offer, jobs, limits)
+            return Ask.of(source.place, offer, jobs, limits, next(blocks))
         if jobs:
             self._grant(source, Grant(offer, jobs))
         return None
@@ -284,5 +291,5 @@ class ProcessLimits:
 
     def close(self) -> None:
         """Return all permits but those of jobs that are still held; they would run out otherwise."""
-        unused = [grant.unused(()) for notes in self._notes.values() for grant in notes.grants]
+        unused = [grant.unused() for notes in self._notes.values() for grant in notes.grants]
         self._limiter.give_back(self._ended, self._unused + unused)

@@ -67,6 +67,13 @@ def test_a_call_with_much_room_serves_groups_alike(stage: Stage) -> None:
     assert offered(asked(stage, 10)) == [("a", 4), ("b", 3), ("c", 3)]
 
 
+def test_a_call_with_room_for_one_job_of_each_group_serves_all_of_them(stage: Stage) -> None:
+    names = [f"g{number}" for number in range(10)]
+    for name in names:
+        fill(stage, name, 3)
+    assert offered(asked(stage, 10)) == [(name, 1) for name in names]
+
+
 def test_many_jobs_of_one_group_are_one_lane_for_all_others(stage: Stage) -> None:
     fill(stage, "big", 2000)
     asked(stage, 0, Block("group:q:big", 1, 60_000))

@@ -290,7 +290,7 @@ class LimitedLives(RuleBasedStateMachine):
     def reserve_by(self, caller: Caller, place: Place, room: int) -> None:
         queue, notes = self.queues[place[0]], caller.notes.pop(place, None) or LaneNotes()
         if not room:
-            caller.unused += [grant.unused(()) for grant in notes.grants]
+            caller.unused += [grant.unused() for grant in notes.grants]
             notes.grants = []
         notes.tasks = [*self.registry.limited, *(name[5:] for name in self.own if name.startswith("task:"))]
         name = f"queue:{place[0]}"
@@ -299,7 +299,8 @@ class LimitedLives(RuleBasedStateMachine):
         granted = {permit: grant for grant in notes.grants for permit in grant.permits}
         for job in batch.jobs:
             self.check_start(caller, job, granted.get(job.permit))
-        caller.unused += [unused for grant in notes.grants if (unused := grant.unused(batch.jobs))[1]]
+        used = {job.permit for job in batch.jobs}
+        caller.unused += [unused for grant in notes.grants if (unused := grant.unused(used))[1]]
         caller.idle += [block.limit for block in notes.blocks if not block.ms and block.scope in batch.idle]
         caller.offers += [(place, offer) for offer in batch.offers]
 

@@ -5,8 +5,8 @@
 -- KEYS    1 stem of the keys of all limits, which lie in its slot: of each limit <stem>permits:<limit> (zset: permit -> end,
 --         ms), <stem>waiters:<limit> (zset: '<shard>:<queue>' whose jobs wait for it -> since when, us) and
 --         <stem>rate:<limit> (us: when all starts so far would be over if each took its interval; when the last ones were
---         granted; and since when it counts), <stem>refund:<grant>:<limit> (these starts were given back) and
---         <stem>pause:<limit>;
+--         granted; and since when it counts), <stem>pause:<limit> (until when it grants nothing, ms), and marks of what was
+--         done: <stem>refund:<grant>:<limit>, <stem>call:<first part of its permits>;
 --         and <stem>limits (hash: limit -> numbers that were set at run time, packed by cmsgpack)
 -- ARGV    1 a map of what is not empty: release = permits; renew = {permit, ms} each; pass_on = limits of which a freed
 --         permit was of no use where it was offered last; pause = {limit, ms for which it grants nothing} each;
@@ -53,57 +53,81 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
-local function expire_later(key, ms)
-  if redis.call('PTTL', key) < ms then
-    redis.call('PEXPIRE', key, text(ms))
+local function book(limit, permits, ms)
+  local key, entries = key_of('permits', limit), {}
+  for i, name in ipairs(permits) do
+    entries[2 * i - 1], entries[2 * i] = text(now_ms + ms), name
+  end
+  redis.call('ZADD', key, unpack(entries))
+  if redis.call('PTTL', key) < ms + WAITERS_MS / 2 then
+    redis.call('PEXPIRE', key, text(ms + WAITERS_MS))
   end
 end
 
-local function book(limit, name, ms)
-  local key = key_of('permits', limit)
-  redis.call('ZADD', key, text(now_ms + ms), name)
-  expire_later(key, ms + WAITERS_MS)
+-- Return how many of `n` permits are free, or more. Those that have ended count until there are too few.
+local function free_permits(limit, n)
+  local key, total = key_of('permits', limit), limits[limit].total or math.huge
+  local free = total < math.huge and total - redis.call('ZCARD', key) or total
+  if free < n then
+    free = free + redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now_ms))
+  end
+  return free
 end
 
--- Return how many permits are free, and the ms until the first one ends.
-local function free_permits(limit)
-  local key, total = key_of('permits', limit), limits[limit].total
-  if not total then
-    return math.huge, 0
-  end
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now_ms))
-  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
-  return total - redis.call('ZCARD', key), math.min(RETRY_MS, (tonumber(first) or math.huge) - now_ms)
+local function ms_to_permit(limit)
+  local first = redis.call('ZRANGE', key_of('permits', limit), 0, 0, 'WITHSCORES')[2]
+  return math.min(RETRY_MS, (tonumber(first) or math.huge) - now_ms)
+end
+
+local rates, pauses = {}, {}
+
+local function read(limit, rate, pause)
+  local moment, last, since = string.match(rate or '', '^(%d+) (%d+) (%d+)$')
+  rates[limit] = { math.max(now_us, tonumber(moment) or 0), tonumber(last), tonumber(since) or math.huge }
+  pauses[limit] = (tonumber(pause) or 0) - now_ms
 end
 
 -- Return the moment when all starts of a limit would be over, when the last ones were granted, and since when it counts.
-local function read_rate(limit)
-  local moment, last, since = string.match(redis.call('GET', key_of('rate', limit)) or '', '^(%d+) (%d+) (%d+)$')
-  return math.max(now_us, tonumber(moment) or 0), tonumber(last), tonumber(since) or math.huge
+local function rate_of(limit)
+  if not rates[limit] then
+    read(limit, redis.call('GET', key_of('rate', limit)))
+  end
+  return unpack(rates[limit])
 end
 
 -- The rate is GCRA, the leaky bucket as a meter (ITU-T I.371): every start moves a moment on by the interval, and it may be
--- ahead of now by the burst. Return how many may start now, and the ms until the next one.
+-- ahead of now by the burst.
 local function free_starts(limit)
   local interval, burst = limits[limit].interval, limits[limit].burst
-  if not interval then
-    return math.huge, 0
-  end
-  local ahead = read_rate(limit) - now_us
-  return math.floor(burst - ahead / interval + 1e-6), math.ceil((ahead - (burst - 1) * interval) / 1000)
+  return interval and math.floor(burst - (rate_of(limit) - now_us) / interval + 1e-6) or math.huge
+end
+
+local function ms_to_start(limit)
+  return math.ceil((rate_of(limit) - now_us - (limits[limit].burst - 1) * limits[limit].interval) / 1000)
 end
 
 local function free_of_pause(limit)
-  local ms = redis.call('PTTL', key_of('pause', limit))
-  return ms > 0 and 0 or math.huge, ms
+  return pauses[limit] > 0 and 0 or math.huge
 end
+
+local function ms_of_pause(limit)
+  return pauses[limit]
+end
+
+local KINDS = {
+  { free = free_of_pause, ms_to_next = ms_of_pause },
+  { free = free_permits, ms_to_next = ms_to_permit },
+  { free = free_starts, ms_to_next = ms_to_start },
+}
 
 local function move_rate(limit, moment, last, since)
   local key = key_of('rate', limit)
+  rates[limit] = { math.max(now_us, moment), last, since }
   if moment > now_us then
     redis.call('SET', key, text(moment) .. ' ' .. text(last) .. ' ' .. text(since), 'PX', text((moment - now_us) / 1000 + 1))
   else
     redis.call('DEL', key)
+    rates[limit] = nil
   end
 end
 
@@ -118,16 +142,16 @@ for _, limit in ipairs(want.pass_on or {}) do
   freed[limit] = (freed[limit] or 0) + 1
 end
 for _, one in ipairs(want.pause or {}) do
-  local key = key_of('pause', one[1])
-  if redis.call('PTTL', key) < one[2] then
-    redis.call('SET', key, '', 'PX', text(one[2]))
+  local key, until_ms = key_of('pause', one[1]), now_ms + one[2]
+  if (tonumber(redis.call('GET', key)) or 0) < until_ms then
+    redis.call('SET', key, text(until_ms), 'PX', text(one[2]))
   end
 end
 -- Without the starts that were not used, the moment would be earlier by their intervals, less the time for which the rate
 -- would have been unused: at most that from their grant to the last one. What is given back is never more.
 for _, one in ipairs(want.refund or {}) do
   local limit, us, at, grant = unpack(one)
-  local moment, last, since = read_rate(limit)
+  local moment, last, since = rate_of(limit)
   us = at >= since and us - (last - at) or 0
   if us > 0 and redis.call('SET', key_of('refund', grant .. ':' .. limit), '', 'NX', 'PX', WAITERS_MS) then
     move_rate(limit, moment - us, last, since)
@@ -136,57 +160,80 @@ for _, one in ipairs(want.refund or {}) do
 end
 for _, one in ipairs(want.renew or {}) do
   each_limit_of(one[1], function(name, limit)
-    book(limit, name, one[2])
+    book(limit, { name }, one[2])
   end)
 end
 
 -- Return how many permits of an ask were granted before, by the same call. Without limits of concurrency there is no trace
 -- of it: starts of a rate are lost then.
+local first_ask = (want.asks or {})[1]
+local is_repeated = first_ask and not redis.call('SET', key_of('call', first_ask[4]), '', 'NX', 'PX', WAITERS_MS)
+
 local function granted_before(names, first, n)
   local before = 0
-  while before < n and redis.call('ZSCORE', key_of('permits', names[1]), first .. before + 1) do
-    before = before + 1
+  for _, limit in ipairs(is_repeated and names or {}) do
+    while limits[limit].total and before < n and redis.call('ZSCORE', key_of('permits', limit), first .. before + 1) do
+      before = before + 1
+    end
   end
   return before
+end
+
+local stored = {}
+for i, name in ipairs(names) do
+  stored[2 * i - 1], stored[2 * i] = key_of('rate', name), key_of('pause', name)
+end
+stored = #names > 0 and redis.call('MGET', unpack(stored)) or {}
+for i, name in ipairs(names) do
+  read(name, stored[2 * i - 1], stored[2 * i])
 end
 
 local granted, blocked = {}, {}
 for i, ask in ipairs(want.asks or {}) do
   local place, n, ms, first, names = unpack(ask)
   local before = granted_before(names, first, n)
-  local most, blocking, free = n, nil, nil
+  local most, blocking, ms_to_next = n, nil, nil
   for _, limit in ipairs(names) do
-    for _, its_free in ipairs({ free_of_pause, free_permits, free_starts }) do
-      local number = math.max(0, (its_free(limit))) + before
+    for _, kind in ipairs(KINDS) do
+      local number = math.max(0, kind.free(limit, most - before)) + before
       if number < most then
-        most, blocking, free = number, limit, its_free
+        most, blocking, ms_to_next = number, limit, kind.ms_to_next
       end
     end
   end
   for _, limit in ipairs(names) do
+    local permits = {}
     for number = before + 1, limits[limit].total and most or 0 do
-      book(limit, first .. number, ms)
+      permits[#permits + 1] = first .. number
+    end
+    if #permits > 0 then
+      book(limit, permits, ms)
     end
     if limits[limit].interval and most > before then
-      local moment, _, since = read_rate(limit)
+      local moment, _, since = rate_of(limit)
       move_rate(limit, moment + (most - before) * limits[limit].interval, now_us, math.min(since, now_us))
     end
   end
-  if free == free_permits or free == free_starts then
+  if blocking and ms_to_next ~= ms_of_pause then
     local key = key_of('waiters', blocking)
     redis.call('ZADD', key, 'NX', text(now_us), place)
     redis.call('PEXPIRE', key, WAITERS_MS)
   end
-  granted[i], blocked[i] = most, blocking and { blocking, math.max(1, (select(2, free(blocking)))) } or false
+  granted[i], blocked[i] = most, blocking and { blocking, math.max(1, ms_to_next(blocking)) } or false
 end
 
 -- Those who wait longest ask again: as many as permits are free. Of every other queue one more, because the processes of
 -- these queues may have no free thread.
-local waiting = {}
+local waiting, its_waiters = {}, {}
 for limit, n in pairs(freed) do
+  its_waiters[#its_waiters + 1] = n > 0 and key_of('waiters', limit) or nil
+end
+local are_some = #its_waiters > 0 and redis.call('EXISTS', unpack(its_waiters)) > 0
+for limit, n in pairs(are_some and freed or {}) do
   local key, queues = key_of('waiters', limit), {}
-  n = limits[limit] and math.min(n, (free_permits(limit))) or n
-  for i, place in ipairs(n > 0 and redis.call('ZRANGE', key, 0, MOST_WAITERS - 1) or {}) do
+  local places = n > 0 and redis.call('ZRANGE', key, 0, MOST_WAITERS - 1) or {}
+  n = limits[limit] and #places > 0 and math.min(n, free_permits(limit, n)) or n
+  for i, place in ipairs(n > 0 and places or {}) do
     local queue = string.match(place, ':(.*)$')
     if i <= n or not queues[queue] then
       queues[queue] = true

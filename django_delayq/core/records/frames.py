@@ -309,10 +309,11 @@ def unpack_batch(frame: bytes, queue: str, shard: int, worker: str) -> Batch:
     jobs: list[Job] = []
     broken: list[Job] = []
     for ident, due, body, other in zip(batch["ids"], batch["dues"], batch["bodies"], batch["others"], strict=True):
-        job = job_of(queue, shard, ident.decode(), body, tasks, dict(other[0]) if other else {}, due)
+        is_fresh = not other or isinstance(other, bytes)
+        job = job_of(queue, shard, ident.decode(), body, tasks, {} if is_fresh else dict(other[0]), due)
         job.worker = worker
-        if not other:
-            job.token, job.reserves = batch["token"], 1
+        if is_fresh:
+            job.token, job.reserves, job.permit = batch["token"], 1, other or b""
         else:
             try:
                 job.payloads = tuple(map(unpack_payload, other[1]))

@@ -27,10 +27,19 @@ local function make()
     return '[' .. lane, '(' .. lane .. (before and struct.pack('>d', before) or '\255')
   end
 
+  -- Return the due time in a member of LANE_ORDER; and its id.
+  function lanes.due_of(lane, member)
+    return (struct.unpack('>d', member, #lane + 1))
+  end
+
+  function lanes.id_of(lane, member)
+    return string.sub(member, #lane + 9)
+  end
+
   function lanes.first_due(lane)
     local from, behind = lanes.range(lane)
     local member = redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, 1)[1]
-    return member and (struct.unpack('>d', member, #lane + 1))
+    return member and lanes.due_of(lane, member)
   end
 
   -- Return the scores in TURNS between which the lanes of a task and a class are.
@@ -39,20 +48,31 @@ local function make()
     return number * TURN_SPAN, (number + 1) * TURN_SPAN
   end
 
-  -- Sets when a lane is offered: not before the moment, and not before its first job is due. Jobs without a group are offered
-  -- by their due times.
-  function lanes.set_turn(lane, ms)
-    local due = lanes.first_due(lane)
-    ms = string.byte(lane) == 0 and 0 or ms
-    if not due then
-      redis.call('ZREM', TURNS, lane)
-    else
-      local class = string.byte(lane, -1)
-      local from, behind = lanes.span(string.sub(lane, -3, -2), class)
-      use_class(class)
-      local turn = math.max(ms, math.floor(due / 1000)) - TURNS_BEGIN
-      redis.call('ZADD', TURNS, text(math.max(from, math.min(from + turn, behind - 1))), lane)
+  -- Sets when lanes are offered (lane -> due time of its first job, us, or false): not before the moment, and not before that
+  -- job is due. Jobs without a group are offered by their due times.
+  function lanes.set_turns(first_dues, ms)
+    local scores, gone = {}, {}
+    for lane, due in pairs(first_dues) do
+      if due then
+        local class, at = string.byte(lane, -1), #scores + 1
+        local from, behind = lanes.span(string.sub(lane, -3, -2), class)
+        local turn = math.max(string.byte(lane) == 0 and 0 or ms, math.floor(due / 1000)) - TURNS_BEGIN
+        use_class(class)
+        scores[at], scores[at + 1] = text(math.max(from, math.min(from + turn, behind - 1))), lane
+      else
+        gone[#gone + 1] = lane
+      end
     end
+    if #scores > 0 then
+      redis.call('ZADD', TURNS, unpack(scores))
+    end
+    if #gone > 0 then
+      redis.call('ZREM', TURNS, unpack(gone))
+    end
+  end
+
+  function lanes.set_turn(lane, ms)
+    lanes.set_turns({ [lane] = lanes.first_due(lane) or false }, ms)
   end
 
   -- Return the score in TURNS of a moment, ms, in the span that begins at `from`.

@@ -68,32 +68,49 @@ function offers.apply_blocks()
   return #idle > 0 and idle or nil
 end
 
--- Hands out due jobs of a lane: no lease ends later than its permit. The lane goes behind the others.
-local function hand_out_lane(lane, n, end_ms, first, last)
-  local from, behind = lanes.range(lane, (now_ms + 1) * 1000)
-  local granted, dues, bodies, permits = {}, {}, {}, {}
-  for i, member in ipairs(redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, n)) do
-    local id = string.sub(member, #lane + 9)
-    local body = redis.call('HGET', BODY, id)
-    if tonumber(lease_end_of(body or '')) > end_ms then
-      break
+-- Hands out due jobs of lanes, {lane, number, end of their permits (ms), first and last part of these} each: no lease ends
+-- later than its permit. The lanes go behind the others.
+local function hand_out_lanes(grants)
+  local found, ids, next_due, seen = {}, {}, {}, {}
+  for _, grant in ipairs(grants) do
+    local lane, n = grant[1], grant[2]
+    local from, behind = lanes.range(lane)
+    next_due[lane] = false
+    for i, member in ipairs(redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', seen[lane] or 0, n + 1)) do
+      local due = lanes.due_of(lane, member)
+      if i <= n and is_due(due) then
+        found[#found + 1], ids[#ids + 1] = { grant, i, member, due }, lanes.id_of(lane, member)
+      else
+        next_due[lane] = next_due[lane] or due
+      end
     end
-    granted[i], dues[i], bodies[i] = id, struct.unpack('>d', member, #lane + 1), body
-    permits[i] = first .. i .. last
-    redis.call('ZREM', LANE_ORDER, member)
+    seen[lane] = (seen[lane] or 0) + n
   end
-  if #granted > 0 then
-    lease_jobs(LANE, granted, dues, bodies, first ~= '' and permits or nil)
+  local bodies, is_late = #ids > 0 and redis.call('HMGET', BODY, unpack(ids)) or {}, {}
+  local members, granted, dues, stored, permits = {}, {}, {}, {}, {}
+  for place, one in ipairs(found) do
+    local grant, i, member, due = unpack(one)
+    local lane, _, end_ms, first, last = unpack(grant)
+    is_late[grant] = is_late[grant] or tonumber(lease_end_of(bodies[place] or '')) > end_ms
+    if is_late[grant] then
+      next_due[lane] = math.min(next_due[lane] or due, due)
+    else
+      local at = #members + 1
+      members[at], granted[at], dues[at], stored[at] = member, ids[place], due, bodies[place]
+      permits[at] = first ~= '' and first .. i .. last
+    end
   end
-  lanes.set_turn(lane, now_ms)
+  if #members > 0 then
+    redis.call('ZREM', LANE_ORDER, unpack(members))
+    lease_jobs(LANE, granted, dues, stored, permits)
+  end
+  lanes.set_turns(next_due, now_ms)
 end
 
 function offers.hand_out_granted(worker)
-  for _, grant in ipairs(want and want.grants or {}) do
-    if token == 0 then
-      take_token(worker)
-    end
-    hand_out_lane(unpack(grant))
+  if want and want.grants then
+    take_token(worker)
+    hand_out_lanes(want.grants)
   end
 end
 
@@ -166,9 +183,13 @@ local function free_lanes(class, most)
   local free, was_put_off
   repeat
     free, was_put_off = {}, false
-    for _, one in ipairs(due_lanes(class, most)) do
-      local scope = string.sub(one[1], 1, -4)
-      local until_ms = scope ~= '\0' and lanes.blocked_until(scope) or 0
+    local due, scopes = due_lanes(class, most), {}
+    for i, one in ipairs(due) do
+      scopes[i] = string.sub(one[1], 1, -4)
+    end
+    local records = #due > 0 and not lanes.is_free and redis.call('HMGET', BLOCKED, unpack(scopes)) or {}
+    for i, one in ipairs(due) do
+      local until_ms = records[i] and select(2, struct.unpack('<dd', records[i])) or 0
       if until_ms > now_ms then
         lanes.set_turn(one[1], until_ms)
         was_put_off = true
@@ -180,37 +201,49 @@ local function free_lanes(class, most)
   return free
 end
 
--- Adds an offer of `n` jobs of a lane. Its permits have to last longer than the leases, which a ttr may prolong.
-local function add_offer(lane, n, from, behind)
-  local lease_ms, first = ttr_ms, nil
-  for _, member in ipairs(redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, prefers_own_ttr and n or 1)) do
-    local body = redis.call('HGET', BODY, string.sub(member, #lane + 9)) or ''
-    first, lease_ms = first or body, math.max(lease_ms, prefers_own_ttr and lease_end_of(body) - now_ms or 0)
+-- Adds offers of lanes, {lane, its first members in LANE_ORDER} each. Permits have to last longer than the leases, which a ttr
+-- may prolong.
+local function add_offers(due)
+  local ids = {}
+  for _, one in ipairs(due) do
+    for i = 1, prefers_own_ttr and #one[2] or 1 do
+      ids[#ids + 1] = lanes.id_of(one[1], one[2][i])
+    end
   end
-  local group, at = group_of(first)
-  local options = group ~= '' and #first > at and string.sub(first, at + 2, at + 1 + struct.unpack('<I2', first, at)) or ''
-  lease_ms = math.ceil(lease_ms * 1.1)
-  offers.list[#offers.list + 1] = { lane, n, lease_ms, now_ms + lease_ms, options }
-  name_task_of('\0' .. string.sub(lane, -3, -2))
-  lanes.set_turn(lane, now_ms)
+  local bodies, place, turns = #ids > 0 and redis.call('HMGET', BODY, unpack(ids)) or {}, 1, {}
+  for _, one in ipairs(due) do
+    local lane, n, first, lease_ms = one[1], #one[2], bodies[place] or '', ttr_ms
+    for _ = 1, prefers_own_ttr and n or 1 do
+      lease_ms = math.max(lease_ms, lease_end_of(bodies[place] or '') - now_ms)
+      place = place + 1
+    end
+    local group, at = group_of(first)
+    local options = group ~= '' and #first > at and string.sub(first, at + 2, at + 1 + struct.unpack('<I2', first, at)) or ''
+    lease_ms = math.ceil(lease_ms * 1.1)
+    offers.list[#offers.list + 1] = { lane, n, lease_ms, now_ms + lease_ms, options }
+    offers.offered, is_offered[lane], turns[lane] = offers.offered + n, true, lanes.due_of(lane, one[2][1])
+    name_task_of('\0' .. string.sub(lane, -3, -2))
+  end
+  lanes.set_turns(turns, now_ms)
 end
 
 -- Offers up to `room` jobs of the due lanes of a class, as many of each as of the others. A caller without limits gets them.
 function offers.offer(class, room)
   room = want and math.min(room, (want.most or 0) - offers.offered) or room
-  local due = room > 0 and free_lanes(class, room) or {}
+  local due, offered, free = room > 0 and free_lanes(class, room) or {}, {}, {}
   for i, lane in ipairs(due) do
     local from, behind = lanes.range(lane, (now_ms + 1) * 1000)
-    local share = math.ceil(room / math.max(1, math.min(#due, room) - i + 1))
-    local n = math.min(redis.call('ZLEXCOUNT', LANE_ORDER, from, behind), share)
-    if room > 0 and n > 0 and want then
-      is_offered[lane] = true
-      add_offer(lane, n, from, behind)
-      offers.offered = offers.offered + n
-    elseif room > 0 and n > 0 then
-      hand_out_lane(lane, n, math.huge, '', '')
+    local share = math.ceil(room / math.max(1, math.min(#due - i + 1, room)))
+    local members = room > 0 and redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, share) or {}
+    if #members > 0 then
+      offered[#offered + 1], free[#free + 1] = { lane, members }, { lane, #members, math.huge, '', '' }
     end
-    room = room - n
+    room = room - #members
+  end
+  if want then
+    add_offers(offered)
+  else
+    hand_out_lanes(free)
   end
 end
 

@@ -1,9 +1,9 @@
 -- Hands out due jobs under one fencing token. The batch is a map that core/records/frames.py reads: token, now (us),
 -- next_due (us; missing = none), quarantined (when the first one that waits for quarantine is due, if this call hands out
--- none of those), tasks (code -> name), and by their place in the batch the jobs' ids, dues (us), bodies and others: false
--- for one that was never reserved, else {state without error and `taken`, payloads}. Of lanes (lib/offers), where there are
--- any: moved (jobs that joined them), offers ({lane, number of jobs, how long their permits have to last, when these end: ms}
--- each), idle (scopes that are not blocked any more, where nothing waits), passed_over (lanes of full tasks are due).
+-- none of those), tasks (code -> name), and by their place in the batch the jobs' ids, dues (us), bodies and others: of one
+-- that was never reserved its permit or false, else {state without error and `taken`, payloads}. Of lanes (lib/offers), where
+-- there are any: moved (jobs that joined them), offers ({lane, number of jobs, how long their permits have to last, when these
+-- end: ms} each), idle (scopes that are not blocked any more, where nothing waits), passed_over (lanes of full tasks are due).
 -- exports ttr_ms is_started prefers_own_ttr serve take_token lease_jobs add_held batch reserve reserve_again
 local token, holder = 0, ''
 local ids, dues, bodies, others = {}, {}, {}, {}
@@ -112,17 +112,18 @@ end
 function lease_jobs(class, due_ids, scores, stored, permits)
   redis.call('ZREM', DUE[class], unpack(due_ids))
   local states = redis.call('HMGET', STATE, unpack(due_ids))
-  local fresh_state, deadline = start_of_fresh_state(token, holder), text(now_ms + ttr_ms)
+  local fresh_state, deadline = fresh_states(token, holder), text(now_ms + ttr_ms)
   local leases, packed, at = {}, {}, 1
   for i, id in ipairs(due_ids) do
     local body = stored[i]
     if body then
       leases[at], leases[at + 1], packed[at] = prefers_own_ttr and lease_end_of(body) or deadline, id, id
-      if states[i] or is_started or is_merged(body) or permits then
-        packed[at + 1] = hand_out(id, scores[i], body, states[i], permits and permits[i])
+      local permit = permits and permits[i] or nil
+      if states[i] or is_started or is_merged(body) then
+        packed[at + 1] = hand_out(id, scores[i], body, states[i], permit)
       else
-        packed[at + 1] = fresh_state .. cmsgpack.pack(scores[i])
-        add_job(id, scores[i], body, false)
+        packed[at + 1] = fresh_state(scores[i], permit)
+        add_job(id, scores[i], body, permit or false)
       end
       at = at + 2
     end

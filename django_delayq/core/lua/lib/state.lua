@@ -8,7 +8,7 @@
 -- that); `due` is its previous one, so that the wait counts as lateness.
 -- Counts of the generation: timeouts (its time was over while it was held), releases (before the last kick; later ones
 -- follow from reserves and failures), buries, kicks. A kick keeps them, and nothing else. No counter exceeds 65535.
--- exports has_token increment pack_state read_state put_state start_of_fresh_state forget_postponement
+-- exports has_token increment pack_state read_state put_state fresh_states forget_postponement
 
 local MISSING = {
   __index = {
@@ -52,11 +52,15 @@ function put_state(id, s)
   redis.call('HSET', STATE, id, pack_state(s))
 end
 
--- Return the state of a job that is reserved for the first time, but for its due score at the end. For speed, because
--- nearly all are such jobs: a map of three, of which only the last value differs from job to job.
-function start_of_fresh_state(token, worker)
-  local THREE = string.char(128 + 3)
-  return cmsgpack.pack(token) .. THREE .. cmsgpack.pack('worker', worker, 'reserves', 1, 'due')
+-- Return a function of the due score, and the permit if there is one, that returns the state of a job that is reserved for the
+-- first time. For speed, because nearly all are such jobs: only the ends of their maps differ.
+function fresh_states(token, worker)
+  local front, usual = cmsgpack.pack(token), cmsgpack.pack('worker', worker, 'reserves', 1)
+  local plain = front .. string.char(128 + 3) .. usual .. cmsgpack.pack('due')
+  local limited = front .. string.char(128 + 4) .. usual .. cmsgpack.pack('permit')
+  return function(due, permit)
+    return permit and limited .. cmsgpack.pack(permit, 'due', due) or plain .. cmsgpack.pack(due)
+  end
 end
 
 function forget_postponement(s)
