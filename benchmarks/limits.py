@@ -3,7 +3,7 @@
 * drain: jobs of 1,000 groups, each with a rate and a concurrency, against the same number of plain jobs.
 * turn: a tenant has one job among tenants with very many; how many other jobs start before it.
 * rate: 1,000 starts a second over four processes, by the times of the starts.
-* blocked: many jobs of one group wait for its limit; script time of a reserve of others, with and without them.
+* blocked: many jobs of one group wait for its limit; script time of a reserve of others, with these, one or none.
 """
 
 from __future__ import annotations
@@ -127,36 +127,38 @@ def _blocked(report: Report, server: Server, rounds: int, jobs: int, _: float) -
         "jobs of another group": lambda number: _jobs(f"other{number}", EACH, "other"),
     }
     for kind, new in kinds.items():
-        free, behind = [], []
-        for _ in range(rounds):
-            with _one_shard(server) as (broker, queue):
-                free.append(_reserve_us(broker, queue, new))
-                for first in range(0, 3 * jobs, jobs):
-                    queue.schedule_many(_jobs(f"big{first}", jobs, "big"))
-                queue.reserve(0, 0, worker="w", lanes=LaneNotes(blocks=[Block("group:shop:big", 1, 3_600_000)]).pack())
-                behind.append(_reserve_us(broker, queue, new))
-        _note(report, "blocked", f"µs of a reserve of {EACH} {kind}", median(free))
-        _note(report, "blocked", f"the same behind {3 * jobs:,} blocked jobs ({kind})", median(behind))
-        _note(report, "blocked", f"ratio ({kind})", median(behind) / median(free), SLOWER, at_most=True)
+        with _one_shard(server) as (broker, _):
+            queues = {name: broker.queue(name, shards=1) for name in ("without", "one", "many")}
+            for name, count in (("one", 1), ("many", 3 * jobs)):
+                for first in range(0, count, jobs):
+                    queues[name].schedule_many(_jobs(f"big{first}", min(jobs, count), "big"))
+                block = Block(f"group:{name}:big", 1, 3_600_000)
+                queues[name].reserve(0, 0, worker="w", lanes=LaneNotes(blocks=[block]).pack())
+            times: dict[str, list[float]] = {name: [] for name in queues}
+            for number in range(CALLS * rounds):  # in turn, so that all see the same machine
+                for name, queue in queues.items():
+                    times[name].append(_reserve_us(broker, queue, new(number)))
+        without, one, many = (percentile(sorted(some), 0.5) for some in times.values())
+        _note(report, "blocked", f"µs of a reserve of {EACH} {kind}", without)
+        _note(report, "blocked", f"behind one blocked job ({kind})", one)
+        _note(report, "blocked", f"behind {3 * jobs:,} blocked jobs ({kind})", many)
+        _note(report, "blocked", f"many ÷ one ({kind})", many / one, SLOWER, at_most=True)
+        _note(report, "blocked", f"many ÷ none ({kind})", many / without, SLOWER, at_most=True)
 
 
-def _reserve_us(broker: Broker, queue: Queue, new: Callable[[int], Sequence[NewJob]]) -> float:
-    """Return the median script time of reserves, by the server's slow log."""
-    times = []
-    for number in range(CALLS):
-        queue.schedule_many(new(number))
-        lanes = LaneNotes(most=EACH).pack()
-        broker.client.slowlog_reset()
-        batch = queue.reserve(0, EACH, worker="w", lanes=lanes)
-        if batch.offers:
-            grants = [Grant(offer, offer.jobs) for offer in batch.offers]
-            batch = queue.reserve(0, EACH, worker="w", lanes=LaneNotes(grants=grants).pack())
-        entries = [one for one in broker.client.slowlog_get(10) if one["command"].upper().startswith(b"EVALSHA")]
-        times.append(float(sum(one["duration"] for one in entries)))
-        if len(batch.jobs) != EACH:
-            raise RuntimeError(f"{len(batch.jobs)} of {EACH} jobs were reserved")
-        queue.settle([ack(job, 1, 1) for job in batch.jobs])
-    return percentile(sorted(times), 0.5)
+def _reserve_us(broker: Broker, queue: Queue, jobs: Sequence[NewJob]) -> float:
+    """Return the script time of a reserve, by the server's slow log."""
+    queue.schedule_many(jobs)
+    broker.client.slowlog_reset()
+    batch = queue.reserve(0, EACH, worker="w", lanes=LaneNotes(most=EACH).pack())
+    if batch.offers:
+        grants = [Grant(offer, offer.jobs) for offer in batch.offers]
+        batch = queue.reserve(0, EACH, worker="w", lanes=LaneNotes(grants=grants).pack())
+    entries = [one for one in broker.client.slowlog_get(10) if one["command"].upper().startswith(b"EVALSHA")]
+    if len(batch.jobs) != EACH:
+        raise RuntimeError(f"{len(batch.jobs)} of {EACH} jobs were reserved")
+    queue.settle([ack(job, 1, 1) for job in batch.jobs])
+    return float(sum(one["duration"] for one in entries))
 
 
 def _jobs(prefix: str, count: int, group: str) -> list[NewJob]:

@@ -53,6 +53,7 @@ local function make()
   function lanes.set_turns(first_dues, ms)
     local scores, gone = {}, {}
     for lane, due in pairs(first_dues) do
+      lanes.turns = nil
       if due then
         local class, at = string.byte(lane, -1), #scores + 1
         local from, behind = lanes.span(string.sub(lane, -3, -2), class)
@@ -87,23 +88,36 @@ local function make()
 
   -- BLOCKED: scope -> when the limiter said something of it, and until when it blocks the scope, ms. A scope is '' (the whole
   -- queue), the limit of a task, or '<group>\0'; '\0<task code>' -> that limit. A caller without limits is not blocked.
-  function lanes.blocked_until(scope)
-    local record = scope and not lanes.is_free and redis.call('HGET', BLOCKED, scope)
-    return record and select(2, struct.unpack('<dd', record)) or 0
+  local function end_in(record)
+    return record and not lanes.is_free and select(2, struct.unpack('<dd', record)) or 0
   end
 
-  -- Calls visit(code, class, ms, limit) for each task and class with lanes: when the first of these may be offered.
-  function lanes.each_turn(visit)
-    local from, queue_ms = '-inf', lanes.blocked_until('')
+  function lanes.blocked_until(scope)
+    return end_in(redis.call('HGET', BLOCKED, scope))
+  end
+
+  local function read_turns()
+    local read, from = {}, '-inf'
     repeat
       local first = redis.call('ZRANGEBYSCORE', TURNS, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
       if first[1] then
         local code, class = string.sub(first[1], -3, -2), string.byte(first[1], -1)
-        local limit = redis.call('HGET', BLOCKED, '\0' .. code)
-        visit(code, class, math.max(lanes.turn_of(first[2]), queue_ms, lanes.blocked_until(limit)), limit)
+        local of_queue, limit = unpack(redis.call('HMGET', BLOCKED, '', '\0' .. code))
+        local of_task = limit and lanes.blocked_until(limit) or 0
+        read[#read + 1] = { code, class, math.max(lanes.turn_of(first[2]), end_in(of_queue), of_task), limit }
         from = text(math.floor(tonumber(first[2]) / TURN_SPAN + 1) * TURN_SPAN)
       end
     until not first[1]
+    return read
+  end
+
+  -- Calls visit(code, class, ms, limit) for each task and class with lanes: when the first of these may be offered. They are
+  -- read once, until turns or blocks change.
+  function lanes.each_turn(visit)
+    lanes.turns = lanes.turns or read_turns()
+    for _, one in ipairs(lanes.turns) do
+      visit(unpack(one))
+    end
   end
 
   -- Return the smaller one of `first` and when the first lane of some classes may be offered, us. Lanes that are passed over

@@ -33,6 +33,7 @@ local function note(scope, at, until_ms)
   local before = record and (struct.unpack('<d', record)) or 0
   if at == 0 or at > before or (at == before and until_ms == 0) then
     redis.call('HSET', BLOCKED, scope, struct.pack('<dd', math.max(at, before), until_ms))
+    lanes.turns = nil
   end
 end
 
@@ -121,7 +122,7 @@ end
 
 -- Moves due jobs of limited tasks into their lanes; the mark stays in their bodies. Return the others.
 function offers.without_limited(class, ids, scores, bodies)
-  if not want then
+  if not (want and (want.whole or next(is_limited))) then
     return ids, scores, bodies
   end
   local kept, moved = { {}, {}, {} }, { {}, {}, {} }
