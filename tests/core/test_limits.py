@@ -71,14 +71,16 @@ def test_a_call_that_is_sent_twice_books_nothing_twice(broker: Broker) -> None:
     assert [taken_permits(broker, name) for name in ("queue:q", "task:a")] == [2, 2]
 
 
-def test_a_call_that_was_sent_twice_may_get_what_was_freed_in_between(broker: Broker) -> None:
+def test_a_call_that_is_sent_twice_gets_the_reply_of_the_first_one(broker: Broker) -> None:
+    limits = [Limit("queue:q", None, 1e8, 3), Limit("task:a", 3)]
+    ask = Ask.of(("q", 0), Offer(b"\0\1\0\5", "a", 2, 60_000, 0), 2, limits)
     other = granted(broker, 2)
-    ask = Ask.of(("q", 0), Offer(b"\0\1\0\5", "a", 3, 60_000, 0), 3, [Limit("task:a", 3)])
+    waiting(broker, ("q", 1), 2)
     limiter = Limiter(broker.registry)
-    (first,) = limiter.call([ask]).grants
-    returned(broker, other.permits[0])
-    (second,) = limiter.call([ask]).grants
-    assert (first and first.jobs, second and second.jobs, taken_permits(broker, "task:a")) == (1, 2, 3)
+    first = limiter.call([ask], release=other.permits)
+    assert limiter.call([ask], release=other.permits) == first
+    assert (first.freed, taken_permits(broker, "task:a")) == ([("task:a", ("q", 1))], 2)
+    assert started(broker, 9, {"queue:q": limits[0]}) == 1, "the rate counts the starts once"
 
 
 def test_permits_end_by_themselves_unless_they_are_renewed(broker: Broker) -> None:

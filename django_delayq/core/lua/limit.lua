@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- Grant the start of jobs within limits that hold over all workers and shards. A permit is a slot in the limits of a job; it
 -- ends by itself, a tenth of a lease after the lease of the job, unless it is renewed. All that is checked here is booked in
--- the same call, and a call that is sent twice books nothing twice.
+-- the same call, and a call that is sent twice gets the reply of the first one.
 -- KEYS    1 stem of the keys of all limits, which lie in its slot: of each limit <stem>permits:<limit> (zset: permit -> end,
 --         ms), <stem>waiters:<limit> (zset: '<shard>:<queue>' whose jobs wait for it -> since when, us) and
 --         <stem>rate:<limit> (us: when all starts so far would be over if each took its interval; when the last ones were
---         granted; and since when it counts), <stem>pause:<limit> (until when it grants nothing, ms), and marks of what was
---         done: <stem>refund:<grant>:<limit>, <stem>call:<first part of its permits>;
+--         granted; and since when it counts), <stem>pause:<limit> (until when it grants nothing, ms), what was done
+--         lately: <stem>refund:<grant>:<limit>, and <stem>reply:<first part of its permits>, the reply;
 --         and <stem>limits (hash: limit -> numbers that were set at run time, packed by cmsgpack)
 -- ARGV    1 a map of what is not empty: release = permits; renew = {permit, ms} each; pass_on = limits of which a freed
 --         permit was of no use where it was offered last; pause = {limit, ms for which it grants nothing} each;
@@ -23,6 +23,17 @@ local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
 local want = cmsgpack.unpack(ARGV[1])
+local function key_of(kind, limit)
+  return KEYS[1] .. kind .. ':' .. limit
+end
+
+-- A call that is sent again gets the reply of the first one.
+local REPLY_MS = 20000
+local mark = want.asks and key_of('reply', want.asks[1][4])
+local reply_before = mark and redis.call('GET', mark)
+if reply_before then
+  return reply_before
+end
 local limits, names = want.limits or {}, {}
 for name in pairs(limits) do
   names[#names + 1] = name
@@ -37,10 +48,6 @@ end
 local RETRY_MS, WAITERS_MS = 5000, 60000
 -- Most waiters of a limit that one call looks at.
 local MOST_WAITERS = 100
-
-local function key_of(kind, limit)
-  return KEYS[1] .. kind .. ':' .. limit
-end
 
 local function each_limit_of(permit, visit)
   local name, limits = string.match(permit, '^([^%z]*)(.*)$')
@@ -64,21 +71,6 @@ local function book(limit, permits, ms)
   end
 end
 
--- Return how many of `n` permits are free, or more. Those that have ended count until there are too few.
-local function free_permits(limit, n)
-  local key, total = key_of('permits', limit), limits[limit].total or math.huge
-  local free = total < math.huge and total - redis.call('ZCARD', key) or total
-  if free < n then
-    free = free + redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now_ms))
-  end
-  return free
-end
-
-local function ms_to_permit(limit)
-  local first = redis.call('ZRANGE', key_of('permits', limit), 0, 0, 'WITHSCORES')[2]
-  return math.min(RETRY_MS, (tonumber(first) or math.huge) - now_ms)
-end
-
 local rates, pauses = {}, {}
 
 local function read(limit, rate, pause)
@@ -95,30 +87,29 @@ local function rate_of(limit)
   return unpack(rates[limit])
 end
 
--- The rate is GCRA, the leaky bucket as a meter (ITU-T I.371): every start moves a moment on by the interval, and it may be
--- ahead of now by the burst.
-local function free_starts(limit)
-  local interval, burst = limits[limit].interval, limits[limit].burst
-  return interval and math.floor(burst - (rate_of(limit) - now_us) / interval + 1e-6) or math.huge
+-- Return how many of `n` starts a limit allows now, or more; if they are too few, the ms after which to ask again, and true
+-- if others may return some before. The rate is GCRA, the leaky bucket as a meter (ITU-T I.371): every start moves a moment on
+-- by the interval, and it may be ahead of now by the burst.
+local function free_of(limit, n)
+  local total, interval, burst = limits[limit].total, limits[limit].interval, limits[limit].burst
+  if pauses[limit] > 0 then
+    return 0, pauses[limit], false
+  end
+  local key, free, ms = key_of('permits', limit), math.huge, 0
+  if total then
+    free = total - redis.call('ZCARD', key)
+  end
+  if free < n then
+    free = free + redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now_ms)) -- these ended by themselves
+    ms = math.min(RETRY_MS, (tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge) - now_ms)
+  end
+  local ahead = interval and rate_of(limit) - now_us
+  local starts = interval and math.floor(burst - ahead / interval + 1e-6) or math.huge
+  if starts < math.min(free, n) then
+    free, ms = starts, math.ceil((ahead - (burst - 1) * interval) / 1000)
+  end
+  return math.max(0, free), ms, true
 end
-
-local function ms_to_start(limit)
-  return math.ceil((rate_of(limit) - now_us - (limits[limit].burst - 1) * limits[limit].interval) / 1000)
-end
-
-local function free_of_pause(limit)
-  return pauses[limit] > 0 and 0 or math.huge
-end
-
-local function ms_of_pause(limit)
-  return pauses[limit]
-end
-
-local KINDS = {
-  { free = free_of_pause, ms_to_next = ms_of_pause },
-  { free = free_permits, ms_to_next = ms_to_permit },
-  { free = free_starts, ms_to_next = ms_to_start },
-}
 
 local function move_rate(limit, moment, last, since)
   local key = key_of('rate', limit)
@@ -164,21 +155,6 @@ for _, one in ipairs(want.renew or {}) do
   end)
 end
 
--- Return how many permits of an ask were granted before, by the same call. Without limits of concurrency there is no trace
--- of it: starts of a rate are lost then.
-local first_ask = (want.asks or {})[1]
-local is_repeated = first_ask and not redis.call('SET', key_of('call', first_ask[4]), '', 'NX', 'PX', WAITERS_MS)
-
-local function granted_before(names, first, n)
-  local before = 0
-  for _, limit in ipairs(is_repeated and names or {}) do
-    while limits[limit].total and before < n and redis.call('ZSCORE', key_of('permits', limit), first .. before + 1) do
-      before = before + 1
-    end
-  end
-  return before
-end
-
 local stored = {}
 for i, name in ipairs(names) do
   stored[2 * i - 1], stored[2 * i] = key_of('rate', name), key_of('pause', name)
@@ -191,49 +167,44 @@ end
 local granted, blocked = {}, {}
 for i, ask in ipairs(want.asks or {}) do
   local place, n, ms, first, names = unpack(ask)
-  local before = granted_before(names, first, n)
-  local most, blocking, ms_to_next = n, nil, nil
+  local most, blocking, wait_ms, is_waiter = n, nil, nil, nil
   for _, limit in ipairs(names) do
-    for _, kind in ipairs(KINDS) do
-      local number = math.max(0, kind.free(limit, most - before)) + before
-      if number < most then
-        most, blocking, ms_to_next = number, limit, kind.ms_to_next
-      end
+    local free, free_in_ms, may_be_earlier = free_of(limit, most)
+    if free < most then
+      most, blocking, wait_ms, is_waiter = free, limit, free_in_ms, may_be_earlier
     end
   end
-  for _, limit in ipairs(names) do
-    local permits = {}
-    for number = before + 1, limits[limit].total and most or 0 do
-      permits[#permits + 1] = first .. number
-    end
-    if #permits > 0 then
+  local permits = {}
+  for number = 1, most do
+    permits[number] = first .. number
+  end
+  for _, limit in ipairs(most > 0 and names or {}) do
+    if limits[limit].total then
       book(limit, permits, ms)
     end
-    if limits[limit].interval and most > before then
+    if limits[limit].interval then
       local moment, _, since = rate_of(limit)
-      move_rate(limit, moment + (most - before) * limits[limit].interval, now_us, math.min(since, now_us))
+      move_rate(limit, moment + most * limits[limit].interval, now_us, math.min(since, now_us))
     end
   end
-  if blocking and ms_to_next ~= ms_of_pause then
+  if is_waiter then
     local key = key_of('waiters', blocking)
     redis.call('ZADD', key, 'NX', text(now_us), place)
     redis.call('PEXPIRE', key, WAITERS_MS)
   end
-  granted[i], blocked[i] = most, blocking and { blocking, math.max(1, ms_to_next(blocking)) } or false
+  granted[i], blocked[i] = most, blocking and { blocking, math.max(1, wait_ms) } or false
 end
 
 -- Those who wait longest ask again: as many as permits are free. Of every other queue one more, because the processes of
 -- these queues may have no free thread.
-local waiting, its_waiters = {}, {}
-for limit, n in pairs(freed) do
-  its_waiters[#its_waiters + 1] = n > 0 and key_of('waiters', limit) or nil
+local waiting, keys = {}, {}
+for limit in pairs(freed) do
+  keys[#keys + 1] = key_of('waiters', limit)
 end
-local are_some = #its_waiters > 0 and redis.call('EXISTS', unpack(its_waiters)) > 0
-for limit, n in pairs(are_some and freed or {}) do
+for limit, n in pairs(#keys > 0 and redis.call('EXISTS', unpack(keys)) > 0 and freed or {}) do
   local key, queues = key_of('waiters', limit), {}
-  local places = n > 0 and redis.call('ZRANGE', key, 0, MOST_WAITERS - 1) or {}
-  n = limits[limit] and #places > 0 and math.min(n, free_permits(limit, n)) or n
-  for i, place in ipairs(n > 0 and places or {}) do
+  n = limits[limit] and math.min(n, (free_of(limit, n))) or n
+  for i, place in ipairs(n > 0 and redis.call('ZRANGE', key, 0, MOST_WAITERS - 1) or {}) do
     local queue = string.match(place, ':(.*)$')
     if i <= n or not queues[queue] then
       queues[queue] = true
@@ -246,4 +217,8 @@ local intervals = {}
 for name, numbers in pairs(limits) do
   intervals[name] = numbers.interval
 end
-return cmsgpack.pack({ now = now_us, granted = granted, blocked = blocked, freed = waiting, intervals = intervals })
+local reply = cmsgpack.pack({ now = now_us, granted = granted, blocked = blocked, freed = waiting, intervals = intervals })
+if mark then
+  redis.call('SET', mark, reply, 'PX', REPLY_MS)
+end
+return reply
