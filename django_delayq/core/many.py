@@ -18,7 +18,7 @@ from .errors import InvalidJob, NotConfirmed
 from .job import NewJob, request_for
 from .outcomes import CLOSED_LETTER, FULL_LETTER, ID_FULL_LETTER, UNCHANGED_LETTERS, ScheduleOutcome
 from .quotas import RoomSearch
-from .records.frames import CHUNK, fields_of, pack_deadline, packer
+from .records.frames import CHUNK, entry_of, pack_deadline, packer
 from .records.keys import MAX_SHARDS, number_of
 from .redis.scripts import Call, SentCalls
 from .registry import ShardSet
@@ -100,7 +100,7 @@ class JobSender:
         A missing confirmation stops nothing; ask ``unconfirmed`` for it when all jobs were sent.
         """
         pack = packer()
-        batches = self._batches((place, new, pack(fields_of(new))) for place, new in enumerate(news))
+        batches = self._batches((place, new, pack(entry_of(new))) for place, new in enumerate(news))
         chunks = next(batches, None)
         while chunks:
             sent = self._send(chunks)

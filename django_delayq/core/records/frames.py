@@ -219,7 +219,13 @@ def pack_new(job: NewJob) -> bytes:
     Raises:
         InvalidJob: an invalid id or limit, or payloads are to be merged and there is none.
     """
-    return pack(fields_of(job))
+    return pack(entry_of(job))
+
+
+def entry_of(job: NewJob) -> tuple[Any, ...] | dict[str, Any]:
+    """Return an entry of ``schedule.lua``; see :func:`pack_new`. Of a usual job it is a list, which takes less time."""
+    is_usual = job.payload is None and job.on_conflict == job.due_policy == "replace" and job.reset_retries
+    return content_of(job) if is_usual else fields_of(job)
 
 
 def content_of(job: NewJob) -> tuple[bytes, bytes, bytes, bool, int]:
@@ -238,7 +244,7 @@ def content_of(job: NewJob) -> tuple[bytes, bytes, bytes, bool, int]:
 
 
 def fields_of(job: NewJob) -> dict[str, Any]:
-    """Return the fields of an entry of ``schedule.lua``; see :func:`pack_new`."""
+    """Return the fields of an entry of ``schedule.lua`` by their names; see :func:`pack_new`."""
     if job.payload is None and job.on_conflict == "merge":
         raise InvalidJob("only jobs with a payload can be merged; give one, or use on_conflict='replace'")
     ident, task, body, is_delay, ms = content_of(job)
