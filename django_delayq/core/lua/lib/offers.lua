@@ -70,7 +70,7 @@ function offers.apply_blocks()
 end
 
 -- Hands out due jobs of lanes, {lane, number, end of their permits (ms), first and last part of these} each: no lease ends
--- later than its permit. The lanes go behind the others; those of grants did when they were offered.
+-- later than its permit. The lanes go behind the others.
 local function hand_out_lanes(grants)
   local found, ids, next_due, seen = {}, {}, {}, {}
   for _, grant in ipairs(grants) do
@@ -104,11 +104,6 @@ local function hand_out_lanes(grants)
   if #members > 0 then
     redis.call('ZREM', LANE_ORDER, unpack(members))
     lease_jobs(LANE, granted, dues, stored, permits)
-  end
-  for lane, due in pairs(next_due) do
-    if want and due and is_due(due) then
-      next_due[lane] = nil
-    end
   end
   lanes.set_turns(next_due, now_ms)
 end
