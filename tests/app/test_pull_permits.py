@@ -185,3 +185,16 @@ def test_a_permit_that_was_granted_in_the_last_call_of_the_limiter_is_used(delay
     limits.set("work", group="last", concurrency=1)
     core.schedule(NewJob("last", "free", priority=7, group="last"))
     assert [job.id for job in Queue("work").reserve(1)] == ["last"]
+
+
+def test_a_job_that_was_written_without_limits_of_its_group_has_the_constant_ones_of_its_task(delayq: Broker) -> None:
+    """Spark does not know the task of its rows."""
+
+    @task(name="grouped", queue="work", group_concurrency=2, group_rate=lambda: "1/h")
+    def handler() -> None: ...
+
+    core = delayq.queue("work")
+    for number in range(3):
+        core.schedule(NewJob(f"a{number}", "grouped", group="a"))
+    assert len(Queue("work").reserve(3)) == 2
+    registry.remove(handler)
