@@ -128,6 +128,14 @@ def test_a_refusal_without_a_limit_lets_its_own_job_wait(delayq_fake: Fake, part
     assert (ran.outcome, ran.retry_in) == ("released", timedelta(seconds=30))
 
 
+def test_a_job_is_asserted_by_its_group(delayq_fake: Fake, partners: dict[str, Task]) -> None:
+    schedule(partners["grouped"], "acme")
+    schedule(partners["plain"])
+    delayq_fake.assert_scheduled("grouped", group="acme", count=1)
+    delayq_fake.refute_scheduled("grouped", group="other")
+    assert [job.group for job in delayq_fake.scheduled_jobs()] == ["acme", ""]
+
+
 def test_immediate_jobs_run_whatever_the_limit(delayq_fake: Fake, partners: dict[str, Task]) -> None:
     with delayq_fake.immediate():
         for number in range(5):
