@@ -91,7 +91,7 @@ def test_a_task_has_the_group_of_its_arguments_and_the_limits_that_are_set_for_i
 def test_a_group_of_all_tasks_is_refused_because_it_names_arguments(settings: Any) -> None:
     settings.TASKS = {"default": {"BACKEND": BACKEND, "OPTIONS": {"defaults": OF_PAGE}}}
     with pytest.raises(InvalidTaskBackend, match="'group' belongs to one task; put it into OPTIONS"):
-        compat.task_backends["default"].settings
+        _ = compat.task_backends["default"].settings
 
 
 def test_a_group_that_names_no_argument_is_refused(settings: Any) -> None:
