@@ -121,6 +121,14 @@ def test_what_a_refusal_pauses_waits_on_the_clock_of_the_kit(
     assert {ran.id for ran in report.succeeded} == {"a", "b"} - set(waits)
 
 
+@pytest.mark.parametrize("retry_after", [0, -5, 0.0001, timedelta(0)])
+def test_a_refusal_that_is_over_is_no_pause(delayq_fake: Fake, partners: dict[str, Task], retry_after: Any) -> None:
+    refusals.append(RateLimited(retry_after=retry_after))
+    limits.set(task="paced", burst=5, rate=1)
+    schedule(partners["paced"])
+    assert [ran.outcome for ran in delayq_fake.run_due(until=1).runs] == ["released", "succeeded"]
+
+
 def test_a_refusal_without_a_limit_lets_its_own_job_wait(delayq_fake: Fake, partners: dict[str, Task]) -> None:
     refusals.append(RateLimited(retry_after=30, scope="queue"))
     schedule(partners["paced"])
