@@ -156,7 +156,7 @@ class Queue:
         Args:
             body: at most ``MAX_ARGS_BYTES`` bytes; it may be empty.
             using_db: alias of the database whose transaction the call waits for.
-            options: ``delay``, ``at``, ``id``, ``priority``, ``on_conflict``, ``due_policy``, ``reset_retries``,
+            options: ``delay``, ``at``, ``id``, ``priority``, ``group``, ``on_conflict``, ``due_policy``, ``reset_retries``,
                 ``max_attempts``, ``retry_in``, ``ttr``, ``expires``, ``context``, ``wait_for_room`` and
                 ``wait_for_confirmation``, as for :func:`django_delayq.schedule`.
 
