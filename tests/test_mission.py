@@ -12,7 +12,7 @@ import pytest
 from tests.faults.catalogue import ROOT, is_test
 
 TABLE: Final = Path(__file__).with_name("mission.toml")
-FEATURES: Final = [f"F{number}" for number in range(1, 101)]
+FEATURES: Final = [f"F{number}" for number in range(1, 110)]
 SCENARIOS: Final = [f"T{number:02}" for number in range(1, 65)]
 ROW: Final = {"id": "F1", "what": "It holds.", "tests": ["tests/test_mission.py::test_each_row_has_tests_that_exist"]}
 

@@ -38,6 +38,8 @@ class Deployment:
     change_seconds: float = 10.0
     #: longest time for which a queue that had no room is believed to be full (:mod:`.quotas`)
     full_seconds: float = 0.05
+    #: seconds for which a process that pulls jobs believes the names of the limits that were set at run time
+    own_limits_seconds: float = 5.0
 
     def __init__(
         self,

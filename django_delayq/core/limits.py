@@ -67,7 +67,8 @@ def limits_of(
     found = [(f"queue:{queue}", of_queue), (f"task:{task.name if task else offer.task}", task and task.options.limits)]
     limits = [(name, one or Limits()) for name, one in found if (one and one.is_shared) or name in own]
     if offer.group:  # always, if only because it may be paused
-        limits.append((f"group:{queue}:{offer.group}", _limits_in(offer.options_json) or Limits()))
+        of_group = _limits_in(offer.options_json) or (task and task.options.group_limits)  # Spark stores none
+        limits.append((f"group:{queue}:{offer.group}", of_group or Limits()))
     return [Limit(name, one.total, one.interval_us, one.burst) for name, one in limits]
 
 

@@ -492,6 +492,13 @@ class TaskOptions:
         return joint_limits(self.concurrency, self.rate, self.burst)  # type: ignore[arg-type]
 
     @property
+    def group_limits(self) -> Limits | None:
+        """Limits of each group of its jobs that are the same for all arguments; None = none."""
+        given = (self.group_concurrency, self.group_rate, self.group_burst)
+        total, rate, burst = (None if callable(value) else value for value in given)
+        return joint_limits(Limits(total) if total else None, rate, burst if rate else None)  # type: ignore[arg-type]
+
+    @property
     def recurring(self) -> bool:
         """True if the task runs repeatedly without being scheduled."""
         return self.every is not None or self.cron is not None

@@ -69,8 +69,9 @@ class BulkOptions:
     payload: str | None = None
     score: str | None = None
     context: tuple[str, ...] = ()
-    #: name of a column
+    #: names of columns
     priority: str | None = None
+    group: str | None = None
     #: address of Redis, a URL or JSON; or the environment variable that holds it
     redis: str | None = None
     redis_env: str | None = None
@@ -95,7 +96,7 @@ class BulkOptions:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the input that the jobs are made of."""
-        single = [self.payload, self.score, self.priority]
+        single = [self.payload, self.score, self.priority, self.group]
         if self.due is not None and self.due.isidentifier():  # neither a delay nor a moment
             single.append(self.due)
         named = [*names_in(self.id), *self.args, *self.kwargs, *self.context, *filter(None, single)]
@@ -262,7 +263,8 @@ def jobs(frame: DataFrame, options: BulkOptions, opened_ms: int) -> DataFrame:
                 column(frame, name, word).alias(f"_{n}" if word == "args" else name) for n, name in enumerate(names)
             ]
             mapped.append(F.struct(*columns).alias(word))
-    for word, name in (("payload", options.payload), ("score", options.score), ("priority", options.priority)):
+    for word in ("payload", "score", "priority", "group"):
+        name: str | None = getattr(options, word)
         if name is not None:
             mapped.append(column(frame, name, word).alias(word))
     return frame.select(*mapped)
@@ -375,7 +377,9 @@ def _plan(
     else:
         frame, parts = source, options.parts or int(before.get("parts") or least_parts(spark))
         identity = {"parts": str(parts)}
-    identity["words"] = json.dumps([getattr(options, name) for name in MAPPING])
+    # Loads without groups are described as by releases that had none, so that these can be resumed.
+    words = [*MAPPING, "group"] if options.group is not None else MAPPING
+    identity["words"] = json.dumps([getattr(options, name) for name in words])
     jobs_at = partial(jobs, frame, options)
     write_options = WriteOptions.parse(options.format_options(run_id, identity))
     check_schema(jobs_at(0).schema, write_options)

@@ -166,11 +166,14 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Task, conflict policy and priority of jobs, and what the entries of plain ones have in common."""
+    """Task, conflict policy, priority and group of jobs, and what the entries of plain ones have in common."""
 
     task: str
     conflict: str
     priority: int
+    group: str
+    #: what a body begins with, if there is a group
+    head: bytes = b""
     #: of jobs without and with options of their own
     kinds: tuple[bytes, ...] = ()
 
@@ -252,36 +255,38 @@ class Packer:
         return _mapped(text_of, bad, dues, *(columns[name] for name in names))
 
     def _routes(self, columns: Columns, n: int, bad: Bad, *, merged: bool) -> Sequence[Route]:
-        """Return task, conflict policy and priority of each job."""
+        """Return task, conflict policy, priority and group of each job."""
         options = self._options
-        usual = self._task, options.on_conflict or ("merge" if merged else "ignore"), options.priority
-        checks = (check_task_name, _check_of("on_conflict"), _check_of("priority"))
+        usual = self._task, options.on_conflict or ("merge" if merged else "ignore"), options.priority, ""
+        checks = (check_task_name, _check_of("on_conflict"), _check_of("priority"), _check_of("group"))
 
         @cache
         def route_of(*given: Any) -> Route:
             each: Any = zip(given, usual, checks, strict=True)
-            task, conflict, priority = (default if one is None else check(one) for one, default, check in each)
+            task, conflict, priority, group = (default if one is None else check(one) for one, default, check in each)
             if not task:
                 fault = "task is null, and there is no option task" if "task" in columns else "which task?"
                 raise InvalidJob(f"{fault}; give the option task, its registered name, or a column task")
             if merged:
-                return Route(task, conflict, priority)
+                return Route(task, conflict, priority, group)
             if conflict == "merge":
                 raise InvalidJob("on_conflict=merge is for jobs with a payload; use ignore, replace or error")
             like = NewJob("x", task, b"", 0, None, priority, b"", b"", conflict, options.due_policy or "replace")
-            return Route(task, conflict, priority, tuple(entry_of(replace(like, options=o))[3] for o in (b"", b"{}")))
+            like.group = group
+            _, _, head, kind, _ = entry_of(like)
+            return Route(task, conflict, priority, group, head, (kind, entry_of(replace(like, options=b"{}"))[3]))
 
-        names = ("task", "on_conflict", "priority")
+        names = ("task", "on_conflict", "priority", "group")
         found = [name for name in names if name in columns and not (self._pull and name == "task")]
         if not {"task", "on_conflict"}.intersection(found):  # it is no fault of the rows
-            constant = route_of(None, None, None)
+            constant = route_of(None, None, None, None)
             if not found:
                 return [constant] * n
         return _mapped(route_of, bad, *(columns[name] if name in found else [None] * n for name in names))
 
     def _entry(self, ident: str, due_ms: int, text: bytes, route: Route, args: bytes) -> LoadEntry:
         body = _U16.pack(len(text)) + text + args if text else args
-        return ident.encode(), due_ms, body, route.kinds[text != b""], ()
+        return ident.encode(), due_ms, route.head + body, route.kinds[text != b""], ()
 
     def _merged_entry(
         self, ident: str, due_ms: int, text: bytes, route: Route, payload: tuple[bytes, str]
@@ -289,7 +294,7 @@ class Packer:
         options = self._options
         due_policy = options.due_policy or ("keep" if route.conflict == "merge" else "replace")
         new = NewJob(ident, route.task, b"", due_ms, None, route.priority, text, b"", route.conflict, due_policy)
-        new.payload = Payload(*payload, b"")
+        new.payload, new.group = Payload(*payload, b""), route.group
         new.score_policy, new.payloads = options.score_policy, options.payloads
         new.max_payloads = 1 if options.payloads != "all" else options.max_payloads
         return entry_of(new)

@@ -188,6 +188,7 @@ _TYPES: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
     "on_conflict": ((StringType,), "a string"),
     "task": ((StringType,), "a string"),
     "queue": ((StringType,), "a string"),
+    "group": ((StringType,), "a string"),
     "max_attempts": (_INTEGERS, "a whole number"),
     "expires": ((TimestampType,), "a timestamp"),
     "timeout": (_NUMBERS, "a number of seconds"),

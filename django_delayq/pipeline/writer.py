@@ -2,7 +2,8 @@
 
 Columns: ``id`` (required), ``due`` or ``due_ms`` (without them all jobs are due at once), ``args``, ``kwargs``, or
 ``payload`` and ``score``, and, to set them per row, ``priority``, ``context``, ``on_conflict``, ``task``, ``queue``,
-``max_attempts``, ``expires``, ``timeout``, ``ttr``. Options: :class:`~.write_options.WriteOptions`, in camelCase.
+``group``, ``max_attempts``, ``expires``, ``timeout``, ``ttr``. Options: :class:`~.write_options.WriteOptions`, in
+camelCase.
 
 Each write is a *bulk load* (:mod:`..core.loads`): a chunk that is stored is never written again,
 whatever has happened to its jobs. Tasks may therefore be retried, run twice, or be resumed under the same ``runId``

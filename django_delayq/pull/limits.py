@@ -6,6 +6,7 @@ do not concern pulled jobs.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
@@ -32,8 +33,6 @@ from ..settings.conf import conf
 Send: TypeAlias = Callable[[int, bytes], Batch]
 #: most calls of the limiter in one reserve: each lane that it does not grant is blocked for the next
 _MOST_ROUNDS: Final = 10
-#: seconds for which the names of the limits that were set at run time are believed
-_OWN_SECONDS: Final = 5.0
 
 
 def limits_here(queue: str, offer: Offer) -> list[Limit]:
@@ -46,11 +45,12 @@ class _OwnLimits:
 
     def __init__(self) -> None:
         self.names = frozenset[str]()
-        self._read_at = -_OWN_SECONDS
+        self._read_at = -math.inf
 
-    def read(self, limiter: Limiter) -> frozenset[str]:
+    def read(self, limiter: Limiter, seconds: float) -> frozenset[str]:
+        """Return the names; those of an earlier read if it is not longer ago than so many seconds."""
         now = time.monotonic()
-        if now - self._read_at >= _OWN_SECONDS:
+        if now - self._read_at >= seconds:
             self.names, self._read_at = limiter.own_limits(), now
         return self.names
 
@@ -92,19 +92,23 @@ def touch(queue: Queue, job: Job, ttr_ms: int) -> str:
     return answer
 
 
-def reserve(queue: Queue, shard: int, room: int, send: Send) -> Batch:
-    """Reserve jobs of a shard by ``send``, of limited tasks and queues those that get permits."""
+def reserve(queue: Queue, shard: int, room: int, send: Send, *, only: str | None = None) -> Batch:
+    """Reserve jobs of a shard by ``send``, of limited tasks and queues those that get permits.
+
+    ``only`` = jobs behind limits are of this task.
+    """
     limiter, notes, found = Limiter(queue.registry), LaneNotes(), list[Job]()
-    for _ in range(_MOST_ROUNDS):
-        own = _own.read(limiter)
+    full = [name for name in registry.names if name != only] if only is not None else ()
+    for rounds_left in reversed(range(_MOST_ROUNDS)):
+        own = _own.read(limiter, queue.deployment.own_limits_seconds)
         notes.tasks, notes.most = [*registry.limited, *(n.removeprefix("task:") for n in own)], room - len(found)
         of_queue = conf().queue(queue.name).limits
-        notes.whole = (of_queue is not None and of_queue.is_shared) or f"queue:{queue.name}" in own
+        notes.whole, notes.full = (of_queue is not None and of_queue.is_shared) or f"queue:{queue.name}" in own, full
         batch = send(room - len(found), notes.pack())
         found += batch.jobs
         used = {job.permit for job in batch.jobs}
         limiter.give_back((), [grant.unused(used) for grant in notes.grants])
-        if not batch.offers or len(found) >= room:
+        if not batch.offers or len(found) >= room or not rounds_left:
             break
         notes = _ask(queue, shard, limiter, batch)
     batch.jobs = found

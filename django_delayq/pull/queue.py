@@ -156,9 +156,9 @@ class Queue:
         Args:
             body: at most ``MAX_ARGS_BYTES`` bytes; it may be empty.
             using_db: alias of the database whose transaction the call waits for.
-            options: ``delay``, ``at``, ``id``, ``priority``, ``on_conflict``, ``due_policy``, ``reset_retries``,
-                ``max_attempts``, ``retry_in``, ``ttr``, ``expires``, ``context``, ``wait_for_room`` and
-                ``wait_for_confirmation``, as for :func:`django_delayq.schedule`.
+            options: ``delay``, ``at``, ``id``, ``priority``, ``group``, ``on_conflict``, ``due_policy``,
+                ``reset_retries``, ``max_attempts``, ``retry_in``, ``ttr``, ``expires``, ``context``,
+                ``wait_for_room`` and ``wait_for_confirmation``, as for :func:`django_delayq.schedule`.
 
         Raises:
             TypeError: an unknown option, or a body that is neither bytes nor text.

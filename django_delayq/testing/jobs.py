@@ -35,7 +35,7 @@ class ScheduledJob:
     """Job in the queue, as it was when it was read.
 
     Attributes:
-        task, id, queue, priority, context, failures: of the job.
+        task, id, queue, priority, group, context, failures: of the job; ``group`` is "" if it has none.
         args, kwargs: as the task will receive them.
         payloads: of a merged job, which has no arguments.
         state: delayed, ready, reserved, gated (it waits behind a running attempt of its id) or morgue.
@@ -48,7 +48,7 @@ class ScheduledJob:
     def __init__(self, view: JobView, payloads: Sequence[Payload], now_ms: int) -> None:
         job = view.job
         self.task, self.id, self.queue, self.priority = job.task, job.id, job.queue, job.priority
-        self.context, self.failures = dict(job.context), job.failures
+        self.group, self.context, self.failures = job.group, dict(job.context), job.failures
         self.state, self.error, self.reason = view.state, view.error, view.reason
         due_ms = view.due_ms if view.buried_ms is None else view.buried_ms
         self.due, self.delay = datetime_of(due_ms), timedelta(milliseconds=max(0, due_ms - now_ms))
@@ -155,6 +155,7 @@ class Expected(TypedDict, total=False):
     payloads: Sequence[Any] | None
     context: Mapping[str, Any] | None
     priority: int | None
+    group: str | None
     state: str | None
     failures: int | None
 

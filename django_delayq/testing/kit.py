@@ -89,8 +89,8 @@ class Fake:
             count: the exact number of matching jobs; 0 = none. None = at least one.
             expected: ``args`` and ``kwargs``, exactly; ``id`` and ``queue``; ``delay``, a ``timedelta`` or seconds from
                 now until the job is due, by the queue's clock; ``at``, an aware ``datetime`` or Unix seconds;
-                ``within``, the tolerance for these two (1 s); ``payloads``, ``context``, ``priority``, ``state`` and
-                ``failures``.
+                ``within``, the tolerance for these two (1 s); ``payloads``, ``context``, ``priority``, ``group``,
+                ``state`` and ``failures``.
 
         Returns:
             The matching job that is due first; None with ``count=0``.

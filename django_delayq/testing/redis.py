@@ -28,9 +28,10 @@ from ..core.job import NewJob
 from ..core.layouts import Layout
 from ..core.outcomes import ScheduleOutcome
 from ..core.queue import Queue
+from ..core.records import frames
 from ..core.redis.connection import Connection, RedisConfig
 from ..core.redis.pool import PoolLimits
-from ..core.redis.scripts import compose, script_names
+from ..core.redis.scripts import Scripts, compose, script_names
 from ..settings.conf import conf
 from .clock import Clock
 
@@ -98,13 +99,14 @@ class MemoryBroker(DjangoBroker):
         on_scheduled: called with the queue and the ids of jobs that were just scheduled; None = not called.
     """
 
-    #: a test uses room at once
-    full_seconds = 0.0
+    #: a test uses room at once, and a limit that it sets
+    full_seconds = own_limits_seconds = 0.0
 
     def __init__(self, clock: Clock | None = None, *, prefix: str = "delayq", lease_ms: int = 15_000) -> None:
         self.clock = clock or Clock()
         self.server = MemoryServer(self.clock)
         super().__init__(self.server.connection(), prefix=prefix, lease_ms=lease_ms)
+        self.scripts = _Scripts(self.connection)
         self.on_scheduled: Callable[[Queue, list[str]], None] | None = None
         self._settings = conf()
         self.clock.on_set_back = self._forget_time
@@ -139,6 +141,21 @@ class MemoryBroker(DjangoBroker):
             for queue in self.queues():
                 for number in queue.numbers:
                     self.client.hdel(queue.shard(number).names["meta"], "clock")
+
+
+class _Scripts(Scripts):
+    """Scripts of a clock that stands still: the limiter's answers keep their order all the same, by their age."""
+
+    _answered_us = 0.0
+
+    def call(self, name: str, keys: tuple[bytes, ...], *args: Any, confirm: bool = False) -> Any:
+        """See :meth:`Scripts.call`."""
+        reply = super().call(name, keys, *args, confirm=confirm)
+        if name != "limit":
+            return reply
+        answer = frames.unpack_fields(reply)
+        self._answered_us = answer["now"] = max(answer["now"], self._answered_us + 0.25)  # the least that a float holds
+        return frames.pack(answer)
 
 
 # -- server ------------------------------------------------------------------------------------------------------------

@@ -21,10 +21,11 @@ from django.db import connections as databases
 
 from ..core.errors import DelayQError, LeakedTransaction, Verdict
 from ..core.job import Job
-from ..core.outcomes import IN_MORGUE, AttemptOutcome
+from ..core.outcomes import IN_MORGUE, AttemptOutcome, Batch
 from ..core.queue import Queue
 from ..core.task import registry
 from ..core.times import datetime_of
+from ..pull import limits
 from ..runtime import wiring
 from ..settings.conf import Conf, conf, restore_context
 from ..worker.attempt import Attempt, arrange, batch_size_of, trusted
@@ -140,6 +141,8 @@ class Runner:
                 if (len(report), report.expired) != before:
                     break
             else:
+                if due:  # what limits do not let start is due later now
+                    _, moments = self._read_shards()
                 moment = min((moment for moment in moments if moment > now_ms), default=until_ms + 1)
                 if (target := min(moment, until_ms)) > now_ms:
                     clock.set(target)
@@ -171,20 +174,33 @@ class Runner:
             task = registry.get(job.task)
             settlement = End(job, policy_of(task, job)).lost()
             self._execution().notifier.ended_elsewhere(queue, task, settlement)
-            queue.settle([settlement])
+            limits.settle(queue, [settlement])
 
     def _run_shard(
         self, queue: Queue, number: int, report: RunReport, max_jobs: int | None, raise_errors: bool, *, once: bool
     ) -> None:
         """Run the due jobs of a shard, or the first of them."""
         while max_jobs is None or len(report) < max_jobs:
-            batch = queue.reserve(number, 1, worker=HOLDER)
-            report.expired += batch.expired
-            if batch.jobs:
-                jobs = self._complete(queue, batch.jobs, report, max_jobs)
-                self._run(queue, number, jobs, report, raise_errors)
-            if once or not (batch.jobs or batch.expired):
+            before, jobs = report.expired, self._reserve(queue, number, 1, report)
+            if jobs:
+                self._run(queue, number, self._complete(queue, jobs, report, max_jobs), report, raise_errors)
+            if once or not (jobs or report.expired > before):
                 break
+
+    @staticmethod
+    def _reserve(queue: Queue, number: int, most: int, report: RunReport, task: str | None = None) -> list[Job]:
+        """Return due jobs of a shard that its limits let start; of those behind limits only jobs of ``task``."""
+
+        def send(room: int, lanes: bytes) -> Batch:
+            batch = queue.reserve(number, room, worker=HOLDER, lanes=lanes)
+            report.expired += batch.expired
+            return batch
+
+        while True:
+            batch = limits.reserve(queue, number, most, send, only=task)
+            # What the limits do not let start is out of the way of the next call.
+            if batch.jobs or not (batch.moved or batch.offers):
+                return batch.jobs
 
     def _complete(self, queue: Queue, jobs: list[Job], report: RunReport, max_jobs: int | None) -> list[Job]:
         """Return a reserved job with those that its task takes in the same batch."""
@@ -198,10 +214,9 @@ class Runner:
         size = batch_size_of(registry, first)
         room = min(size, size if max_jobs is None else max_jobs - len(report)) - 1
         if room > 0:
-            batch = queue.reserve(first.shard, room, worker=HOLDER)
-            report.expired += batch.expired
-            jobs += [job for job in batch.jobs if job.task == first.task]
-            self._give_back(queue, [job for job in batch.jobs if job.task != first.task])
+            more = self._reserve(queue, first.shard, room, report, first.task)
+            jobs += [job for job in more if job.task == first.task]
+            self._give_back(queue, [job for job in more if job.task != first.task])
         return jobs
 
     # -- execution ---------------------------------------------------------------------------------------------------
@@ -220,7 +235,7 @@ class Runner:
 
     def _settle(self, queue: Queue, run: Attempt, report: RunReport) -> None:
         settlements = [part.settlement for part in run.parts if part.settlement is not None]
-        applied = queue.settle(settlements)
+        applied = limits.settle(queue, settlements)
         for part, settlement, is_applied in zip(run.parts, settlements, applied, strict=True):
             job, due, now, retry_in = part.job, datetime_of(part.job.due_ms), self._broker.clock.now, None
             if is_applied and settlement.verb in ("fail", "release") and settlement.delay_ms is not None:
@@ -231,7 +246,7 @@ class Runner:
 
     @staticmethod
     def _give_back(queue: Queue, jobs: Sequence[Job]) -> None:
-        queue.settle([End(job, policy_of(registry.get(job.task), job)).give_back() for job in jobs])
+        limits.settle(queue, [End(job, policy_of(registry.get(job.task), job)).give_back() for job in jobs])
 
     def _execution(self) -> LocalExecution:
         settings = conf()

@@ -119,7 +119,7 @@ class End:
             if isinstance(error, RateLimited):
                 seconds = _delay_of(self.job, error.retry_after)
                 scope = error.scope or ("group" if self.job.group else "task")
-                fields["pause"] = scope, ms_of(_UNUSABLE_DELAY if seconds is None else seconds)
+                fields["pause"] = scope, max(1, ms_of(_UNUSABLE_DELAY if seconds is None else seconds))
             return self.give_back(text_of(error), own_delay, **fields)
         stored = {"error_class": class_of(error), "error": record(error)}
         if isinstance(error, Bury):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq import Queue, RateLimited, task
+from django_delayq import Queue, RateLimited, limits, task
 from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
@@ -172,3 +172,29 @@ def test_the_limit_of_a_group_holds_for_pulled_jobs(delayq: Broker) -> None:
     assert held[1].ack()
     assert Queue("work").reserve_id(left) is not None
     assert taken_permits(delayq, "group:work:a") == 2
+
+
+def test_a_permit_that_was_granted_in_the_last_call_of_the_limiter_is_used(delayq: Broker) -> None:
+    """One reserve asks up to ten times; the group in the tenth question is the first one that is free."""
+    core = delayq.queue("work")
+    for number in range(9):
+        for name in ("held", "left"):
+            core.schedule(NewJob(f"{name}{number}", "free", group=f"g{number}"))
+        limits.set("work", group=f"g{number}", concurrency=1)
+        assert Queue("work").reserve_id(f"held{number}") is not None
+    limits.set("work", group="last", concurrency=1)
+    core.schedule(NewJob("last", "free", priority=7, group="last"))
+    assert [job.id for job in Queue("work").reserve(1)] == ["last"]
+
+
+def test_a_job_that_was_written_without_limits_of_its_group_has_the_constant_ones_of_its_task(delayq: Broker) -> None:
+    """Spark does not know the task of its rows."""
+
+    @task(name="grouped", queue="work", group_concurrency=2, group_rate=lambda: "1/h")
+    def handler() -> None: ...
+
+    core = delayq.queue("work")
+    for number in range(3):
+        core.schedule(NewJob(f"a{number}", "grouped", group="a"))
+    assert len(Queue("work").reserve(3)) == 2
+    registry.remove(handler)

@@ -188,6 +188,7 @@ def test_a_run_is_not_gone_on_with_by_other_files_or_words(
     bulk(spark, files, BulkOptions(**how, run_id="r", close=False, parts=2))
     assert "words was" in differs(files, args=("pk",))
     assert "words was" in differs(files, id="sms:{pk}")
+    assert "words was" in differs(files, group="name")
     assert "least_parts was" in differs(files, parts=3)
     assert "part_bytes was" in differs(files, part_bytes=1_000_000)
     assert "chunk was" in differs(files, chunk=100)

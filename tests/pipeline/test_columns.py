@@ -228,6 +228,22 @@ def test_what_each_row_says_alike_is_said_once() -> None:
     assert [entry[3] for entry in made.entries] == [one[3]] * 2
 
 
+@pytest.mark.parametrize("options", [{}, {"max_attempts": 3}])
+def test_groups_of_rows_are_those_of_a_call(plain: Task, options: dict[str, Any]) -> None:
+    columns = {"id": ["a", "b", "c"], "due": pa.array([DUE] * 3), "group": ["acme", None, "é"], "args": [[1], [2], []]}
+    expected = [
+        scheduled(plain, {"args": args, "id": ident, "at": DUE, "group": group, **options})
+        for ident, args, group in (("a", [1], "acme"), ("b", [2], None), ("c", [], "é"))
+    ]
+    assert packed(columns, **options).entries == expected
+
+
+def test_groups_of_merged_rows_are_those_of_a_call(united: Task) -> None:
+    expected = scheduled(united, {"id": "x", "payload": 1, "at": DUE, "group": "acme"}, on_conflict="replace")
+    columns = {"id": ["x"], "due": [DUE], "payload": [1], "group": ["acme"]}
+    assert packed(columns, task="columns.unite", score_policy="max", on_conflict="replace").entries == [expected]
+
+
 # -- what is said of jobs ----------------------------------------------------------------------------------------------
 
 
@@ -352,6 +368,7 @@ BROKEN = pa.array([b"a\xff"]).view(pa.string())
         ({"on_conflict": ["replaec"]}, "Did you mean 'replace'"),
         ({"on_conflict": ["merge"]}, "payload"),
         ({"task": ["a\nb"]}, "control characters"),
+        ({"group": [""]}, "group is a text of 1 to 128 bytes"),
         ({"max_attempts": [0]}, "max_attempts must be 1"),
         ({"timeout": [0.0]}, "timeout must be more than 0"),
         ({"ttr": [0.0]}, "ttr is 0"),

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.test import Client
 
-from django_delayq import connections, get_job, run_now
+from django_delayq import connections, get_job, limits, run_now
 from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
+from django_delayq.testing import fake_queue
 
 if TYPE_CHECKING:
     from shop.models import Order, Product
@@ -85,12 +86,25 @@ def test_updates_that_waited_are_one_call_to_the_warehouse(work_off: Callable[[]
     ]
 
 
+def test_the_partner_gets_five_calls_a_second(shop: None) -> None:
+    from django_delayq import schedule
+    from shop import tasks
+
+    with fake_queue() as fake:
+        for order in range(8):
+            schedule(tasks.tell_partner, order)
+        began = fake.clock.now_ms
+        report = fake.run_due(until=2, raise_errors=False)
+        assert [round(ran.at.timestamp() * 1000) - began for ran in report.failed] == [200 * n for n in range(8)]
+
+
 def test_when_the_partner_is_given_up_somebody_hears_of_it(work_off: Callable[[], None], place: Place) -> None:
     from django_delayq import schedule
     from shop import tasks
     from shop.models import Event
 
     order = place()
+    limits.set(task="shop.tell_partner", rate=1, burst=2)  # the worker ends when nothing may start
     schedule(tasks.tell_partner, order.pk, id="p", retry_in=0)
     work_off()
 

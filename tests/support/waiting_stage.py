@@ -554,4 +554,4 @@ class UnreachableLimiter:
 
     def turn(self) -> None:
         """Return a permit, as each turn of the fetch loop tries."""
-        self._limits.exchange(self.clock.now, works=True, free=1)
+        self._limits.exchange(self.clock.now, works=True, ready=1)

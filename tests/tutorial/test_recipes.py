@@ -1,4 +1,4 @@
-"""The recipes of the documents, run as they are printed."""
+"""The recipes of the documents, and the guide to limits, run as they are printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..testing.project import ROOT, Project
 pytest_plugins = ("pytester",)
 
 BLOCK = re.compile(r"^```python\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-RECIPES = sorted((ROOT / "docs" / "recipes").glob("*.md"))
+RECIPES = [*sorted((ROOT / "docs" / "recipes").glob("*.md")), ROOT / "docs" / "limits.md"]
 
 
 def blocks_of(page: Path) -> dict[str, str]:

@@ -72,6 +72,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
         choices=("ignore", "replace", "merge", "error"),
         help="what to do if there is a live job of the same id (default: ignore; merge for jobs with a payload)",
     )
+    made.add_argument("--group", metavar="COLUMN", help="group of the jobs")
     made.add_argument("--priority", type=int, help="priority from 0 (first) to 7 (default: that of the task)")
     how = parser.add_argument_group("run")
     how.add_argument("--run-id", metavar="X", help="resume this run, or name a new one")
@@ -287,6 +288,7 @@ def _bulk_options(options: Mapping[str, Any]) -> BulkOptions:
         kwargs=options["job_kwargs"],
         payload=options["payload"],
         score=options["score"],
+        group=options["group"],
         context=options["job_context"],
         redis_env=ENV,
         prefix=settings.prefix,
@@ -304,7 +306,7 @@ def _bulk_options(options: Mapping[str, Any]) -> BulkOptions:
 
 def _run_detail(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the command line's options for the run's row, without secrets."""
-    names = ("model", "filter", "id", "due", "job_args", "job_kwargs", "payload", "score", "rate", "master")
+    names = ("model", "filter", "id", "due", "job_args", "job_kwargs", "payload", "score", "group", "rate", "master")
     files = {"paths": [without_user(path) for path in options["paths"]], "format": _format(options)}
     return {**(files if options["paths"] else {}), **{name: value for name in names if (value := options.get(name))}}
 
