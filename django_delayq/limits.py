@@ -6,16 +6,20 @@ those of tasks and queues within a few seconds in processes that knew no limit o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .connections import broker
 from .core.errors import InvalidJob
 from .core.inputs import check_queue_name, check_task_name
+from .core.limit_status import LANES, LimitsPage, LimitStatus, read_limits
 from .core.limits import Limiter
 from .core.options import Limits, check_concurrency, check_group, check_rate, joint_limits
+from .core.queue import Queue
 from .core.task import registry
+from .settings.conf import conf
 
-__all__ = ["clear", "get", "set"]
+__all__ = ["LimitStatus", "LimitsPage", "clear", "get", "set", "waiting"]
 
 
 def set(
@@ -59,6 +63,26 @@ def get(queue: str | None = None, *, task: str | None = None, group: str | None 
 def clear(queue: str | None = None, *, task: str | None = None, group: str | None = None) -> None:
     """Remove what :func:`set` has set: code and settings hold again."""
     _limiter().set(_name_of(queue, task, group), None)
+
+
+def waiting(queue: str, *, after: str = "") -> LimitsPage:
+    """Return the limits of a queue with the due jobs that wait behind them, since when, and when the next one starts.
+
+    Of groups a page is read, at least 100 if so many have due jobs; its ``more``, as ``after``, leads to the next one.
+
+    Raises:
+        InvalidJob: there is no such queue.
+        QueueUnavailable: Redis could not be reached.
+    """
+    (page,) = pages([broker().require_queue(queue)], after=after)
+    return page
+
+
+def pages(queues: Sequence[Queue], *, after: str = "", lanes: int = LANES, partial: bool = False) -> list[LimitsPage]:
+    """Return a page of limits for each queue; see :func:`.core.limit_status.read_limits`."""
+    return read_limits(
+        queues, lambda name: conf().queue(name).limits, registry, after=after, lanes=lanes, partial=partial
+    )
 
 
 def _limiter() -> Limiter:
