@@ -11,10 +11,10 @@ from typing import Any
 
 from .connections import broker
 from .core.errors import InvalidJob
-from .core.inputs import check_queue_name, check_task_name
+from .core.inputs import check_int, check_queue_name, check_task_name
 from .core.limit_status import LANES, LimitsPage, LimitStatus, read_limits
 from .core.limits import Limiter
-from .core.options import Limits, check_concurrency, check_group, check_rate, joint_limits
+from .core.options import Limits, check_group, check_rate, joint_limits
 from .core.queue import Queue
 from .core.task import registry
 from .settings.conf import conf
@@ -42,8 +42,9 @@ def set(
         InvalidJob: a wrong value, or it is not clear which jobs are meant.
         QueueUnavailable: Redis could not be reached.
     """
-    total = None if concurrency is None else check_concurrency("concurrency", concurrency)
-    numbers = joint_limits(total, None if rate is None else check_rate("rate", rate), burst)
+    total = None if concurrency is None else Limits(check_int("concurrency", concurrency, 1))
+    at_once = None if burst is None else check_int("burst", burst, 1)
+    numbers = joint_limits(total, None if rate is None else check_rate("rate", rate), at_once)
     if numbers is None:
         raise InvalidJob("give concurrency= or rate=, or call limits.clear()")
     _limiter().set(_name_of(queue, task, group), numbers)
