@@ -51,6 +51,16 @@ class LimitStatus:
     jobs: int = 0
     since_ms: float | None = None
 
+    @property
+    def name(self) -> str:
+        """Name for people."""
+        return f"{self.kind} {self.subject}"
+
+    @property
+    def per_second(self) -> float | None:
+        """Rate in starts per second; None = none."""
+        return 1e6 / self.numbers.interval_us if self.numbers.interval_us else None
+
 
 @dataclass(slots=True)
 class LimitsPage:

@@ -12,7 +12,9 @@ from django.test import Client
 from django_delayq.core.broker import Broker
 from django_delayq.core.counts import Counts
 from django_delayq.core.job import NewJob
+from django_delayq.core.limit_status import LimitsPage, LimitStatus
 from django_delayq.core.limits import LaneNotes
+from django_delayq.core.options import Limits
 from django_delayq.status import QueueStatus, RedisStatus, Snapshot, warnings_of
 from django_delayq.status.json_form import as_json
 from django_delayq.status.report import report
@@ -41,8 +43,9 @@ def test_status_and_dashboard_name_the_queues_with_jobs_behind_a_limit() -> None
     queues = tuple(
         QueueStatus(name, "python", Counts(name, parked=number), 1, 0) for name, number in (("mail", 0), ("orders", 2))
     )
-    snapshot = Snapshot(0.0, queues, redis=RedisStatus(aof=True, maxmemory_policy="noeviction"))
-    text = "Due jobs of orders (2) wait for a free permit of their task."
+    page = LimitsPage("orders", 2, 0.0, [LimitStatus("task", "slow", Limits(1), False, 1, None, 0, 2, 0.0)])
+    snapshot = Snapshot(0.0, queues, redis=RedisStatus(aof=True, maxmemory_policy="noeviction"), limits=(page,))
+    text = "Due jobs of orders (2) wait behind limits."
     assert f"INFO  concurrency: {text}" in report(snapshot)
     assert [queue["parked"] for queue in as_json(snapshot)["queues"]] == [0, 2]
     assert [one.text for one in warnings_of(snapshot)] == [text]
