@@ -42,17 +42,12 @@ def set(
         InvalidJob: a wrong value, or it is not clear which jobs are meant.
         QueueUnavailable: Redis could not be reached.
     """
-    total = None if concurrency is None else Limits(check_int("concurrency", concurrency, 1))
-    at_once = None if burst is None else check_int("burst", burst, 1)
-    numbers = joint_limits(total, None if rate is None else check_rate("rate", rate), at_once)
-    if numbers is None:
-        raise InvalidJob("give concurrency= or rate=, or call limits.clear()")
-    _limiter().set(_name_of(queue, task, group), numbers)
+    _limiter().set(name_of(queue, task, group), numbers_of(concurrency, rate, burst))
 
 
 def get(queue: str | None = None, *, task: str | None = None, group: str | None = None) -> dict[str, Any]:
     """Return what :func:`set` has set, by the names of its arguments; the rate as starts per second."""
-    numbers = _limiter().get(_name_of(queue, task, group)) or Limits()
+    numbers = _limiter().get(name_of(queue, task, group)) or Limits()
     found = {
         "concurrency": numbers.total,
         "rate": 1e6 / numbers.interval_us if numbers.interval_us else None,
@@ -63,7 +58,7 @@ def get(queue: str | None = None, *, task: str | None = None, group: str | None 
 
 def clear(queue: str | None = None, *, task: str | None = None, group: str | None = None) -> None:
     """Remove what :func:`set` has set: code and settings hold again."""
-    _limiter().set(_name_of(queue, task, group), None)
+    _limiter().set(name_of(queue, task, group), None)
 
 
 def waiting(queue: str, *, after: str = "") -> LimitsPage:
@@ -90,7 +85,18 @@ def _limiter() -> Limiter:
     return Limiter(broker().registry)
 
 
-def _name_of(queue: str | None, task: str | None, group: str | None) -> str:
+def numbers_of(concurrency: int | None = None, rate: str | float | None = None, burst: int | None = None) -> Limits:
+    """Return the numbers of a limit; see :func:`set`."""
+    total = None if concurrency is None else Limits(check_int("concurrency", concurrency, 1))
+    at_once = None if burst is None else check_int("burst", burst, 1)
+    numbers = joint_limits(total, None if rate is None else check_rate("rate", rate), at_once)
+    if numbers is None:
+        raise InvalidJob("give concurrency= or rate=, or call limits.clear()")
+    return numbers
+
+
+def name_of(queue: str | None = None, task: str | None = None, group: str | None = None) -> str:
+    """Return the name of the limit of these jobs; see :func:`set`."""
     if group is not None and queue is not None and task is None:
         return f"group:{check_queue_name(queue)}:{check_group('group', group)}"
     if group is None and (queue is None) != (task is None):

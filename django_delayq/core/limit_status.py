@@ -57,6 +57,11 @@ class LimitStatus:
         return f"{self.kind} {self.subject}"
 
     @property
+    def is_used(self) -> bool:
+        """True if it limits something, or did until now."""
+        return self.numbers.is_shared or self.leases > 0
+
+    @property
     def per_second(self) -> float | None:
         """Rate in starts per second; None = none."""
         return 1e6 / self.numbers.interval_us if self.numbers.interval_us else None
@@ -69,7 +74,8 @@ class LimitsPage:
     Attributes:
         due: all due jobs in lanes: of groups, or behind a limit of their task or queue, also those that may start now.
         since_ms: when the first of these was due, Unix ms.
-        limits: those of the queue, its tasks, and the groups of this page.
+        limits: those of the groups of this page, on the first one also those of the queue and its tasks, and on each
+            one those behind which jobs of these groups wait.
         more: group behind which the next page begins; "" = there is none.
         unreachable: some shards did not answer.
     """
@@ -122,7 +128,7 @@ def read_limits(
     replies: dict[str, list[Any]] = {queue.name: [] for queue in queues}
     for (queue, _), reply in zip(places, scripts.call_many(calls, partial=partial), strict=True):
         replies[queue.name].append(reply)
-    readers = [_Reader(queue.name, replies[queue.name], of_queue(queue.name), tasks) for queue in queues]
+    readers = [_Reader(queue.name, replies[queue.name], of_queue(queue.name), tasks, after) for queue in queues]
     limits = [limit for reader in readers for limit in reader.limits.values()]
     key = (queues[0].deployment.key("").encode(),)
     asks = [
@@ -140,9 +146,11 @@ def read_limits(
 class _Reader:
     """Page of one queue while it is read."""
 
-    def __init__(self, queue: str, replies: Sequence[Any], of_queue: Limits | None, tasks: Registry) -> None:
+    def __init__(
+        self, queue: str, replies: Sequence[Any], of_queue: Limits | None, tasks: Registry, after: str
+    ) -> None:
         self.page = LimitsPage(queue)
-        self._tasks, self._of_queue = tasks, of_queue
+        self._tasks, self._of_queue, self._after = tasks, of_queue, after
         self.limits: dict[str, Limit] = {}
         for name in ("", *(task.name for task in tasks if task.options.queue == queue)):
             self._add(Offer(bytes(4), name, 0, 0, 0))
@@ -184,7 +192,8 @@ class _Reader:
             if lane.jobs > starts:
                 tightest.jobs += int(lane.jobs - starts)
                 tightest.since_ms = lane.due_ms if tightest.since_ms is None else tightest.since_ms
-        shown = [one for one in limits.values() if one.jobs or one.leases or one.numbers.is_shared]
+        here = ("group",) if self._after else ("queue", "task", "group")  # so that each limit is on one page
+        shown = [one for one in limits.values() if one.jobs or (one.is_used and one.kind in here)]
         self.page.limits = sorted(shown, key=lambda one: -one.jobs)
         return self.page
 
