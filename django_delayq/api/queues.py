@@ -125,11 +125,11 @@ class Queues(ApiView):
 
     @operation("view", returns=responses.LimitsPage, query=requests.LimitsQuery)
     def list_limits(self, request: Request, queue: str) -> Response:
-        """List the limits over all workers of a queue, its tasks and groups, and the due jobs behind them.
+        """List the limits over all workers of a queue, and the due jobs behind them.
 
-        A page has the limits of some hundred groups, in the order of their names, those with the most waiting jobs
-        first. A job waits behind the limit that allows the fewest starts; a limit of the queue or of a task may be on
-        several pages, each with the jobs of its groups.
+        Those of the queue itself, its tasks and its groups. A page has some hundred groups in the order of their names,
+        and its limits with the most waiting jobs first. A job waits behind the limit that allows the fewest starts; so
+        a limit of the queue or of a task may be on several pages, each with the jobs of its groups.
         """
         after = self.read_query(request, requests.LimitsQuery)["cursor"]
         (page,) = limits.pages([live(queue)], after=after, partial=True)

@@ -624,6 +624,12 @@ class NewTaskLimit(Resource):
     rate = RateField(required=False, help_text='starts in a time: "10/s", "1000/m", or a number per second')
     burst = IntField(required=False, min_value=1, max_value=1_000_000, help_text="starts that may follow at once")
 
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Refuse a limit without numbers."""
+        if not attrs.keys() & {"concurrency", "rate"}:
+            raise serializers.ValidationError("give concurrency or rate, or both")
+        return attrs
+
 
 class NewLimit(NewTaskLimit):
     """Limit over all workers of a queue, or of one of its groups."""

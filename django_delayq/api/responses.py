@@ -186,7 +186,7 @@ class Depth(Shown):
 class LimitStatus(Shown):
     """Limit over all workers, and the due jobs that wait behind it."""
 
-    kind = serializers.ChoiceField(("queue", "task", "group"))
+    kind = serializers.CharField(help_text="queue, task or group")
     name = serializers.CharField(help_text="of the queue, the task or the group")
     concurrency = serializers.IntegerField(allow_null=True)
     rate = serializers.FloatField(allow_null=True, help_text="starts per second")
