@@ -9,20 +9,18 @@ from typing import Any, Final
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from .. import connections, limits
+from .. import connections
 from ..access.problems import Problem, queue_not_found
 from ..access.views import may_use
 from ..connections import DjangoBroker
 from ..core import layouts
 from ..core.counts import Counts
 from ..core.figures import read_depths
-from ..core.limits import Limiter
 from ..core.queue import Queue
 from ..core.records.keys import MAX_SHARDS
 from ..core.times import iso_of
 from ..outbox.row_verbs import forget_queue
 from ..settings.conf import conf
-from ..status.json_form import limit_as_json
 from . import requests, responses
 from .base import ApiView, operation
 
@@ -86,14 +84,14 @@ class Queues(ApiView):
         A missing member leaves its limit unchanged; null removes it. The limits of a queue that the settings name are
         changed there (409 `set_in_settings`).
         """
-        changes, name = self.read(request, requests.Limits), live(queue).name
-        if changes and connections.is_configured(name):
+        limits, name = self.read(request, requests.Limits), live(queue).name
+        if limits and connections.is_configured(name):
             raise Problem(
                 "set_in_settings",
                 f"the limits of queue {name!r} are set in DELAYQ['QUEUES'] of the project's settings; change them "
                 "there",
             )
-        connections.hurried_broker().limit(name, **changes)
+        connections.hurried_broker().limit(name, **limits)
         return _shown(name)
 
     @operation("admin", returns={204: None}, query=requests.DeleteQuery)
@@ -122,45 +120,6 @@ class Queues(ApiView):
         broker, name = connections.hurried_broker(), live(queue).name
         points = read_depths(broker, [name], broker.now_ms(), minutes)[name]
         return Response({"points": [responses.DepthPoint.render(point) for point in points]})
-
-    @operation("view", returns=responses.LimitsPage, query=requests.LimitsQuery)
-    def list_limits(self, request: Request, queue: str) -> Response:
-        """List the limits over all workers of a queue, and the due jobs behind them.
-
-        Those of the queue itself, its tasks and its groups. A page has some hundred groups in the order of their names,
-        and its limits with the most waiting jobs first. A job waits behind the limit that allows the fewest starts; so
-        a limit of the queue or of a task may be on several pages, each with the jobs of its groups.
-        """
-        after = self.read_query(request, requests.LimitsQuery)["cursor"]
-        (page,) = limits.pages([live(queue)], after=after, partial=True)
-        shown = [limit_as_json(one) for one in page.limits]
-        values = {"due": page.due, "since": iso_of(page.since_ms), "unreachable": page.unreachable}
-        return Response({"limits": shown, **values, "cursor": page.more or None})
-
-    @operation("operate", reads=requests.NewLimit, returns={204: None})
-    def set_limit(self, request: Request, queue: str) -> Response:
-        """Set a limit over all workers of a queue or a group, at run time.
-
-        Its numbers stand above those in settings and code until they are deleted.
-        """
-        numbers = self.read(request, requests.NewLimit)
-        return _set_limit(limits.name_of(live(queue).name, group=numbers.pop("group")), numbers)
-
-    @operation("operate", returns={204: None}, query=requests.GroupQuery)
-    def delete_limit(self, request: Request, queue: str) -> Response:
-        """Delete what was set at run time of the limit of a queue or a group."""
-        group = self.read_query(request, requests.GroupQuery)["group"]
-        return _set_limit(limits.name_of(live(queue).name, group=group or None), None)
-
-    @operation("operate", reads=requests.NewTaskLimit, returns={204: None})
-    def set_task_limit(self, request: Request, task: str) -> Response:
-        """Set a limit over all workers of a task, at run time, in all queues."""
-        return _set_limit(limits.name_of(task=task), self.read(request, requests.NewTaskLimit))
-
-    @operation("operate", returns={204: None})
-    def delete_task_limit(self, request: Request, task: str) -> Response:
-        """Delete what was set at run time of the limit of a task."""
-        return _set_limit(limits.name_of(task=task), None)
 
     @operation("operate", reads=requests.Pause, returns=responses.Queue)
     def pause_queue(self, request: Request, queue: str) -> Response:
@@ -211,12 +170,6 @@ class Queues(ApiView):
         """Accept new jobs in all queues again."""
         connections.hurried_broker().resume_producers()
         return _producers()
-
-
-def _set_limit(name: str, numbers: dict[str, Any] | None) -> Response:
-    found = None if numbers is None else limits.numbers_of(**numbers)
-    Limiter(connections.hurried_broker().registry).set(name, found)
-    return Response(status=204)
 
 
 def _producers() -> Response:
@@ -279,8 +232,8 @@ def make(broker: DjangoBroker, name: str, given: Mapping[str, Any]) -> tuple[Que
                     f"DELAYQ['QUEUES'][{name!r}] of the project's settings has {word}={setting!r}; leave it out, or "
                     "change it there",
                 )
-    usual = {"kind": entry.kind, "shards": connections.configured_shards(name) or 1}
-    usual |= {word: getattr(entry, word) for word in layouts.LIMITS}
+    limits = {word: getattr(entry, word) for word in layouts.LIMITS}
+    usual = {"kind": entry.kind, "shards": connections.configured_shards(name) or 1, **limits}
     queue, is_new = broker.registry.create_with(name, **{**usual, **given})
     if is_new:
         return queue, True

@@ -43,7 +43,6 @@ from .fields import (
     NumberField,
     QueryMomentField,
     QueueNameField,
-    RateField,
     Resource,
     SecondsField,
     TextField,
@@ -603,38 +602,6 @@ class Limits(Resource):
     starve_after = NumberField(
         **_SPAN, help_text="seconds after which a due job goes before more urgent ones, which keep three quarters"
     )
-
-
-class LimitsQuery(Resource):
-    """Query of the limits of a queue."""
-
-    cursor = TextQueryField(help_text="of the page before")
-
-
-class GroupQuery(Resource):
-    """Query of a limit of a queue."""
-
-    group = TextQueryField(help_text="of this group; empty = of the whole queue")
-
-
-class NewTaskLimit(Resource):
-    """Limit over all workers; at least one of `concurrency` and `rate`."""
-
-    concurrency = IntField(required=False, min_value=1, max_value=1 << 31, help_text="most jobs at a time")
-    rate = RateField(required=False, help_text='starts in a time: "10/s", "1000/m", or a number per second')
-    burst = IntField(required=False, min_value=1, max_value=1_000_000, help_text="starts that may follow at once")
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Refuse a limit without numbers."""
-        if not attrs.keys() & {"concurrency", "rate"}:
-            raise serializers.ValidationError("give concurrency or rate, or both")
-        return attrs
-
-
-class NewLimit(NewTaskLimit):
-    """Limit over all workers of a queue, or of one of its groups."""
-
-    group = TextField(128, default=None, help_text="missing = of the whole queue")
 
 
 class NewQueue(Limits):

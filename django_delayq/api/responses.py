@@ -183,31 +183,6 @@ class Depth(Shown):
     points = DepthPoint(many=True)
 
 
-class LimitStatus(Shown):
-    """Limit over all workers, and the due jobs that wait behind it."""
-
-    kind = serializers.CharField(help_text="queue, task or group")
-    name = serializers.CharField(help_text="of the queue, the task or the group")
-    concurrency = serializers.IntegerField(allow_null=True)
-    rate = serializers.FloatField(allow_null=True, help_text="starts per second")
-    burst = serializers.IntegerField(allow_null=True)
-    at_run_time = serializers.BooleanField(help_text="some of the numbers were set at run time")
-    leases = serializers.IntegerField(help_text="jobs that run under its concurrency")
-    jobs = serializers.IntegerField(help_text="due jobs that wait behind it")
-    since = TimeField(allow_null=True, help_text="when the first of these was due")
-    next_start = TimeField(allow_null=True, help_text="when the next one may start; null = when a running one ends")
-
-
-class LimitsPage(Shown):
-    """Limits of a queue, those with the most waiting jobs first."""
-
-    limits = LimitStatus(many=True)
-    due = serializers.IntegerField(help_text="due jobs of groups, or behind a limit of their task or queue, in all")
-    since = TimeField(allow_null=True, help_text="when the first of these was due")
-    unreachable = serializers.BooleanField(help_text="of a cluster: some shards did not answer")
-    cursor = serializers.CharField(allow_null=True, help_text="of the next page of groups; null = there is none")
-
-
 class Producers(Shown):
     """State of the switch for all producers."""
 
@@ -286,7 +261,9 @@ class Job(Shown):
         **ADDED, help_text="how often it was moved back; this resets failures, reserves and crashes only"
     )
     quarantined = serializers.BooleanField(help_text="its process died, so it runs alone in one now; see the error")
-    parked = serializers.BooleanField(source="job.parked", help_text="due, but it waits for a free permit of its task")
+    parked = serializers.BooleanField(
+        source="job.parked", help_text="due, but behind a limit, or its group has no turn yet"
+    )
     context = MaskedObjectField(source="job.context")  # type: ignore[assignment]
     size = serializers.IntegerField(help_text="bytes of the arguments as they are stored")
     cut = serializers.BooleanField(help_text="the arguments are too large for a list; GET the job to read them")

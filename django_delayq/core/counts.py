@@ -94,7 +94,7 @@ class Counts:
 
     @property
     def lag_seconds(self) -> float:
-        """Seconds by which the most overdue job is late, without those that wait for quarantine or a free permit."""
+        """Seconds by which the most overdue job is late, without those in quarantine or in lanes."""
         return max(self.lag_by_priority.values(), default=0.0)
 
     @property

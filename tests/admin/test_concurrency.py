@@ -1,4 +1,4 @@
-"""Status and pages show which due jobs wait for a free permit of their task."""
+"""Status and pages show which due jobs wait behind a limit."""
 
 from __future__ import annotations
 
@@ -32,11 +32,8 @@ def test_the_page_of_a_job_says_for_which_slot_it_waits(
     queue.schedule(NewJob("a", "shop.slow"))
     queue.reserve(0, 5, worker="w", lanes=LaneNotes(["shop.slow"]).pack())
     page = " ".join(client.get(f"{LIST}{quote('orders/a')}/change/").content.decode().split())
-    assert (
-        "It is due, and waits for a free permit of shop.slow: as many of its jobs as its limit allows are running."
-        in page
-    )
-    assert "ready no free permit" in cells(client.get(LIST, {"queue": "orders"}).content)[0]
+    assert "It is due, and waits behind a limit of its task, queue or group, or for the turn of its group." in page
+    assert "ready behind a limit" in cells(client.get(LIST, {"queue": "orders"}).content)[0]
 
 
 def test_status_and_dashboard_name_the_queues_with_jobs_behind_a_limit() -> None:
