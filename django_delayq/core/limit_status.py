@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: lanes of groups that one call reads of a shard at most, which takes Redis about a millisecond
 LANES: Final = 100
 #: limits that one call of the limiter looks at
-_LIMITS: Final = 250
+_LIMITS: Final = 100
 
 
 @dataclass(slots=True)

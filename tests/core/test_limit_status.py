@@ -112,6 +112,24 @@ def test_numbers_that_were_set_at_run_time_are_in_force(stage: Stage) -> None:
     assert found == {"group": (7, True), "queue": (1, True)}
 
 
+def test_counts_have_the_moment_since_when_jobs_are_parked(stage: Stage) -> None:
+    stage.put("later", at=70_000, group="acme")
+    assert stage.broker.inspector.counts("q").parked_since_ms is None
+    stage.put("a", at=2000, group="acme")
+    stage.wait(5000)
+    counts = stage.broker.inspector.counts("q")
+    assert (counts.parked, counts.parked_since_ms, counts.parked_seconds) == (1, T0 + 2000, 3.0)
+
+
+def test_large_arguments_make_a_page_shorter_and_hide_no_group(stage: Stage) -> None:
+    for number in range(6):
+        stage.put(f"job-{number}", group=f"tenant-{number}", options=grouped((1, 0, 0)), args=bytes(400_000))
+    first = page_of(stage)
+    second = page_of(stage, after=first.more)
+    assert (first.more, second.more) == ("tenant-2", "")
+    assert [one.subject for page in (first, second) for one in page.limits] == [f"tenant-{n}" for n in range(6)]
+
+
 def test_pages_have_every_group_once_whatever_the_shards(clocked: Broker) -> None:
     stage = Stage(clocked, shards=3)
     for number in range(90):
@@ -130,6 +148,15 @@ def test_pages_have_every_group_once_whatever_the_shards(clocked: Broker) -> Non
     assert pages > 3
 
 
+def test_on_a_cluster_the_limits_of_all_nodes_are_read(cluster_broker: Broker) -> None:
+    queue = cluster_broker.queue("q", shards=12)
+    queue.schedule_many(
+        [NewJob(f"job-{n}", "work", group=f"tenant-{n % 4}", options=grouped((2, 0, 0))) for n in range(40)]
+    )
+    (page,) = read_limits([queue], lambda _: None, Registry())
+    assert sorted((one.subject, one.jobs) for one in page.waiting) == [(f"tenant-{n}", 8) for n in range(4)]
+
+
 def test_the_number_of_round_trips_does_not_depend_on_queues_and_groups(broker: Broker) -> None:
     queues = [broker.queue(name, shards=4) for name in ("a", "b", "c")]
     for queue in queues:
@@ -139,5 +166,5 @@ def test_the_number_of_round_trips_does_not_depend_on_queues_and_groups(broker: 
         pages = read_limits(queues, lambda _: Limits(5), Registry())
     assert [page.due for page in pages] == [40, 40, 40]
     assert sum(one.jobs for page in pages for one in page.limits) == 3 * 35
-    assert [[call.name for call in calls] for (calls,), _ in sent.call_args_list] == [["waiting"] * 12, ["limit"]]
+    assert [[call.name for call in calls] for (calls,), _ in sent.call_args_list] == [["waiting"] * 12, ["limit"] * 2]
     assert_invariants(broker)
