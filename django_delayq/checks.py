@@ -23,7 +23,6 @@ from redis.connection import parse_url
 from .connections import check_cache, check_embedded, embedded_directory, may_use_redis
 from .core.errors import Misconfigured
 from .core.inputs import suggest
-from .core.options import Limits, joint_limits
 from .core.redis.config import RedisConfig
 from .core.task import registry
 from .outbox.durability import advice_without_table, declared, has_table
@@ -186,36 +185,25 @@ def _check_queues(config: Conf) -> Iterator[CheckMessage]:
 
 
 def _check_limits(config: Conf) -> Iterator[CheckMessage]:
-    """Find limits of tasks and groups that are never reached, because a tighter one holds for all their jobs."""
+    """Find limits of concurrency that are never reached, because a tighter one holds for all these jobs."""
     for task in registry:
-        options, queue = task.options, task.options.queue
-        of_queue, of_task = config.queue(queue).limits or Limits(), options.limits or Limits()
-        numbers = (options.group_concurrency, options.group_rate, options.group_burst)
-        total, rate, burst = map(_fixed, numbers)
-        of_group = joint_limits(Limits(total), rate, burst if rate else None) or Limits()
-        for prefix, inner, whose, outer in (
-            ("", of_task, f"queue {queue!r}", of_queue),
-            ("group_", of_group, f"queue {queue!r}", of_queue),
-            ("group_", of_group, "task itself", of_task),
+        of_queue, own, group = (
+            config.queue(task.options.queue).limits,
+            task.options.limits,
+            task.options.group_concurrency,
+        )
+        queue_total, total = (None if one is None else one.total for one in (of_queue, own))
+        for name, number, others in (
+            ("concurrency", total, (queue_total,)),
+            ("group_concurrency", None if callable(group) else group, (queue_total, total)),
         ):
-            for name in _unreached(inner, outer):
+            least = min((other for other in others if other is not None), default=None)
+            if number is not None and least is not None and number > least:
                 yield Warning(
-                    f"The limit {prefix}{name} of the task {task.name} never applies: that of the {whose} is tighter.",
+                    f"{name}={number} of the task {task.name} never applies: its queue or the task has {least}.",
                     hint="Lower it, raise the other one, or remove it.",
                     id="delayq.W007",
                 )
-
-
-def _fixed(number: Any) -> Any:
-    return None if callable(number) else number
-
-
-def _unreached(inner: Limits, outer: Limits) -> Iterator[str]:
-    """Yield the options of limits that others are tighter than."""
-    if inner.total and outer.total and inner.total > outer.total:
-        yield "concurrency"
-    if inner.interval_us and outer.interval_us and inner.interval_us < outer.interval_us and inner.burst >= outer.burst:
-        yield "rate"
 
 
 # -- Redis and caches -------------------------------------------------------------------------------------------------

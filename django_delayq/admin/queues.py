@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -43,7 +43,6 @@ from .forms import CreateForm, DeleteForm, LimitsForm, PauseForm, PurgeForm, Res
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.counts import Counts
-    from ..core.limit_status import LimitStatus
     from ..status import QueueStatus, WorkerStatus
 
 #: seconds after which a sweep over a queue stops; pressing the button again resumes it
@@ -71,11 +70,6 @@ PAUSED_NAMES: Final = {
     "in": gettext_lazy("paused for new jobs"),
     "out": gettext_lazy("paused for workers"),
     "both": gettext_lazy("paused"),
-}
-LIMIT_KINDS: Final = {
-    "queue": gettext_lazy("queue"),
-    "task": gettext_lazy("task"),
-    "group": gettext_lazy("group"),
 }
 LIMIT_NAMES: Final = {
     "max_length": gettext_lazy("maximum of live jobs"),
@@ -147,14 +141,6 @@ class WorkerText:
     status: WorkerStatus
     seen: When | None
     commands: Sequence[Any] = ()
-
-
-def _numbers_of(limit: LimitStatus) -> Iterator[str]:
-    numbers = limit.numbers
-    if numbers.total is not None:
-        yield _("%s at a time") % grouped(numbers.total)
-    if limit.per_second is not None:
-        yield _("%(rate)s per second, %(burst)s at once") % {"rate": f"{limit.per_second:g}", "burst": numbers.burst}
 
 
 def _limit_text(name: str, value: Any) -> str:
@@ -284,8 +270,6 @@ class QueueEntryAdmin(ActionPages):
             "limits": [
                 {
                     "status": one,
-                    "kind": LIMIT_KINDS[one.kind],
-                    "numbers": ", ".join(_numbers_of(one)),
                     "jobs": grouped(one.jobs),
                     "since": moment(one.since_ms, now_ms),
                     "next": moment(one.next_ms and max(one.next_ms, now_ms), now_ms) if one.jobs else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import QueueUnavailable
 from .limits import Limit, limits_of
@@ -57,14 +57,14 @@ class LimitStatus:
         return f"{self.kind} {self.subject}"
 
     @property
-    def is_used(self) -> bool:
-        """True if it limits something, or did until now."""
-        return self.numbers.is_shared or self.leases > 0
-
-    @property
     def per_second(self) -> float | None:
         """Rate in starts per second; None = none."""
         return 1e6 / self.numbers.interval_us if self.numbers.interval_us else None
+
+    @property
+    def rate(self) -> str:
+        """Rate for people; "" = none."""
+        return f"{self.per_second:g}/s" if self.per_second else ""
 
 
 @dataclass(slots=True)
@@ -93,13 +93,6 @@ class LimitsPage:
         return [one for one in self.limits if one.jobs]
 
 
-class _Lane(NamedTuple):
-    jobs: int
-    due_ms: float
-    #: names of its limits
-    limits: Sequence[str]
-
-
 def read_limits(
     queues: Sequence[ShardSet],
     of_queue: Callable[[str], Limits | None],
@@ -123,20 +116,17 @@ def read_limits(
     """
     if not queues:
         return []
-    scripts, places = queues[0].deployment.scripts, [(queue, number) for queue in queues for number in queue.numbers]
-    calls = [Call.on_shard("waiting", queue.shard(number), after.encode(), lanes) for queue, number in places]
-    replies: dict[str, list[Any]] = {queue.name: [] for queue in queues}
-    for (queue, _), reply in zip(places, scripts.call_many(calls, partial=partial), strict=True):
-        replies[queue.name].append(reply)
-    readers = [_Reader(queue.name, replies[queue.name], of_queue(queue.name), tasks, after) for queue in queues]
-    limits = [limit for reader in readers for limit in reader.limits.values()]
-    key = (queues[0].deployment.key("").encode(),)
-    asks = [
-        Call(
-            "limit", key, (pack({"look": True, "limits": {one.name: one.fields for one in limits[at : at + _LIMITS]}}),)
-        )
-        for at in range(0, len(limits), _LIMITS)
+    scripts, key = queues[0].deployment.scripts, (queues[0].deployment.key("").encode(),)
+    shards = [[queue.shard(number) for number in queue.numbers] for queue in queues]
+    calls = [Call.on_shard("waiting", shard, after.encode(), lanes) for each in shards for shard in each]
+    replies = iter(scripts.call_many(calls, partial=partial))
+    readers = [
+        _Reader(queue.name, [next(replies) for _ in each], of_queue(queue.name), tasks, after)
+        for queue, each in zip(queues, shards, strict=True)
     ]
+    limits = [(limit.name, limit.fields) for reader in readers for limit in reader.limits.values()]
+    parts = [dict(limits[at : at + _LIMITS]) for at in range(0, len(limits), _LIMITS)]
+    asks = [Call("limit", key, (pack({"look": True, "limits": part}),)) for part in parts]
     states = dict[str, tuple[Any, ...]]()
     for reply in map(unpack_fields, scripts.call_many(asks)):
         states |= {name.decode(): (reply["now"] / 1000, *state) for name, state in reply["states"]}
@@ -154,7 +144,7 @@ class _Reader:
         self.limits: dict[str, Limit] = {}
         for name in ("", *(task.name for task in tasks if task.options.queue == queue)):
             self._add(Offer(bytes(4), name, 0, 0, 0))
-        self._lanes = sorted(self._read(replies), key=lambda lane: lane.due_ms)
+        self._lanes = sorted(self._read(replies))
 
     def _add(self, offer: Offer) -> list[str]:
         """Add the limits of an offer; return their names."""
@@ -166,8 +156,8 @@ class _Reader:
                 self.limits[limit.name] = limit
         return [limit.name for limit in limits]
 
-    def _read(self, replies: Sequence[Any]) -> Iterator[_Lane]:
-        """Yield the lanes of the groups that all shards have read."""
+    def _read(self, replies: Sequence[Any]) -> Iterator[tuple[float, int, list[str]]]:
+        """Yield due time, number of due jobs and limits of each lane, of the groups that all shards have read."""
         parts = [unpack_fields(reply) for reply in replies if not isinstance(reply, QueueUnavailable)]
         last = min((part["last"] for part in parts if part["more"]), default=None)
         sinces = [part["since"] // 1000 for part in parts if part["since"] is not False and part["due"]]
@@ -178,23 +168,22 @@ class _Reader:
             for group, code, jobs, due_us, options in part["lanes"]:
                 if last is None or group <= last:
                     offer = Offer(group + bytes(4), names.get(int.from_bytes(code, "little"), ""), jobs, 0, 0, options)
-                    yield _Lane(jobs, due_us // 1000, self._add(offer))
+                    yield due_us // 1000, jobs, self._add(offer)
 
     def finish(self, states: Mapping[str, tuple[Any, ...]]) -> LimitsPage:
         """Return the page: jobs that may start now are given out, the first due ones first; the others wait."""
         limits = {name: _status_of(name, *states[name]) for name in self.limits}
-        for lane in self._lanes:
-            its_limits = [limits[name] for name in lane.limits]
-            tightest = min(its_limits, key=lambda one: one.free)
-            starts = min(lane.jobs, tightest.free)
-            for one in its_limits:
-                one.free -= starts
-            if lane.jobs > starts:
-                tightest.jobs += int(lane.jobs - starts)
-                tightest.since_ms = lane.due_ms if tightest.since_ms is None else tightest.since_ms
-        here = ("group",) if self._after else ("queue", "task", "group")  # so that each limit is on one page
-        shown = [one for one in limits.values() if one.jobs or (one.is_used and one.kind in here)]
-        self.page.limits = sorted(shown, key=lambda one: -one.jobs)
+        for due_ms, jobs, names in self._lanes:
+            tightest = min((limits[name] for name in names), key=lambda one: one.free)
+            starts = min(jobs, tightest.free)
+            for name in names:
+                limits[name].free -= starts
+            if jobs > starts:
+                tightest.jobs += int(jobs - starts)
+                tightest.since_ms = due_ms if tightest.since_ms is None else tightest.since_ms
+        here = ("group",) if self._after else ("queue", "task", "group")
+        used = (one for one in limits.values() if one.jobs or one.leases or one.numbers.is_shared)
+        self.page.limits = sorted((one for one in used if one.jobs or one.kind in here), key=lambda one: -one.jobs)
         return self.page
 
 

@@ -126,7 +126,7 @@ def _limits(snapshot: Snapshot) -> list[str]:
             printable(page.queue),
             printable(one.name),
             one.leases if one.numbers.total is None else f"{one.leases}/{one.numbers.total}",
-            "-" if one.per_second is None else f"{one.per_second:g}/s",
+            one.rate or "-",
             one.jobs,
             "-" if one.since_ms is None else duration(max(0.0, snapshot.now_ms - one.since_ms) / 1000),
             next_start(one.next_ms, snapshot.now_ms),

@@ -38,7 +38,7 @@ def test_limits_are_shown_with_what_waits_behind_them(operator: Client) -> None:
     group, queue = rows(operator)
     assert group[:4] == ["group tenant 1 set at run time", "2 at a time", "0", "3"]
     assert group[5] == "now" and group[4].endswith(("now", "ago"))
-    assert queue == ["queue orders set at run time", "0.5 per second, 60 at once", "0", "0", "–", "–"]
+    assert queue == ["queue orders set at run time", "0.5/s, 60 at once", "0", "0", "–", "–"]
     assert f'{LIST}orders/throttle/?group=tenant+1"' in page
 
 

@@ -281,22 +281,22 @@ def test_an_outbox_in_sqlite_is_no_good_in_production(settings: Any, durable: No
 
 
 def test_a_limit_that_a_tighter_one_hides_never_applies(settings: Any) -> None:
-    settings.DELAYQ = {"REDIS": URL, "QUEUES": {"mail": {"concurrency": 5, "rate": "10/s", "burst": 3}}}
+    settings.DELAYQ = {"REDIS": URL, "QUEUES": {"mail": {"concurrency": 5}}}
     options: list[dict[str, Any]] = [
-        {"concurrency": 5, "rate": "10/s", "group_concurrency": 5, "group_rate": "9/s"},
-        {"concurrency": 6, "rate": "11/s", "burst": 1},
-        {"rate": "11/s", "burst": 3, "concurrency": 2, "group_concurrency": 3},
-        {"group_rate": "1000/m", "group_burst": 3, "group_concurrency": lambda: 9},
+        {"concurrency": 5, "group_concurrency": 5},
+        {"concurrency": 6},
+        {"concurrency": 2, "group_concurrency": 3},
+        {"group_concurrency": 7},
+        {"group_concurrency": lambda: 9},
     ]
     made = [task(name=f"checks.{n}", queue="mail", **one)(lambda: None) for n, one in enumerate(options)]
     try:
         assert found() == [
-            ("delayq.W007", f"The limit {name} never applies: that of the {whose} is tighter.")
-            for name, whose in (
-                ("concurrency of the task checks.1", "queue 'mail'"),
-                ("rate of the task checks.2", "queue 'mail'"),
-                ("group_concurrency of the task checks.2", "task itself"),
-                ("group_rate of the task checks.3", "queue 'mail'"),
+            ("delayq.W007", f"{text}: its queue or the task has {least}.")
+            for text, least in (
+                ("concurrency=6 of the task checks.1 never applies", 5),
+                ("group_concurrency=3 of the task checks.2 never applies", 2),
+                ("group_concurrency=7 of the task checks.3 never applies", 5),
             )
         ]
     finally:
