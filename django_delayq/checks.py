@@ -187,12 +187,8 @@ def _check_queues(config: Conf) -> Iterator[CheckMessage]:
 def _check_limits(config: Conf) -> Iterator[CheckMessage]:
     """Find limits of concurrency that are never reached, because a tighter one holds for all these jobs."""
     for task in registry:
-        of_queue, own, group = (
-            config.queue(task.options.queue).limits,
-            task.options.limits,
-            task.options.group_concurrency,
-        )
-        queue_total, total = (None if one is None else one.total for one in (of_queue, own))
+        limits, group = (config.queue(task.options.queue).limits, task.options.limits), task.options.group_concurrency
+        queue_total, total = (None if one is None else one.total for one in limits)
         for name, number, others in (
             ("concurrency", total, (queue_total,)),
             ("group_concurrency", None if callable(group) else group, (queue_total, total)),
