@@ -55,6 +55,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         *_check_caches(config),
         *_check_paths(config),
         *_check_queues(config),
+        *_check_limits(config),
         *_check_pools(config),
         *_check_sqlite(config),
         *_check_outbox(config),
@@ -181,6 +182,24 @@ def _check_queues(config: Conf) -> Iterator[CheckMessage]:
                 hint="Correct the name, or list the queue in QUEUES if other programs fill it.",
                 id="delayq.W002",
             )
+
+
+def _check_limits(config: Conf) -> Iterator[CheckMessage]:
+    """Find limits of concurrency that are never reached, because a tighter one holds for all these jobs."""
+    for task in registry:
+        limits, group = (config.queue(task.options.queue).limits, task.options.limits), task.options.group_concurrency
+        queue_total, total = (None if one is None else one.total for one in limits)
+        for name, number, others in (
+            ("concurrency", total, (queue_total,)),
+            ("group_concurrency", None if callable(group) else group, (queue_total, total)),
+        ):
+            least = min((other for other in others if other is not None), default=None)
+            if number is not None and least is not None and number > least:
+                yield Warning(
+                    f"{name}={number} of the task {task.name} never applies: its queue or the task has {least}.",
+                    hint="Lower it, raise the other one, or remove it.",
+                    id="delayq.W007",
+                )
 
 
 # -- Redis and caches -------------------------------------------------------------------------------------------------

@@ -81,6 +81,7 @@ class Action:
         form: form of that page, or for what its button sends.
         yes: button that confirms.
         harmful: it cannot be undone.
+        prefilled: fields of the form that a link to the page may fill.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Action:
     form: type[TargetForm] | None = None
     yes: _StrPromise | str = ""
     harmful: bool = False
+    prefilled: Sequence[str] = ()
 
 
 def action(title: _StrPromise, permission: str = "", **more: Any) -> Callable[[Callable[..., Any]], Action]:
@@ -120,7 +122,8 @@ class ActionPages(RedisPages):
         """Render the page that asks, or carry the verb out."""
         target = find(**where)
         posted = request.POST if request.method == "POST" else None
-        form = None if action.form is None else action.form(posted, target=target)
+        initial = {name: request.GET[name] for name in action.prefilled if name in request.GET}
+        form = None if action.form is None else action.form(posted, target=target, initial=initial)
         if posted is not None and (form is None or form.is_valid()):
             done = self.carry_out(request, action, target, form)
             if done is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
@@ -10,7 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import connections
+from .. import connections, limits
 from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
 from ..core.layouts import LIMITS, limits_in_force
@@ -203,6 +205,44 @@ class LimitsForm(TargetForm):
         if self.is_configured:
             raise forms.ValidationError(_("The limits of this queue follow the settings."))
         return super().clean() or {}
+
+
+class ThrottleForm(TargetForm):
+    """Limit over all workers at run time: of a group, of a task, or of the queue; without numbers it is cleared."""
+
+    group = forms.CharField(
+        label=gettext_lazy("Group"), required=False, strip=False, help_text=gettext_lazy("of the queue")
+    )
+    task = forms.CharField(
+        label=gettext_lazy("Or task"),
+        required=False,
+        help_text=gettext_lazy("in all queues; neither = the whole queue"),
+    )
+    concurrency = _count(gettext_lazy("Jobs at a time"), gettext_lazy("over all workers"))
+    rate = forms.CharField(
+        label=gettext_lazy("Starts in a time"),
+        required=False,
+        help_text=gettext_lazy("like 10/s, 1000/m, 5/h or 100/d"),
+    )
+    burst = _count(gettext_lazy("Starts at once"), gettext_lazy("of the rate"))
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if not self.is_bound:
+            with suppress(InvalidJob):
+                numbers = limits.get(**self._jobs_of(self.initial))
+                rate = {"rate": f"{numbers['rate']:g}/s"} if "rate" in numbers else {}
+                self.initial = {**self.initial, **numbers, **rate}
+
+    def clean(self) -> dict[str, Any]:
+        """Return the jobs and the numbers as ``limits.set()`` takes them."""
+        data = super().clean() or {}
+        numbers = {name: data[name] for name in ("concurrency", "rate", "burst") if data.get(name)}
+        return {"jobs": self._jobs_of(data), "numbers": numbers}
+
+    def _jobs_of(self, data: Mapping[str, Any]) -> dict[str, str]:
+        named = {name: data[name] for name in ("task", "group") if data.get(name)}
+        return named if "task" in named or self._target is None else {"queue": self._target.name, **named}
 
 
 class ReshardForm(TargetForm):

@@ -17,7 +17,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from .. import connections
+from .. import connections, limits
 from ..core import bulk, layouts
 from ..core.errors import InvalidJob, QueueNotEmpty
 from ..core.figures import read_depths
@@ -38,7 +38,7 @@ from .actions import Action, ActionPages, Outcome, Target, action
 from .base import AdminPages
 from .charts import SPAN_MINUTES, depth_chart, depth_rows
 from .formatting import When, duration, exact, grouped, moment
-from .forms import CreateForm, DeleteForm, LimitsForm, PauseForm, PurgeForm, ReshardForm, WorkerChoiceForm
+from .forms import CreateForm, DeleteForm, LimitsForm, PauseForm, PurgeForm, ReshardForm, ThrottleForm, WorkerChoiceForm
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -258,8 +258,28 @@ class QueueEntryAdmin(ActionPages):
             ],
             "switch_urls": {one.name: self.url(one.name, queue.name) for one in SWITCHES},
             "verbs": self.offered(request, QUEUE_ACTIONS, queue.name),
+            **self.limits_of(request, queue, now_ms),
         }
         return self.render(request, "queue_detail", queue.name, context, trail=[(queue.name, "")])
+
+    def limits_of(self, request: HttpRequest, queue: Queue, now_ms: float) -> dict[str, Any]:
+        """Return the limits of a queue with what waits behind them, a page of its groups."""
+        (page,) = limits.pages([queue], after=request.GET.get("after", ""), partial=True)
+        url = self.url(throttle.name, queue.name) if self.may(request, throttle.permission) else ""
+        return {
+            "limits": [
+                {
+                    "status": one,
+                    "jobs": grouped(one.jobs),
+                    "since": moment(one.since_ms, now_ms),
+                    "next": moment(one.next_ms and max(one.next_ms, now_ms), now_ms) if one.jobs else None,
+                    "url": url and f"{url}?{urlencode({one.kind: one.subject} if one.kind != 'queue' else {})}",
+                }
+                for one in page.limits
+            ],
+            "limits_due": grouped(page.due),
+            "more_limits": f"?{urlencode({'after': page.more})}" if page.more else "",
+        }
 
     def question(self, action: Action, target: Target) -> dict[str, Any]:
         """Return the queue with its numbers, and what the settings say of it."""
@@ -410,9 +430,27 @@ def purge(target: Target, data: Mapping[str, Any]) -> Outcome:
 @action(gettext_lazy("Change limits"), asks=True, form=LimitsForm, yes=gettext_lazy("Change the limits"))
 def limit(target: Target, data: Mapping[str, Any]) -> Outcome:
     """Change the limits of a queue."""
-    limits = {name: data[name] for name in layouts.LIMITS}
-    connections.broker().limit(target.name, **limits)
-    return Outcome(_("The limits were changed."), f"limits: {limits}")
+    changed = {name: data[name] for name in layouts.LIMITS}
+    connections.broker().limit(target.name, **changed)
+    return Outcome(_("The limits were changed."), f"limits: {changed}")
+
+
+@action(
+    gettext_lazy("Limit starts"),
+    "limit",
+    asks=True,
+    form=ThrottleForm,
+    yes=gettext_lazy("Set the limit"),
+    prefilled=("group", "task"),
+)
+def throttle(target: Target, data: Mapping[str, Any]) -> Outcome:
+    """Set or clear a limit over all workers at run time."""
+    jobs, numbers = data["jobs"], data["numbers"]
+    if not numbers:
+        limits.clear(**jobs)
+        return Outcome(_("Cleared: the limits of settings and code hold."), f"clear limit: {jobs}")
+    limits.set(**jobs, **numbers)
+    return Outcome(_("The limit was set."), f"limit {jobs}: {numbers}")
 
 
 @action(gettext_lazy("Change shards"), asks=True, form=ReshardForm, yes=gettext_lazy("Change the number of shards"))
@@ -443,11 +481,11 @@ def delete(target: Target, data: Mapping[str, Any]) -> Outcome:
 @action(gettext_lazy("Create a queue"), asks=True, form=CreateForm, yes=gettext_lazy("Create the queue"))
 def create(target: Target, data: Mapping[str, Any]) -> Outcome:
     """Create a queue."""
-    limits = {name: data[name] for name in layouts.LIMITS}
+    given = {name: data[name] for name in layouts.LIMITS}
     name, kind, shards = data["name"], data["kind"], data["shards"]
-    _queue, is_new = connections.broker().registry.create_with(name, kind=kind, shards=shards, **limits)
+    _queue, is_new = connections.broker().registry.create_with(name, kind=kind, shards=shards, **given)
     if is_new:
-        return Outcome(_("The queue was created."), f"create: {kind}, shards {shards}, {limits}", about=name)
+        return Outcome(_("The queue was created."), f"create: {kind}, shards {shards}, {given}", about=name)
     text = _("The queue was created by another request a moment ago; it keeps those properties.")
     return Outcome(text, level=messages.WARNING, about=name)
 
@@ -520,7 +558,7 @@ def run_task(target: Target, data: Mapping[str, Any]) -> Outcome:
 
 
 SWITCHES: Final = (pause, resume, worker)
-QUEUE_ACTIONS: Final = (run, limit, reshard, delete, purge)
+QUEUE_ACTIONS: Final = (run, limit, throttle, reshard, delete, purge)
 PRODUCER_ACTIONS: Final = (pause_producers, resume_producers)
 WORKER_ACTIONS: Final = (stop, drain, dump)
 RECURRING_ACTIONS: Final = {"pause": pause_ticks, "resume": resume_ticks, "run": run_task}

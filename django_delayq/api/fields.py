@@ -20,6 +20,7 @@ from rest_framework import serializers
 
 from ..core.errors import InvalidJob
 from ..core.inputs import check_flag, check_id, check_int, check_number, check_queue_name, short, suggest
+from ..core.options import check_rate
 from ..core.reading import unpack_cursor
 from ..core.times import delay_ms_of, iso_of, parse_moment, span_ms_of
 from ..settings.conf import conf, mask
@@ -299,6 +300,10 @@ FlagField: Final = checked(partial(check_flag, "this"), type="boolean")
 CursorField: Final = checked(page_cursor, type="string", maxLength=2000)
 #: key of a generation; its value is in bytes
 KeyField: Final = checked(_key, type="string", pattern="^[0-9a-f]{32}$")
+#: rate of starts, as ``@task(rate=…)`` accepts it
+RateField: Final = checked(
+    partial(check_rate, "rate"), oneOf=[{"type": "string", "maxLength": 40}, {"type": "number", "minimum": 0}]
+)
 #: delay in seconds, below 0 = now; its value is in milliseconds
 DelayField: Final = checked(lambda data: delay_ms_of(data, allow_far=conf().allow_far), type="number")
 #: a moment as ``schedule(at=…)`` accepts it

@@ -261,7 +261,9 @@ class Job(Shown):
         **ADDED, help_text="how often it was moved back; this resets failures, reserves and crashes only"
     )
     quarantined = serializers.BooleanField(help_text="its process died, so it runs alone in one now; see the error")
-    parked = serializers.BooleanField(source="job.parked", help_text="due, but it waits for a free permit of its task")
+    parked = serializers.BooleanField(
+        source="job.parked", help_text="due, but behind a limit, or its group has no turn yet"
+    )
     context = MaskedObjectField(source="job.context")  # type: ignore[assignment]
     size = serializers.IntegerField(help_text="bytes of the arguments as they are stored")
     cut = serializers.BooleanField(help_text="the arguments are too large for a list; GET the job to read them")

@@ -12,6 +12,7 @@ from .base import ApiView
 from .consuming import Consuming
 from .health import Health
 from .jobs import Jobs, Morgue
+from .limits import JobLimits
 from .operations import Deployment, NotFoundView, Recurring, Workers
 from .queues import Queues
 
@@ -32,6 +33,8 @@ ROUTES: Final[dict[str, tuple[type[ApiView], dict[str, Any]]]] = {
     "v1/queues": (Queues, {"get": "list_queues", "post": "create_queue"}),
     _Q: (Queues, {"get": "get_queue", "patch": "limit_queue", "delete": "delete_queue"}),
     f"{_Q}/depth": (Queues, {"get": "get_depth"}),
+    f"{_Q}/limits": (JobLimits, {"get": "list_limits", "put": "set_limit", "delete": "delete_limit"}),
+    "v1/tasks/<delayq_any:task>/limits": (JobLimits, {"put": "set_task_limit", "delete": "delete_task_limit"}),
     f"{_Q}/pause": (Queues, {"post": "pause_queue"}),
     f"{_Q}/resume": (Queues, {"post": "resume_queue"}),
     f"{_Q}/reshard": (Queues, {"post": "reshard_queue"}),

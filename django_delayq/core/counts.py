@@ -61,8 +61,10 @@ class Counts:
     quarantine: int = 0
     #: open attempts of jobs that were acked before they began
     begun: int = 0
-    #: jobs that wait for a free permit of their task; also counted as ready
+    #: due jobs in lanes: behind a limit, or of a group whose turn has not come; also counted as ready
     parked: int = 0
+    #: when the first of these was due; None = there are none
+    parked_since_ms: float | None = None
     counters: dict[str, int] = field(default_factory=dict)
     #: numbers of the shards that did not answer, and whose jobs are missing here
     unreachable: list[int] = field(default_factory=list)
@@ -92,13 +94,18 @@ class Counts:
 
     @property
     def lag_seconds(self) -> float:
-        """Seconds by which the most overdue job is late, without those that wait for quarantine or a free permit."""
+        """Seconds by which the most overdue job is late, without those in quarantine or in lanes."""
         return max(self.lag_by_priority.values(), default=0.0)
 
     @property
     def lag_by_priority(self) -> dict[int, float]:
         """The same for each priority that was ever used."""
         return {priority: _lag(self.now_ms, due_ms) for priority, due_ms in sorted(self.oldest_due_ms_of.items())}
+
+    @property
+    def parked_seconds(self) -> float:
+        """Seconds since the first of the parked jobs was due."""
+        return _lag(self.now_ms, self.parked_since_ms)
 
     def counter(self, group: str) -> int:
         """Return the sum of a group of counters, a key of :data:`GROUPS`."""
@@ -119,6 +126,8 @@ class Counts:
             setattr(self, name, getattr(self, name) + answer[name])
         self.now_ms = max(self.now_ms, float(now_ms))
         self.hold_ms = max(self.hold_ms, float(answer["hold"] - now_ms))
+        if answer["parked"]:
+            self.parked_since_ms = _earlier(self.parked_since_ms, float(answer["parked_us"] // 1000))
         due_ms_of = {
             priority: float(oldest // 1000) if oldest >= 0 else None
             for priority, oldest in zip(heads[::2], heads[1::2], strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from redis.exceptions import RedisError
 from ..connections import other_shards
 from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured, QueueUnavailable
+from ..core.limits import Limiter
 from ..core.redis.faults import Fault, classify
 from ..core.redis.scripts import raise_clear, script_names
 from ..core.task import registry
@@ -221,6 +223,18 @@ def limits(broker: Broker) -> Iterator[Finding]:
         yield Finding("OK", "limits", text)
 
 
+def run_time_limits(broker: Broker) -> Iterator[Finding]:
+    """Name the queues and tasks that do not exist, although limits of them were set at run time: these never apply."""
+    queues, missing = {queue.name for queue in broker.queues()}, Counter[str]()
+    for name in Limiter(broker.registry).own_limits():
+        kind, subject, *_ = name.split(":", 2)
+        if subject not in queues if kind != "task" else registry.get(subject) is None:
+            missing[f"{'task' if kind == 'task' else 'queue'} {subject}"] += 1
+    for subject, number in missing.most_common(MOST_NAMED):
+        text = f"there is no {printable(subject)}, so {number} of the limits that were set at run time never apply"
+        yield Finding("WARN", "limits", f"{text}; correct the name, or remove them with limits.clear()")
+
+
 def shards(broker: Broker) -> Iterator[Finding]:
     """Compare the number of shards of the queues with the settings and tasks."""
     differences = other_shards(broker)
@@ -252,7 +266,17 @@ def _fine(now: Snapshot) -> dict[str, str]:
     }
 
 
-CHECKS: Final[tuple[Check, ...]] = (version, persistence, scripts, clock, tasks, limits, shards, snapshot)
+CHECKS: Final[tuple[Check, ...]] = (
+    version,
+    persistence,
+    scripts,
+    clock,
+    tasks,
+    limits,
+    run_time_limits,
+    shards,
+    snapshot,
+)
 
 
 def _config(broker: Broker, name: str) -> str | None:

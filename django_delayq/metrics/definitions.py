@@ -181,11 +181,17 @@ def quarantined_jobs(queue: QueueStatus) -> Reading:
 
 @queue_metric()
 def parked_jobs(queue: QueueStatus) -> Reading:
-    """Due jobs that wait for a free permit of their task (`concurrency`); also counted as ready.
+    """Due jobs of groups, and those behind a limit of their task or queue; also counted as ready.
 
-    Grows: raise the limit, or make the task faster.
+    Grows: see delayq_status, which names the limits; raise them, make the tasks faster, or add workers.
     """
     return queue.counts.parked
+
+
+@queue_metric()
+def parked_seconds(queue: QueueStatus) -> Reading:
+    """Seconds since the first of the parked jobs was due. Grows: its limit, or no worker, lets it wait."""
+    return queue.counts.parked_seconds
 
 
 @queue_metric()
@@ -496,7 +502,7 @@ def measure() -> dict[Metric, Values]:
     began = time.time()
     try:
         # A stalled Redis would block the thread for minutes, and a scraper with a shorter timeout would not see it.
-        snapshot = take(connections.hurried_broker())
+        snapshot = take(connections.hurried_broker(), limits=False)
     except (DelayQError, *REDIS_ERRORS) as error:
         logger.warning("no metrics, Redis does not answer: %s", error)
         return {up: {(): 0.0}}

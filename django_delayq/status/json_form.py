@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ..core.figures import Histogram
+from ..core.limit_status import LimitStatus
 from ..core.times import iso_of
 from .snapshot import (
     NOTHING,
@@ -38,12 +39,14 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
     totals["lateness_so_far"] = lengths(united(snapshot.figures.lateness.values()))
     totals["run_so_far"] = lengths(united(snapshot.figures.run.values()))
     attempts, idle = by_queue(snapshot.figures.run), idle_beside_due(snapshot)
+    behind = {page.queue: page.waiting for page in snapshot.limits}
     values: dict[str, Any] = {
         "now": iso_of(snapshot.now_ms),
         "totals": totals,
         "queues": [
             {
                 **_queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), attempts.get(queue.name, NOTHING)),
+                "waiting": [limit_as_json(one) for one in behind.get(queue.name, ())],
                 "idle_worker": idle[queue.name].name if queue.name in idle else None,
             }
             for queue in snapshot.queues
@@ -140,6 +143,22 @@ def recurring_as_json(one: RecurringStatus) -> dict[str, Any]:
         "last_tick": iso_of(one.last_tick_ms),
         "next_tick": iso_of(one.next_tick_ms),
         "paused": iso_of(one.paused_ms),
+    }
+
+
+def limit_as_json(one: LimitStatus) -> dict[str, Any]:
+    """Return a limit and what waits behind it as JSON values."""
+    return {
+        "kind": one.kind,
+        "name": one.subject,
+        "concurrency": one.numbers.total,
+        "rate": one.per_second,
+        "burst": one.numbers.burst or None,
+        "at_run_time": one.at_run_time,
+        "leases": one.leases,
+        "jobs": one.jobs,
+        "since": iso_of(one.since_ms),
+        "next_start": iso_of(one.next_ms),
     }
 
 

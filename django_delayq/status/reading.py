@@ -17,6 +17,7 @@ from ..core.limits import taken
 from ..core.redis.connection import PARTIAL_SECONDS
 from ..core.registry import recurring_pauses
 from ..core.task import registry as tasks
+from ..limits import pages
 from ..outbox.durability import stock
 from ..settings.conf import conf
 from ..worker.recurring import Work, works_of
@@ -32,13 +33,19 @@ _LARGEST: Final = 2**53
 
 
 def take(
-    broker: Broker, *, horizon: Sequence[int] = (), by_shard: bool = False, recurring: bool = False, outbox: bool = True
+    broker: Broker,
+    *,
+    horizon: Sequence[int] = (),
+    by_shard: bool = False,
+    recurring: bool = False,
+    outbox: bool = True,
+    limits: bool = True,
 ) -> Snapshot:
     """Return a snapshot of a deployment.
 
     This takes one round trip each for the registry, the workers, the counters, ``INFO``, all shards of all queues (on a
-    cluster: each of its nodes), each queue with a limit of concurrency, and the recurring tasks. The outbox is read
-    from the database.
+    cluster: each of its nodes), each queue with a limit of concurrency, and the recurring tasks; two for the limits, if
+    jobs are parked. The outbox is read from the database.
 
     On a cluster of which a part does not answer, the rest is returned, and :attr:`Snapshot.unreachable` names that
     part. If it has the registry, the queues are those that this process knows.
@@ -48,6 +55,7 @@ def take(
         by_shard: include the counts of each shard (:attr:`Counts.shards`).
         recurring: include the recurring tasks registered in this process.
         outbox: include the numbers of rows in the outbox.
+        limits: include the limits of queues with parked jobs.
 
     Raises:
         QueueUnavailable, Misconfigured: Redis cannot be queried.
@@ -69,6 +77,7 @@ def take(
         producers_paused_ms=registry.producers_paused_ms,
         recurring=_recurring(broker, queues, now_ms) if recurring else (),
         unreachable=tuple(unreachable_parts(broker, counts, registry=not registry.answers)),
+        limits=_limits(broker, [queue for queue, one in zip(queues, counts, strict=True) if one.parked and limits]),
     )
 
 
@@ -121,6 +130,16 @@ def _permits_of(broker: Broker, queue: str) -> int | None:
             return taken(broker, f"queue:{queue}")
     except QueueUnavailable:
         return limit.total
+
+
+def _limits(broker: Broker, queues: Sequence[Queue]) -> Any:
+    try:
+        with broker.connection.limited(PARTIAL_SECONDS):
+            return tuple(pages(queues, partial=True))
+    except QueueUnavailable:
+        if not broker.connection.cluster:
+            raise
+        return ()
 
 
 def queue_status(queue: Queue, counts: Counts, permits: int | None = None) -> QueueStatus:

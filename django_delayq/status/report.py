@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 NO_QUEUE: Final = "No queue yet: nothing was ever scheduled."
 NO_WORKER: Final = "No worker is running. Start one: manage.py delayq_worker"
+#: maximum number of limits in the report
+MOST_LIMITS: Final = 20
 #: due times that the report counts: within the next hour, and later
 HORIZON: Final = (3_600_000,)
 
@@ -36,6 +38,7 @@ def report(snapshot: Snapshot, change: Change | None = None) -> list[str]:
     paragraphs = [
         [_server_line(snapshot), _totals_line(snapshot, change)],
         _queues(snapshot, change) if snapshot.queues else [NO_QUEUE] * nothing,
+        _limits(snapshot),
         [_backlog_line(snapshot.backlog)] if len(snapshot.backlog) > 2 else [],
         [_outbox_line(snapshot.outbox)] if snapshot.outbox is not None and any(snapshot.outbox.values()) else [],
         [f"{one.level.ljust(5)} {one.check}: {one.text}" for one in warnings_of(snapshot)],
@@ -113,6 +116,38 @@ def _limits_of(queue: str) -> Iterator[str]:
             yield f"concurrency{whose} {' and '.join(numbers)}"
         if one.rate is not None:
             yield f"rate{whose} {one.rate.text}"
+
+
+def _limits(snapshot: Snapshot) -> list[str]:
+    """Return the limits behind which jobs wait as lines of a table."""
+    found = sorted(((page, one) for page in snapshot.limits for one in page.waiting), key=lambda each: -each[1].jobs)
+    rows = [
+        (
+            printable(page.queue),
+            printable(one.name),
+            one.leases if one.numbers.total is None else f"{one.leases}/{one.numbers.total}",
+            one.rate or "-",
+            one.jobs,
+            "-" if one.since_ms is None else duration(max(0.0, snapshot.now_ms - one.since_ms) / 1000),
+            next_start(one.next_ms, snapshot.now_ms),
+        )
+        for page, one in found[:MOST_LIMITS]
+    ]
+    left = [f"{len(found) - MOST_LIMITS} more limits have waiting jobs"] if len(found) > MOST_LIMITS else []
+    left += [
+        f"{printable(page.queue)}: groups behind {printable(page.more)} are not shown; {page.due} jobs are due in all"
+        for page in snapshot.limits
+        if page.more
+    ]
+    head = ("queue", "limit", "running", "rate", "waiting", "for", "next start")
+    return [*(table(head, rows, left=2) if rows else ()), *left]
+
+
+def next_start(next_ms: float | None, now_ms: float) -> str:
+    """Return in readable form when a limit lets the next job start."""
+    if next_ms is None:
+        return "when one ends"
+    return f"in {duration((next_ms - now_ms) / 1000)}" if next_ms > now_ms else "now"
 
 
 def _backlog_line(backlog: Sequence[int]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.counts import Counts, Starving
 from ..core.figures import Figures, Histogram
+from ..core.limit_status import LimitsPage
 
 if TYPE_CHECKING:
     from ..outbox.durability import Stock
@@ -240,6 +241,8 @@ class Snapshot:
     recurring: tuple[RecurringStatus, ...] = ()
     #: parts of a cluster that do not answer
     unreachable: tuple[UnreachablePart, ...] = ()
+    #: limits of the queues with parked jobs, if they were requested and the limiter answers
+    limits: tuple[LimitsPage, ...] = ()
 
     @property
     def has_registry(self) -> bool:

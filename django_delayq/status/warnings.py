@@ -26,6 +26,8 @@ OVERDUE_AFTER: Final = LOST_AFTER
 LARGE_MORGUE: Final = 100_000
 #: seconds that a durable job may wait to be sent
 WAITING: Final = 300.0
+#: seconds for which a limit lets no job start above which there is a warning
+LONG_BLOCK: Final = 3600.0
 #: fraction of maxmemory above which there is a warning
 NEARLY_FULL: Final = 0.9
 #: names that a warning lists
@@ -191,10 +193,20 @@ def _of_waiting_jobs(snapshot: Snapshot) -> Iterator[Finding]:
     if alone:
         text = _("Jobs of %s wait to run alone in a process, because their last one died while running them.")
         yield Finding("INFO", "quarantine", text % _counted(alone))
-    parked = {queue.name: queue.counts.parked for queue in snapshot.queues if queue.counts.parked}
-    if parked:
-        text = _("Due jobs of %s wait for a free permit of their task.")
-        yield Finding("INFO", "concurrency", text % _counted(parked))
+    yield from _of_limits(snapshot)
+
+
+def _of_limits(snapshot: Snapshot) -> Iterator[Finding]:
+    behind = {page.queue: sum(one.jobs for one in page.waiting) for page in snapshot.limits if page.waiting}
+    if behind:
+        yield Finding("INFO", "concurrency", _("Due jobs of %s wait behind limits.") % _counted(behind))
+    for page in snapshot.limits:
+        for one in page.waiting:
+            seconds = ((one.next_ms or 0) - snapshot.now_ms) / 1000
+            if seconds > LONG_BLOCK:
+                text = _("Queue %(queue)s: the limit of %(limit)s lets no job start for another %(time)s.")
+                names = {"queue": printable(page.queue), "limit": printable(one.name), "time": duration(seconds)}
+                yield Finding("WARN", "concurrency", text % names)
 
 
 def _of_morgues(snapshot: Snapshot) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.test import Client
 
-from django_delayq import connections
+from django_delayq import connections, limits
 from django_delayq.admin import browse
 from django_delayq.core.broker import Broker
 from tests.admin.support import Yard, every_place, tags_of
@@ -43,6 +43,7 @@ PAGES = {
     f"{BASE}/queueentry/workers/w/dump/": ("post", {"view_queueentry", "dump_queueentry"}),
     f"{BASE}/queueentry/create/": ("post", {"view_queueentry", "create_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/limit/": ("post", {"view_queueentry", "limit_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/throttle/": ("post", {"view_queueentry", "limit_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/reshard/": ("post", {"view_queueentry", "reshard_queueentry"}),
     f"{BASE}/queueentry/{QUEUE}/delete/": ("post", {"view_queueentry", "delete_queueentry"}),
 }
@@ -57,6 +58,7 @@ SAID = {
     "shards": "1",
     "priorities": "strict",
     "max_length": "9",
+    "concurrency": "2",
 }
 
 
@@ -64,16 +66,20 @@ def world(broker: Broker) -> Any:
     queue = connections.existing_queue("orders")
     assert queue is not None
     layout = broker.read_layout("orders")[1]
-    return layout, [
-        (
-            place,
-            [
-                (view.id, view.due_ms, view.state, view.job.flags)
-                for view in broker.inspector.page("orders", place).jobs
-            ],
-        )
-        for place in ("waiting", "reserved", "failed", "morgue")
-    ]
+    return (
+        layout,
+        limits.get("orders"),
+        [
+            (
+                place,
+                [
+                    (view.id, view.due_ms, view.state, view.job.flags)
+                    for view in broker.inspector.page("orders", place).jobs
+                ],
+            )
+            for place in ("waiting", "reserved", "failed", "morgue")
+        ],
+    )
 
 
 def ask(client: Client, address: str) -> Any:

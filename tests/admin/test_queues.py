@@ -105,7 +105,8 @@ def test_a_queue_of_many_shards_costs_no_round_trip_for_each(delayq: Broker, man
     answer = manager.get(f"{LIST}wide/change/")
     delayq.observe(None)
     assert len(answer.context["shards"]) == queues.MOST_SHARDS
-    assert calls == ["stats", "stats"]  # of the queue, and of the shards that are shown: one pipeline each
+    # of the queue, of the shards that are shown, and of the limits: one pipeline each
+    assert calls == ["stats", "stats", "waiting", "limit"]
 
 
 def test_a_queue_that_is_not_there_is_not_found_nor_made(delayq: Broker, manager: Client) -> None:

@@ -225,7 +225,7 @@ def test_a_body_that_is_said_to_be_needed_is_and_no_other(api: Caller, document:
                 continue
             if operation["requestBody"].get("required"):
                 needed.add(operation["operationId"])
-            address = route.removeprefix("/").format(queue="mail", id="x", worker="w")
+            address = route.removeprefix("/").format(queue="mail", id="x", worker="w", task="t")
             status, answer = api(method.upper(), address)
             if status == 400 and answer["code"] == "invalid":
                 refused.add(operation["operationId"])

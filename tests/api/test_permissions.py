@@ -22,7 +22,7 @@ PROMISED = {
         GET v1/queues; GET v1/queues/{}; GET v1/queues/{}/depth; GET v1/queues/{}/jobs; GET v1/queues/{}/jobs/7;
         GET v1/queues/{}/morgue; GET v1/queues/{}/morgue/7; GET v1/workers; GET v1/workers/W; GET v1/producers;
         GET v1/recurring; GET v1/workers/W/dump; GET v1/status; GET v1/history/hours;
-        GET v1/history/runs; GET v1/openapi.json; GET metrics
+        GET v1/history/runs; GET v1/openapi.json; GET v1/queues/{}/limits; GET metrics
     """,
     "produce": "POST v1/queues/{}/jobs",
     "consume": """
@@ -34,7 +34,8 @@ PROMISED = {
         PATCH v1/queues/{}/jobs/7; POST v1/queues/{}/cancel; POST v1/queues/{}/reschedule; POST v1/queues/{}/run-now;
         POST v1/queues/{}/kill-failed; POST v1/queues/{}/delete-failed; POST v1/queues/{}/kick;
         POST v1/queues/{}/discard; POST v1/workers/W/dump; POST v1/workers/W/watch; POST v1/workers/W/ignore;
-        POST v1/recurring/T/pause; POST v1/recurring/T/resume; POST v1/recurring/T/run-now
+        POST v1/recurring/T/pause; POST v1/recurring/T/resume; POST v1/recurring/T/run-now;
+        PUT v1/queues/{}/limits; DELETE v1/queues/{}/limits; PUT v1/tasks/T/limits; DELETE v1/tasks/T/limits
     """,
     "admin": """
         POST v1/queues; DELETE v1/queues/{}; POST v1/queues/{}/reshard; POST v1/workers/W/stop;

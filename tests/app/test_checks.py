@@ -278,3 +278,27 @@ def test_an_outbox_in_sqlite_is_no_good_in_production(settings: Any, durable: No
     settings.DELAYQ = {"REDIS": URL}
     expected = ["delayq.W103"] if databases["default"].vendor == "sqlite" else []
     assert [ident for ident, _ in found(deploy=True)] == expected
+
+
+def test_a_limit_that_a_tighter_one_hides_never_applies(settings: Any) -> None:
+    settings.DELAYQ = {"REDIS": URL, "QUEUES": {"mail": {"concurrency": 5}}}
+    options: list[dict[str, Any]] = [
+        {"concurrency": 5, "group_concurrency": 5},
+        {"concurrency": 6},
+        {"concurrency": 2, "group_concurrency": 3},
+        {"group_concurrency": 7},
+        {"group_concurrency": lambda: 9},
+    ]
+    made = [task(name=f"checks.{n}", queue="mail", **one)(lambda: None) for n, one in enumerate(options)]
+    try:
+        assert found() == [
+            ("delayq.W007", f"{text}: its queue or the task has {least}.")
+            for text, least in (
+                ("concurrency=6 of the task checks.1 never applies", 5),
+                ("group_concurrency=3 of the task checks.2 never applies", 2),
+                ("group_concurrency=7 of the task checks.3 never applies", 5),
+            )
+        ]
+    finally:
+        for one in made:
+            registry.remove(one)

@@ -33,6 +33,8 @@ def test_a_limit_is_set_read_and_cleared(delayq: Broker) -> None:
         {"group": "a", "task": "b", "rate": 1},
         {"queue": "a"},
         {"queue": "a", "burst": 3},
+        {"queue": "a", "rate": 1, "burst": 0},
+        {"queue": "a", "rate": 1, "burst": "3"},
         {"queue": "a b", "rate": 1},
         {"queue": "a", "rate": "often"},
         {"queue": "a", "concurrency": 0},

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.core.checks import Error
 
-from django_delayq import task
+from django_delayq import limits, task
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.job import NewJob
 from django_delayq.core.outcomes import bury
@@ -75,6 +75,21 @@ def test_tasks_without_a_time_limit_are_named(delayq: DjangoBroker, registered: 
     assert finding.level == "OK" and "neither timeout= nor max_lease=" in finding.text
     assert "django_delayq." not in finding.text, "the project cannot limit our own tasks"
     assert "a.hangs" in finding.text and "a.times_out" not in finding.text and "a.loses" not in finding.text
+
+
+def test_limits_that_were_set_for_what_does_not_exist_are_warnings(
+    delayq: DjangoBroker, registered: Callable[..., None]
+) -> None:
+    delayq.queue("mail")
+    registered("a.known")
+    limits.set("mail", concurrency=1)
+    limits.set(task="a.known", concurrency=1)
+    assert list(diagnosis.run_time_limits(delayq)) == []
+    limits.set("mial", group="acme", rate="1/s")
+    limits.set("mial", concurrency=1)
+    limits.set(task="a.gone", concurrency=1)
+    found = [(one.level, one.check, one.text.partition(",")[0]) for one in diagnosis.run_time_limits(delayq)]
+    assert found == [("WARN", "limits", "there is no queue mial"), ("WARN", "limits", "there is no task a.gone")]
 
 
 def test_a_finding_of_the_settings_is_made_of_sentences(monkeypatch: pytest.MonkeyPatch) -> None:

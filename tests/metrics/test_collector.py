@@ -21,6 +21,7 @@ from django_delayq import __version__, cancel, connections, metrics, schedule
 from django_delayq.core.broker import Broker
 from django_delayq.core.counts import Counts
 from django_delayq.core.figures import BUCKETS_MS, Figures, Histogram
+from django_delayq.core.job import NewJob
 from django_delayq.metrics.definitions import BY_NAME, METRICS, clock_skew, measure, read
 from django_delayq.status import QueueStatus, RunningJob, Snapshot, WorkerStatus
 from tests.support.core_figures import store_violations
@@ -50,6 +51,16 @@ def scripts_measured(settings: Any, delayq: Broker) -> Broker:
     settings.DELAYQ = {**settings.DELAYQ, "METRICS": {"scripts": True}}
     connections.close_broker()
     return connections.broker()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_parked_jobs_are_counted_with_the_time_that_the_first_has_waited(delayq: Broker) -> None:
+    delayq.queue("mail").schedule_many([NewJob(str(number), "work", group=f"g{number}") for number in range(3)])
+    delayq.queue("plain").schedule(NewJob("a", "work"))
+    found = scrape()
+    assert [value(found, "delayq_parked_jobs", queue=queue) for queue in ("mail", "plain")] == [3, 0]
+    assert 0 <= value(found, "delayq_parked_seconds", queue="mail") < 60
+    assert value(found, "delayq_parked_seconds", queue="plain") == 0
 
 
 @pytest.mark.django_db(transaction=True)

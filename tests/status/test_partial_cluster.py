@@ -12,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from django_delayq import connections
+from django_delayq import connections, limits
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
@@ -90,6 +90,20 @@ def test_a_snapshot_has_the_living_masters_and_names_the_dead_one(world: World) 
     assert (part.shards, part.registry) == ({"spread": missing}, False)
     assert f":{dead.port}" in part.slots and part.slots.startswith("slots ")
     assert snapshot.has_registry
+
+
+def test_limits_are_those_of_the_living_masters_unless_the_limiter_is_away(world: World) -> None:
+    world.broker.queue("spread").schedule_many([NewJob(f"due-{n}", "none.such", group=f"g{n}") for n in range(24)])
+    limits.set("spread", concurrency=4)
+    (page,) = take(world.broker).limits
+    assert (page.due, [(one.name, one.jobs) for one in page.waiting]) == (24, [("queue spread", 20)])
+    world.other_node.kill()
+    snapshot = take(world.broker)
+    (page,) = snapshot.limits
+    assert page.unreachable and 0 < page.due == snapshot.queues[0].counts.parked < 24
+    assert [(one.name, one.jobs) for one in page.waiting] == [("queue spread", page.due - 4)]
+    world.registry_node.kill()
+    assert take(world.broker).limits == ()
 
 
 def test_without_the_registry_a_snapshot_has_the_queues_that_the_process_knows(world: World) -> None:

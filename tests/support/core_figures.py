@@ -12,6 +12,7 @@ from django_delayq.backends.results import Record as ResultRecord
 from django_delayq.backends.results import Results
 from django_delayq.core import Broker, figures
 from django_delayq.core.figures import DepthPoint, Figures, Histogram, Tally, read_depths, record_depths
+from django_delayq.core.limit_status import LimitsPage, LimitStatus, read_limits
 from django_delayq.core.limits import Answer, Ask, Limit, Limiter, Place
 from django_delayq.core.limits import taken as taken_permits
 from django_delayq.core.outcomes import Offer
@@ -20,7 +21,9 @@ __all__ = [
     "DepthPoint",
     "Figures",
     "Histogram",
+    "LimitStatus",
     "Limiter",
+    "LimitsPage",
     "ResultRecord",
     "Results",
     "Tally",
@@ -29,6 +32,7 @@ __all__ = [
     "flush_now",
     "is_scheduled",
     "read_depths",
+    "read_limits",
     "record_depths",
     "remind_again",
     "set_pace",

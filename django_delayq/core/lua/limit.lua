@@ -12,12 +12,13 @@
 --         permit was of no use where it was offered last; pause = {limit, ms for which it grants nothing} each;
 --         refund = {limit, us of its rate that were not used, when they were granted, name of the grant} each;
 --         limits = limit -> {total: permits that exist, interval: us from one start to the next, burst: starts at once};
+--         look = true if the states of these limits are wanted;
 --         asks = {place that waits if there are too few permits, number of jobs, ms, first part of the permits, limits}
 --         each. A permit is '<name>\0<limit>\0<limit>…'; the names of those that are granted are the first part and
 --         their number.
 -- Returns a map, packed by cmsgpack: now (us), granted = number for each ask, blocked = for each ask {limit that grants no
 --         more, ms after which to ask again} or false, freed = {limit, place} each: these waited, and may ask again now;
---         intervals = limit -> us, of those of rate.
+--         intervals = limit -> us, of those of rate; states = {limit, state} each, see look_at.
 -- Events  none
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
@@ -34,14 +35,14 @@ local reply_before = mark and redis.call('GET', mark)
 if reply_before then
   return reply_before
 end
-local limits, names = want.limits or {}, {}
+local limits, names, is_own = want.limits or {}, {}, {}
 for name in pairs(limits) do
   names[#names + 1] = name
 end
 -- What was set at run time stands above what the caller's code says.
 for i, own in ipairs(#names > 0 and redis.call('HMGET', KEYS[1] .. 'limits', unpack(names)) or {}) do
   for number, value in pairs(own and cmsgpack.unpack(own) or {}) do
-    limits[names[i]][number] = value
+    limits[names[i]][number], is_own[names[i]] = value, true
   end
 end
 -- ms after which who waits asks again, if the process that had to wake it died; time for which waiters are remembered
@@ -109,6 +110,15 @@ local function free_of(limit, n)
     free, ms = starts, math.ceil((ahead - (burst - 1) * interval) / 1000)
   end
   return math.max(0, free), ms, true
+end
+
+-- Return the state of a limit for people (core/limit_status.py): its numbers, whether some were set at run time, the permits
+-- that are taken, the starts that are possible now, and the ms until the next one, -1 = until a permit is returned.
+local function look_at(limit)
+  local free, ms, is_open = free_of(limit, math.huge)
+  local taken = redis.call('ZCOUNT', key_of('permits', limit), '(' .. text(now_ms), '+inf')
+  local is_full = is_open and taken >= (limits[limit].total or math.huge)
+  return { limits[limit], is_own[limit] or false, taken, free, is_full and -1 or free > 0 and 0 or ms }
 end
 
 local function move_rate(limit, moment, last, since)
@@ -213,11 +223,14 @@ for limit, n in pairs(#keys > 0 and redis.call('EXISTS', unpack(keys)) > 0 and f
     end
   end
 end
-local intervals = {}
-for name, numbers in pairs(limits) do
-  intervals[name] = numbers.interval
+local intervals, states = {}, {}
+for i, name in ipairs(names) do
+  intervals[name] = limits[name].interval
+  states[i] = want.look and { name, look_at(name) } or nil
 end
-local reply = cmsgpack.pack({ now = now_us, granted = granted, blocked = blocked, freed = waiting, intervals = intervals })
+local reply = cmsgpack.pack({
+  now = now_us, granted = granted, blocked = blocked, freed = waiting, intervals = intervals, states = states,
+})
 if mark then
   redis.call('SET', mark, reply, 'PX', REPLY_MS)
 end

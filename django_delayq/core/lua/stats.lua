@@ -3,7 +3,8 @@
 -- KEYS    those of each shard, one after the other; on a cluster those of one shard
 -- ARGV    3 ... offsets from now in ms, ascending, for the backlog; none = no backlog is returned
 -- Returns a list, packed by cmsgpack, of a map for each shard: now (ms), ready, delayed, reserved, gated, failed, morgue,
---          marks; quarantine: how many wait for it (ready and delayed ones), parked: how many due ones are in lanes, begun:
+--          marks; quarantine: how many wait for it (ready and delayed ones), parked: how many due ones are in lanes, parked_us: when the first of all
+--          in lanes is due, or false; begun:
 --          how many attempts of jobs that were acked before they began have no stored end; hold (until, ms); oldest
 --          {priority, its oldest due us (-1 none), ...} of each that was ever used, without jobs that wait for quarantine or
 --          in a lane; due {how many wait that are due up to each offset}; counters {name, value, ...}.
@@ -12,7 +13,7 @@ local all, answers = KEYS, {}
 for place = 1, #all, 33 do -- keys of a shard, and its wake list
   local KEYS = { unpack(all, place, place + 32) }
   -- include keys clock begin body due
-  local ready, waiting, backlog, heads = 0, 0, {}, {}
+  local ready, waiting, backlog, heads, parked_us = 0, 0, {}, {}, false
   for place = 1, #ARGV - 2 do
     backlog[place] = 0
   end
@@ -20,6 +21,9 @@ for place = 1, #all, 33 do -- keys of a shard, and its wake list
     local size = is_used(class) and redis.call('ZCARD', DUE[class]) or 0
     if is_used(class) and class < QUARANTINE then
       heads[#heads + 1], heads[#heads + 2] = class - 1, size > 0 and tonumber(redis.call('ZRANGE', DUE[class], 0, 0, 'WITHSCORES')[2]) or -1
+    end
+    if size > 0 and class == LANE then
+      parked_us = tonumber(redis.call('ZRANGE', DUE[LANE], 0, 0, 'WITHSCORES')[2])
     end
     if size > 0 then
       waiting = waiting + size
@@ -35,7 +39,7 @@ for place = 1, #all, 33 do -- keys of a shard, and its wake list
     ready = ready, delayed = waiting - ready, reserved = redis.call('ZCARD', LEASE), gated = redis.call('HLEN', GATE),
     failed = redis.call('ZCARD', FAILED), morgue = redis.call('ZCARD', MORGUE), marks = redis.call('HLEN', MARKS),
     quarantine = redis.call('ZCARD', DUE[QUARANTINE]), parked = redis.call('ZCOUNT', DUE[LANE], '-inf', text(now_ms * 1000 + 999)),
-    begun = redis.call('HLEN', BEGUN),
+    begun = redis.call('HLEN', BEGUN), parked_us = parked_us,
   }
 end
 return cmsgpack.pack(answers)

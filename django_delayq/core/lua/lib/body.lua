@@ -40,6 +40,12 @@ local function group_of(body)
   return string.sub(body, 21, 20 + size), 21 + size
 end
 
+-- Return the options of a job with a group, '' without a group.
+local function options_of(body)
+  local group, at = group_of(body)
+  return group ~= '' and #body > at and string.sub(body, at + 2, at + 1 + struct.unpack('<I2', body, at)) or ''
+end
+
 local function is_merged(body)
   return math.floor(flags_of(body) / 8) % 2 == 1
 end

@@ -218,10 +218,8 @@ local function add_offers(due)
       lease_ms = math.max(lease_ms, lease_end_of(bodies[place] or '') - now_ms)
       place = place + 1
     end
-    local group, at = group_of(first)
-    local options = group ~= '' and #first > at and string.sub(first, at + 2, at + 1 + struct.unpack('<I2', first, at)) or ''
     lease_ms = math.ceil(lease_ms * 1.1)
-    offers.list[#offers.list + 1] = { lane, n, lease_ms, now_ms + lease_ms, options }
+    offers.list[#offers.list + 1] = { lane, n, lease_ms, now_ms + lease_ms, options_of(first) }
     offers.offered, is_offered[lane], turns[lane] = offers.offered + n, true, lanes.due_of(lane, one[2][1])
     name_task_of('\0' .. string.sub(lane, -3, -2))
   end
