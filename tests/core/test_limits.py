@@ -11,6 +11,7 @@ from django_delayq.core import Broker, NewJob, QueueUnavailable, ack
 from django_delayq.core.options import Limits
 from tests.support.core_figures import Limiter, ask_permits, taken_permits
 from tests.support.core_stored import Ask, Block, Grant, LaneNotes, Limit, Offer, Place, assert_invariants, permits_key
+from tests.support.memory_server import StoppedClock, memory_connection
 from tests.support.processes import wait_until
 
 
@@ -256,6 +257,19 @@ def test_starts_that_a_limit_of_run_time_counted_are_given_back(broker: Broker) 
     assert grant is not None and grant.jobs == 3
     limiter.give_back([], [(grant, grant.permits[:2])])
     assert started(broker, 9, {"task:a": Limit("task:a", None)}) == 2
+
+
+def test_the_time_from_a_start_to_the_last_one_is_not_given_back() -> None:
+    """Without the first of two starts at 0 and 80 ms, the rate would have been unused for the first 80 ms."""
+    clock = StoppedClock(1_700_000_000_000_000)
+    broker, limits = Broker(memory_connection(clock), prefix="m"), rate(10, 3)
+    (first,) = ask_permits(broker, limits, 1).grants
+    clock.us += 80_000
+    assert first is not None and started(broker, 1, limits) == 1
+    Limiter(broker.registry).call(unused=[(first, first.permits)])
+    answer = ask_permits(broker, limits, 9)
+    (grant,), (block,) = answer.grants, answer.blocks
+    assert (grant and grant.jobs, block and block.ms) == (2, 100)
 
 
 def test_starts_that_were_over_when_others_were_granted_are_not_given_back(broker: Broker) -> None:

@@ -255,12 +255,13 @@ def test_a_block_that_arrives_after_a_newer_release_is_ignored(behind: Stage, li
 
 
 @pytest.mark.parametrize("limit", [TASK, QUEUE])
+@pytest.mark.parametrize("is_end_first", [True, False])
 def test_a_block_and_its_end_in_the_same_reply_leave_no_block_in_whatever_order_they_arrive(
-    behind: Stage, limit: str
+    behind: Stage, limit: str, is_end_first: bool
 ) -> None:
-    block, end = Block(limit, 10, 3000, code_of(behind)), Block(limit, 10)
-    asked(behind, 0, end)
-    asked(behind, 0, block)
+    answers = [Block(limit, 10, 3000, code_of(behind)), Block(limit, 10)]
+    for answer in reversed(answers) if is_end_first else answers:
+        asked(behind, 0, answer)
     assert len(asked(behind, 100).offers) == 1
 
 
