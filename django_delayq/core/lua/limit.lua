@@ -177,11 +177,11 @@ end
 local granted, blocked = {}, {}
 for i, ask in ipairs(want.asks or {}) do
   local place, n, ms, first, names = unpack(ask)
-  local most, blocking, wait_ms, is_waiter = n, nil, nil, nil
+  local most, blocking = n, nil
   for _, limit in ipairs(names) do
-    local free, free_in_ms, may_be_earlier = free_of(limit, most)
+    local free = free_of(limit, most)
     if free < most then
-      most, blocking, wait_ms, is_waiter = free, limit, free_in_ms, may_be_earlier
+      most, blocking = free, limit
     end
   end
   local permits = {}
@@ -197,12 +197,16 @@ for i, ask in ipairs(want.asks or {}) do
       move_rate(limit, moment + most * limits[limit].interval, now_us, math.min(since, now_us))
     end
   end
-  if is_waiter then
-    local key = key_of('waiters', blocking)
-    redis.call('ZADD', key, 'NX', text(now_us), place)
-    redis.call('PEXPIRE', key, WAITERS_MS)
+  granted[i], blocked[i] = most, false
+  if blocking then
+    local _, wait_ms, may_be_earlier = free_of(blocking, n) -- now that these are booked
+    if may_be_earlier then
+      local key = key_of('waiters', blocking)
+      redis.call('ZADD', key, 'NX', text(now_us), place)
+      redis.call('PEXPIRE', key, WAITERS_MS)
+    end
+    blocked[i] = { blocking, math.max(1, wait_ms) }
   end
-  granted[i], blocked[i] = most, blocking and { blocking, math.max(1, wait_ms) } or false
 end
 
 -- Those who wait longest ask again: as many as permits are free. Of every other queue one more, because the processes of
