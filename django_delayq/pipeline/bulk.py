@@ -305,7 +305,7 @@ def bulk(
     with open_broker(options.address()) as broker:
         with plain_errors():
             plan = _plan(spark, broker, source, options, run_id, with_checksum=True)
-            run = open_run(broker, run_id, options.queue, plan.write_options, plan.source)
+            run = open_run(broker, run_id, plan.write_options, plan.source)
         was_over, before = run.closed, loads.progress(broker, run).total()
         if not was_over:
             with plain_errors(f". Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"):
@@ -509,7 +509,7 @@ def _dry_run(frame: DataFrame, broker: Broker, options: WriteOptions, *, storm_a
         storm_above: number of jobs due in one minute above which a warning is raised.
     """
     now_ms = round(broker.now_ms())
-    _, layout = broker.read_layout(options.queue or "")
+    _, layout = broker.read_layout(options.queue)
     kind = options.kind or "python" if layout is None or layouts.is_deleted(layout) else layout["kind"]
     due = _due(frame, now_ms, options)
     by_minute: list[dict[str, Any]] = (
@@ -566,7 +566,7 @@ def _buckets(minutes: Mapping[int, int]) -> tuple[int, list[tuple[int, int]]]:
 
 def _sample(frame: DataFrame, options: WriteOptions, kind: str, now_ms: int) -> tuple[float, list[tuple[str, str]]]:
     """Return the mean size of a job in Redis, and the rows of the sample that are not valid jobs."""
-    packer = Packer(options, BulkLoad("dry-run", options.queue or "", ((0, 1),), now_ms), kind)
+    packer = Packer(options, BulkLoad("dry-run", options.queue, ((0, 1),), now_ms), kind)
     sizes: list[int] = []
     bad: list[tuple[str, str]] = []
     for batch in frame.limit(_SAMPLE).toArrow().to_batches():

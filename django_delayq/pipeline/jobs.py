@@ -40,10 +40,10 @@ from .schemas import check_columns, columns, fault_of_case
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
     from ..core.broker import Broker
     from ..core.queue import Queue
+    from .writer import JobsWriter
 
 #: One row per job and place; a morgue record is a row of its own beside a live job of the same id. Times have ms
 #: precision.
@@ -345,14 +345,8 @@ class JobsSource(DataSource):
         """Return a :class:`.jobs.JobsReader`."""
         return JobsReader(schema, self._given())
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> JobsWriter:
         """Return the writer of :func:`.writer.batch_writer`."""
         from .writer import batch_writer
 
         return batch_writer(self._given(), schema, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return the writer of :func:`.writer.stream_writer`."""
-        from .writer import stream_writer
-
-        return stream_writer(self._given(), schema, overwrite)

@@ -61,22 +61,6 @@ def test_a_thread_that_registers_the_formats_writes_to_them(
     assert waiting(broker) == ["job-0", "job-1", "job-2"]
 
 
-def test_a_thread_that_registers_the_formats_streams_to_them(
-    spark: SparkSession, broker: Broker, target: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "rows").mkdir()
-    (tmp_path / "rows" / "1.json").write_text('{"id": "job-0"}\n')
-
-    def stream() -> None:
-        register(spark)
-        frame = spark.readStream.schema("id string").json(str(tmp_path / "rows"))
-        writer = frame.writeStream.format("delayq").options(**target, checkpointLocation=str(tmp_path / "done"))
-        writer.trigger(availableNow=True).start().awaitTermination(60)
-
-    in_a_thread(stream)
-    assert waiting(broker) == ["job-0"]
-
-
 # -- interpreters ------------------------------------------------------------------------------------------------------
 
 

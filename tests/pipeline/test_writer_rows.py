@@ -195,14 +195,3 @@ def test_a_bulk_write_names_the_bad_row_alone(spark: SparkSession, broker: Broke
         bulk(spark, rows, BulkOptions(**door, queue="q", task="t", id="j{pk}", priority="prio", run_id="r"))
     reason = "the row with id 'j4' cannot be written: priority must be 0 to 7, got 9. Bulk load r"
     assert str(caught.value).startswith(reason)
-
-
-def test_a_bad_row_of_a_stream_ends_the_query_and_is_named(
-    spark: SparkSession, broker: Broker, target: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "rows").mkdir()
-    (tmp_path / "rows" / "1.json").write_text('{"id": "a"}\n{"id": "b", "priority": 9}\n')
-    frame = spark.readStream.schema("id string, priority int").json(str(tmp_path / "rows"))
-    writer = frame.writeStream.format("delayq").options(**target, checkpointLocation=str(tmp_path / "done"))
-    said = refusal(lambda: writer.trigger(availableNow=True).start().awaitTermination(60))
-    assert "the row with id 'b' cannot be written: priority must be 0 to 7, got 9. The query replays this batch" in said
