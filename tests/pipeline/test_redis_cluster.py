@@ -40,7 +40,6 @@ from tests.core.bulk_loads_stage import write as write_load
 
 from ..support.moments import in_days
 from .test_command import TODAY, run
-from .test_maintain_command import RECONCILE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -240,6 +239,16 @@ def test_the_history_of_all_masters_is_exact(spark: SparkSession, broker: Django
     ]
 
 
+def reconcile() -> dict[str, Any]:
+    """Compare the orders of the shop with their reminders, and restore those."""
+    out = StringIO()
+    words = ["--model", "shop.Order", "--created", "created_at", "--task", "shop.remind_customer"]
+    words += ["--id", "remind-{pk}", "--due", "expires_at", "--args", "pk", "--json"]
+    call_command("delayq_reconcile", *words, stdout=out, stderr=StringIO(), no_color=True)
+    answer: dict[str, Any] = json.loads(out.getvalue())
+    return answer
+
+
 def test_missing_jobs_are_put_back_where_they_belong(broker: DjangoBroker, cluster_box: ClusterBox) -> None:
     customer = Customer.objects.create(name="Ada", email="ada@example.com")
     now = timezone.now()
@@ -248,7 +257,7 @@ def test_missing_jobs_are_put_back_where_they_belong(broker: DjangoBroker, clust
     pks = list(Order.objects.order_by("pk").values_list("pk", flat=True))
     for pk in pks[::2]:
         schedule(remind_customer, pk, id=f"remind-{pk}", delay=3600)
-    told = run(*RECONCILE)
+    told = reconcile()
     assert {name: told[name] for name in ("state", "rows", "known", "missing", "outcomes")} == {
         "state": "finished",
         "rows": 300,
@@ -259,7 +268,7 @@ def test_missing_jobs_are_put_back_where_they_belong(broker: DjangoBroker, clust
     there = by_master(cluster_box, broker.queue(REMINDERS))
     assert sum(there.values()) == 300
     assert set(there) == {node.port for node in cluster_box.nodes}
-    told = run(*RECONCILE)
+    told = reconcile()
     assert (told["missing"], told["outcomes"]) == (0, {})
 
 
