@@ -15,6 +15,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.pipeline import register
 from django_delayq.pipeline.bulk import BulkOptions, bulk
+from django_delayq.pipeline.inputs import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,9 +45,11 @@ def waiting(broker: Broker) -> list[str]:
 # -- threads -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_bulk_write_works_from_any_thread(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
+def test_a_bulk_write_works_from_any_thread(
+    spark: SparkSession, broker: Broker, target: dict[str, str], stored: Callable[[DataFrame], Files]
+) -> None:
     options = BulkOptions(id="job-{id}", args=("id",), **target)  # type: ignore[arg-type]
-    done = in_a_thread(lambda: bulk(spark, spark.range(3), options))
+    done = in_a_thread(lambda: bulk(spark, stored(spark.range(3)), options))
     assert (done.counts, waiting(broker)) == ({"created": 3}, ["job-0", "job-1", "job-2"])
 
 
