@@ -36,7 +36,7 @@ from .options import (
     whole,
     words,
 )
-from .schemas import check_columns, columns, fault_of_case
+from .schemas import check_columns, columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -250,9 +250,6 @@ class JobsReader(DataSourceReader):
         """Yield the rows of a partition."""
         if not isinstance(partition, Pieces):  # Spark passes its own class when there is nothing to read
             return
-        fault = fault_of_case(self._schema.names)
-        if fault:
-            raise Misconfigured(fault)
         rows = ArrowRows(self._schema)
         with open_broker(self._given) as broker:
             for piece in partition.pieces:

@@ -7,9 +7,10 @@ workers know nothing of models.
 from __future__ import annotations
 
 import secrets
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -54,15 +55,14 @@ class ReconcileOptions:
         id_pattern: regular expression for the ids that rows can have; None = by the types of the rows' columns.
         grace_ms: rows younger than this are ignored.
         include_morgue: also schedule jobs that have only a record in the morgue.
-        scratch: a temporary folder, visible to Spark's workers and this process, for missing rows; None
-            = a folder for temporary files, which suffices if all of them run on this machine.
+        scratch: folder for temporary ones with the missing rows. On a cluster, Spark's workers have to see it, too.
     """
 
     jobs: BulkOptions
     id_pattern: str | None = None
     grace_ms: float = GRACE_MS
     include_morgue: bool = False
-    scratch: str | None = None
+    scratch: str = field(default_factory=tempfile.gettempdir)
 
     def __post_init__(self) -> None:
         if self.jobs.task is None:
@@ -106,7 +106,7 @@ class Reconciliation:
         self._read_outbox = outbox
         self._other_clock = now_ms
         #: the first rows that :meth:`put_back` found invalid: id and reason
-        self.refused: tuple[tuple[str | None, str], ...] = ()
+        self.refused: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def began_ms(self) -> float:

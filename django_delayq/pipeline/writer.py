@@ -35,7 +35,6 @@ from .columns import Packer
 from .errors import PipelineError, RunDiffers
 from .options import open_broker, without_collector
 from .quarantine import Quarantine, texts_of
-from .schemas import fault_of_case
 from .write_options import QUARANTINE, WriteOptions, check_schema
 
 #: rows that are packed at once: few enough that Redis does not wait for the next ones
@@ -111,6 +110,7 @@ class Sender:
         return Sent(self._rows, self._bad)
 
     def _send_piece(self, batch: pa.RecordBatch) -> None:
+        batch = batch.rename_columns([name.lower() for name in batch.schema.names])
         packed = self._packer.pack(batch)
         self._rows += batch.num_rows
         if packed.bad:
@@ -162,7 +162,7 @@ class JobsWriter(DataSourceArrowWriter):
 
     def _send(self, broker: Broker, run: BulkLoad, batches: Iterator[pa.RecordBatch], **task: int) -> Sent:
         try:
-            return Sender(broker, self.write_options, run, **task).send(map(_with_our_names, batches))
+            return Sender(broker, self.write_options, run, **task).send(batches)
         except (Refused, InvalidJob) as error:
             return Sent(refused=str(error))
 
@@ -250,10 +250,3 @@ def check_redis(broker: Broker, write_options: WriteOptions) -> None:
 def how_to_resume(run_id: str) -> str:
     """Return instructions for resuming an open bulk load."""
     return f"repeat the write with option('runId', {run_id!r}) to resume it; stored chunks are not written twice"
-
-
-def _with_our_names(batch: pa.RecordBatch) -> pa.RecordBatch:
-    fault = fault_of_case(batch.schema.names)
-    if fault:
-        raise Refused(fault)
-    return batch.rename_columns([name.lower() for name in batch.schema.names])
