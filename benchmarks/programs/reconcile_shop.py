@@ -61,7 +61,7 @@ def timed(act: Callable[[Reconciliation], object], comparison: Reconciliation) -
 
 
 def comparison_of(spark: Any) -> Reconciliation:
-    from django_delayq.management.pipeline.reconcile import Tables
+    from django_delayq.management.pipeline.model_rows import write_rows
     from django_delayq.repair.row_comparison import RowJobs
     from shop.models import Order
     from shop.tasks import remind_customer
@@ -85,7 +85,13 @@ def comparison_of(spark: Any) -> Reconciliation:
         created="created_at",
         filters=[{"status": "placed"}],
     )
-    return Reconciliation(spark, ReconcileOptions(jobs=jobs), Tables(spark, rows, FOLDER, ()).rows)
+
+    def read(before: datetime | None, written: bool) -> Any:
+        path = f"{FOLDER}/{time.monotonic_ns()}.parquet"
+        write_rows(rows.rows(before, None), rows.columns, path)
+        return spark.read.parquet(path)
+
+    return Reconciliation(spark, ReconcileOptions(jobs=jobs), read)
 
 
 def read_queue(comparison: Reconciliation) -> None:

@@ -33,10 +33,12 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from importlib import import_module
+from itertools import chain
 from typing import Any, Final, NoReturn, Protocol
 from uuid import UUID
 
@@ -310,6 +312,21 @@ def encode_args(args: Sequence[Any], kwargs: Mapping[str, Any], *, limit: int = 
         stored = [_stored(value, 1, (_ARGUMENT, place)) for place, value in enumerate(args)]
         encoded = _written(_call(stored, _stored(dict(kwargs), 0, (_ARGUMENT,))))
     return encoded if len(encoded) <= limit else _refuse_size(encoded, limit, "the arguments take")
+
+
+def encode_calls(calls: Sequence[Sequence[Any]], *, limit: int = MAX_BYTES) -> list[bytes]:
+    """Return the arguments of calls without keywords, each as :func:`encode_args` does; faster for many plain ones.
+
+    Raises:
+        InvalidJob: see :func:`encode_args`.
+    """
+    if chosen is None and all(calls) and _SCALARS.issuperset(map(type, chain.from_iterable(calls))):
+        with suppress(ValueError):  # as in _quickly
+            # Without lists in lists, a boundary occurs once for each call unless a text contains one.
+            encoded = [b"[%b]" % call for call in _dump(calls)[2:-2].encode().split(b"],[")]
+            if len(encoded) == len(calls) and max(map(len, encoded)) <= limit:
+                return encoded
+    return [encode_args(args, {}, limit=limit) for args in calls]
 
 
 def encode(value: Any, *, limit: int = MAX_BYTES, what: str = "payload") -> bytes:

@@ -1,4 +1,4 @@
-"""Options for jobs made of a model's rows, shared by `delayq_reconcile --model` and `delayq_pipeline reconcile`."""
+"""Jobs made of a model's rows: options of `delayq_reconcile --model` and `delayq_pipeline bulk`, and the comparison."""
 
 from __future__ import annotations
 
@@ -144,15 +144,14 @@ def known_database(alias: str | None) -> str | None:
     return alias
 
 
-def add_rows(parser: ArgumentParser, *, required: bool) -> None:
+def add_rows(parser: ArgumentParser) -> None:
     """Add the options that select the rows and describe their jobs, but for the queue and the id of the jobs."""
     rows = parser.add_argument_group("rows that need a job")
-    rows.add_argument("--model", required=required, metavar="APP.MODEL", help="model of the rows")
+    rows.add_argument("--model", metavar="APP.MODEL", help="model of the rows")
     rows.add_argument("--filter", metavar="JSON", help="""lookups that select them, like '{"status": "placed"}'""")
     rows.add_argument("--using", metavar="ALIAS", help="database of the model (default: by the router)")
     rows.add_argument(
         "--created",
-        required=required,
         metavar="FIELD",
         help="field with the moment or the day since when a row needs its job",
     )
@@ -166,7 +165,6 @@ def add_rows(parser: ArgumentParser, *, required: bool) -> None:
     jobs = parser.add_argument_group("jobs of the rows")
     jobs.add_argument(
         "--task",
-        required=required,
         help="name of the task; it sets the queue, the priority, the expiry and how payloads are merged",
     )
     jobs.add_argument(

@@ -1,4 +1,4 @@
-"""Bulk loads: create jobs from files or any Spark frame, in a write that can be resumed.
+"""Bulk loads: create jobs from files, in a write that can be resumed.
 
 Templates such as ``sms:{pk}:{day}`` and ``+2h`` become columns of Spark.
 """
@@ -28,7 +28,7 @@ from ..core.records.frames import CHUNK
 from ..repair.rows import Kind, check_names_in, due_ms_of, id_parts, names_in, unsure, wrong_due
 from .columns import Packer
 from .errors import plain_errors
-from .inputs import PART_BYTES, PART_NAMES, Files, contents, in_order, in_parts, least_parts
+from .inputs import PART_BYTES, Files, in_parts, least_parts
 from .options import DEFAULT_PREFIX, address_of, open_broker
 from .quarantine import count_rows
 from .schemas import column_of
@@ -49,7 +49,7 @@ _BUCKETS: Final = 48
 _WIDTHS_MIN: Final = (1, 5, 15, 60, 240, 1_440, 10_080, 43_200)
 _MINUTE_MS: Final = 60_000
 #: options that map the columns of a row to its job
-MAPPING: Final = ("id", "due", "args", "kwargs", "payload", "score", "context", "priority")
+MAPPING: Final = ("id", "due", "args", "kwargs", "payload", "score", "context", "priority", "group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class BulkOptions:
     run_id: str | None = None
     #: jobs per call to Redis
     chunk: int = CHUNK
-    #: minimum number of Spark tasks (files), or the exact number (other inputs); None = the number of cores
+    #: minimum number of Spark tasks; None = the number of cores
     parts: int | None = None
     #: maximum number of bytes of a file that one task reads
     part_bytes: int = PART_BYTES
@@ -89,8 +89,6 @@ class BulkOptions:
     #: folder for rows that are not valid jobs; None = the first of them aborts the write
     quarantine: str | None = None
     close: bool = True
-    #: the bulk load will never be resumed, so no fingerprint of its rows is stored
-    once: bool = False
     more: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -274,26 +272,22 @@ def jobs(frame: DataFrame, options: BulkOptions, opened_ms: int) -> DataFrame:
 
 #: callback that receives the number of rows by outcome, and the total number of rows if it is known
 Watch: TypeAlias = "Callable[[Mapping[str, int], int | None], None]"
-#: files, or a frame that returns the same rows each time it is computed
-Source: TypeAlias = "DataFrame | Files"
 #: seconds between two progress reports
 REPORT_SECONDS: Final = 0.5
 
 
 def bulk(
-    spark: SparkSession, source: Source, options: BulkOptions, *, total: int | None = None, watch: Watch | None = None
+    spark: SparkSession, files: Files, options: BulkOptions, *, total: int | None = None, watch: Watch | None = None
 ) -> BulkResult:
     """Write a job for each row.
 
     The same call with the same ``run_id`` resumes an interrupted bulk load: rows already written are skipped, even if
     their jobs have since run and been deleted. A closed bulk load is left unchanged.
 
-    Rows that do not come from files are read twice: the first pass computes a checksum of their contents, by which a
-    later call recognises the same input.
-
     Args:
-        source: files, or a frame that returns the same rows each time it is computed.
-        total: number of rows of the input, if known; files are counted.
+        files: a frame is written to files first, because its rows may come in another order, or be others, when it is
+            computed again.
+        total: number of rows, if known; else they are counted.
         watch: progress callback, called twice a second by a thread.
 
     Raises:
@@ -304,14 +298,13 @@ def bulk(
     began = time.monotonic()
     with open_broker(options.address()) as broker:
         with plain_errors():
-            plan = _plan(spark, broker, source, options, run_id, with_checksum=True)
-            run = open_run(broker, run_id, options.queue, plan.write_options, plan.source)
+            plan = _plan(spark, broker, files, options, run_id)
+            run = open_run(broker, run_id, plan.write_options, plan.source)
         was_over, before = run.closed, loads.progress(broker, run).total()
         if not was_over:
             with plain_errors(f". Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"):
-                frame = plan.ordered(run.opened_ms)
-                if total is None and isinstance(source, Files):
-                    total = frame.count()
+                frame = plan.jobs_at(run.opened_ms)
+                total = frame.count() if total is None else total
                 settings = options.format_options(run_id, plan.identity)
                 activate(frame.sparkSession)  # any thread may call this
                 with _reporting(broker, run, total, watch):
@@ -337,17 +330,11 @@ def closed_result(options: BulkOptions) -> BulkResult | None:
 class _Plan:
     """Input and its mapping to jobs, before anything is written."""
 
+    #: the jobs of a bulk load that was opened at a moment
     jobs_at: Callable[[int], DataFrame]
     write_options: WriteOptions
     #: description of the input that is stored with the bulk load
     identity: dict[str, str]
-    #: number of parts into which rows are sorted; None = files, which are in order
-    parts: int | None
-
-    def ordered(self, opened_ms: int) -> DataFrame:
-        """Return the jobs in an order, and in partitions, that are the same in every computation."""
-        ready = self.jobs_at(opened_ms)
-        return ready if self.parts is None else in_order(ready, self.parts)
 
     @property
     def source(self) -> dict[str, str]:
@@ -355,42 +342,21 @@ class _Plan:
         return {"columns": self.jobs_at(0).schema.simpleString(), **self.write_options.identity(), **self.identity}
 
 
-def _plan(
-    spark: SparkSession,
-    broker: Broker,
-    source: Source,
-    options: BulkOptions,
-    run_id: str,
-    *,
-    with_checksum: bool = False,
-) -> _Plan:
+def _plan(spark: SparkSession, broker: Broker, files: Files, options: BulkOptions, run_id: str) -> _Plan:
     load = loads.read_load(broker, run_id)
-    before = dict(load.source) if load is not None else {}
-    if isinstance(source, Files):
-        how = {"part_bytes": str(options.part_bytes), "least_parts": str(options.parts or least_parts(spark))}
-        # Another number of cores would split the files differently. An explicit number that differs from the stored one
-        # is reported instead.
-        if options.parts is None:
-            how |= {name: before[name] for name in PART_NAMES if name in before}
-        frame = source.read(in_parts(spark, how))
-        identity, parts = {**source.fingerprint(spark, frame), **how}, None
-    else:
-        frame, parts = source, options.parts or int(before.get("parts") or least_parts(spark))
-        identity = {"parts": str(parts)}
-    # Loads without groups are described as by releases that had none, so that these can be resumed.
-    words = [*MAPPING, "group"] if options.group is not None else MAPPING
-    identity["words"] = json.dumps([getattr(options, name) for name in words])
+    how = {"part_bytes": str(options.part_bytes), "least_parts": str(options.parts or least_parts(spark))}
+    # Another number of cores would split the files differently. An explicit number that differs from the stored one is
+    # reported instead.
+    if options.parts is None and load is not None:
+        how |= {name: value for name, value in load.source if name in how}
+    frame = files.read(in_parts(spark, how))
+    words = json.dumps([getattr(options, name) for name in MAPPING])
+    identity = {**files.fingerprint(spark, frame), **how, "words": words}
     jobs_at = partial(jobs, frame, options)
     write_options = WriteOptions.parse(options.format_options(run_id, identity))
     check_schema(jobs_at(0).schema, write_options)
     check_redis(broker, write_options)
-    if with_checksum and not options.once and not isinstance(source, Files):
-        # A closed bulk load writes nothing, so the present contents of its input do not matter.
-        if load is not None and load.closed:
-            identity |= {"rows": before["rows"]} if "rows" in before else {}
-        else:
-            identity["rows"] = contents(jobs_at(0))
-    return _Plan(jobs_at, write_options, identity, parts)
+    return _Plan(jobs_at, write_options, identity)
 
 
 @contextmanager
@@ -490,14 +456,14 @@ def _mb(size: float) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
-def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm_above: int = STORM) -> DryRun:
+def rehearse(spark: SparkSession, files: Files, options: BulkOptions, *, storm_above: int = STORM) -> DryRun:
     """Return what :func:`bulk` would write, without writing anything.
 
     Raises:
         Misconfigured, PipelineError: the options or the input are invalid.
     """
     with open_broker(options.address()) as broker, plain_errors():
-        plan = _plan(spark, broker, source, options, options.run_id or "dry-run")
+        plan = _plan(spark, broker, files, options, options.run_id or "dry-run")
         return _dry_run(plan.jobs_at(round(broker.now_ms())), broker, plan.write_options, storm_above=storm_above)
 
 
@@ -509,7 +475,7 @@ def _dry_run(frame: DataFrame, broker: Broker, options: WriteOptions, *, storm_a
         storm_above: number of jobs due in one minute above which a warning is raised.
     """
     now_ms = round(broker.now_ms())
-    _, layout = broker.read_layout(options.queue or "")
+    _, layout = broker.read_layout(options.queue)
     kind = options.kind or "python" if layout is None or layouts.is_deleted(layout) else layout["kind"]
     due = _due(frame, now_ms, options)
     by_minute: list[dict[str, Any]] = (
@@ -566,7 +532,7 @@ def _buckets(minutes: Mapping[int, int]) -> tuple[int, list[tuple[int, int]]]:
 
 def _sample(frame: DataFrame, options: WriteOptions, kind: str, now_ms: int) -> tuple[float, list[tuple[str, str]]]:
     """Return the mean size of a job in Redis, and the rows of the sample that are not valid jobs."""
-    packer = Packer(options, BulkLoad("dry-run", options.queue or "", ((0, 1),), now_ms), kind)
+    packer = Packer(options, BulkLoad("dry-run", options.queue, ((0, 1),), now_ms), kind)
     sizes: list[int] = []
     bad: list[tuple[str, str]] = []
     for batch in frame.limit(_SAMPLE).toArrow().to_batches():

@@ -8,9 +8,11 @@ load, so each attempt at it writes the same ones. Faults are recorded by row num
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from itertools import compress, repeat
 from struct import Struct
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -20,7 +22,7 @@ from ..core import codec
 from ..core.builder import encoded_options
 from ..core.codec import codec_at, dump_with
 from ..core.errors import InvalidJob
-from ..core.inputs import check_id, check_task_name, score_text, short
+from ..core.inputs import check_id, score_text, short
 from ..core.job import RAW, NewJob, Payload
 from ..core.loads import BulkLoad, LoadEntry, entry_of
 from ..core.options import OPTIONS, stored_members
@@ -104,6 +106,12 @@ def _parsed(value: Any, kind: type, what: str) -> Any:
     return parsed
 
 
+def _positional(value: Any) -> Sequence[Any]:
+    """Return the arguments in a list, a struct or a text of JSON."""
+    parsed = _parsed(value, list, "args") or ()
+    return list(parsed.values()) if type(parsed) is dict else parsed
+
+
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number")
 
@@ -164,25 +172,14 @@ class Packed:
     bad: Bad
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Task, conflict policy, priority and group of jobs, and what the entries of plain ones have in common."""
-
-    task: str
-    conflict: str
-    priority: int
-    group: str
-    #: what a body begins with, if there is a group
-    head: bytes = b""
-    #: of jobs without and with options of their own
-    kinds: tuple[bytes, ...] = ()
-
-
 class Packer:
-    """Builder of entries from the rows that go to one queue.
+    """Builder of entries from rows.
 
     Args:
-        kind: kind of the queue: ``python`` or ``pull``.
+        kind: kind of their queue: ``python`` or ``pull``.
+
+    Raises:
+        InvalidJob: no row can be a job, because the options do not fit the queue.
     """
 
     def __init__(self, options: WriteOptions, run: BulkLoad, kind: str) -> None:
@@ -194,6 +191,10 @@ class Packer:
         self._common_text = encoded_options(self._common)
         self._task = RAW if self._pull else options.task or ""
         self._codec = None if options.codec is None else codec_at(options.codec)
+        if not self._task:
+            raise InvalidJob("which task? Give the option task, its registered name")
+        self._kind: Callable[[int, bool, bool], bytes] = cache(self._kind_of)
+        self._head: Callable[[str], bytes] = lru_cache(self._head_of)
 
     def pack(self, batch: pa.RecordBatch) -> Packed:
         """Return the entries of a batch whose columns are among :data:`~.write_options.COLUMNS`.
@@ -203,21 +204,25 @@ class Packer:
         """
         bad: Bad = {}
         columns: Columns = {name: _values_for(name, batch[name], bad) for name in batch.schema.names}
-        ids = _idents(columns["id"], bad)
+        ids, merged = _idents(columns["id"], bad), "payload" in columns and not self._pull
         dues = self._dues(columns, len(ids), bad)
         texts = self._option_texts(columns, dues, bad)
-        merged = "payload" in columns and not self._pull
-        routes = self._routes(columns, len(ids), bad, merged=merged)
-        entry: Callable[..., LoadEntry] = self._merged_entry if merged else self._entry
-        content: Sequence[Any] = self._payloads(columns, bad) if merged else self._args(columns, len(ids), bad)
-        entries = [
-            entry(*job) for row, job in enumerate(zip(ids, dues, texts, routes, content, strict=True)) if row not in bad
-        ]
-        return Packed(entries, bad)
+        priorities = self._each("priority", self._options.priority, columns, len(ids), bad)
+        groups = self._each("group", "", columns, len(ids), bad)
+        content = self._payloads(columns, bad) if merged else self._args(columns, len(ids), bad)
+        jobs: Sequence[Sequence[Any]] = (ids, dues, texts, priorities, groups, content)
+        if bad:
+            sound = [row not in bad for row in range(len(ids))]
+            jobs = [list(compress(column, sound)) for column in jobs]
+        return Packed(list(map(self._merged_entry, *jobs) if merged else self._entries(*jobs)), bad)
 
     def _dues(self, columns: Columns, n: int, bad: Bad) -> Sequence[int]:
         dues = columns.get("due", columns.get("due_ms"))
-        return [self._opened_ms] * n if dues is None else _mapped(self._due_ms, bad, dues)
+        if dues is None:
+            return [self._opened_ms] * n
+        if dues and None not in dues and min(dues) >= 0 and max(dues) <= self._last_ms:
+            return dues
+        return _mapped(self._due_ms, bad, dues)
 
     def _due_ms(self, due_ms: int | None) -> int:
         if due_ms is None:
@@ -254,47 +259,55 @@ class Packer:
 
         return _mapped(text_of, bad, dues, *(columns[name] for name in names))
 
-    def _routes(self, columns: Columns, n: int, bad: Bad, *, merged: bool) -> Sequence[Route]:
-        """Return task, conflict policy, priority and group of each job."""
-        options = self._options
-        usual = self._task, options.on_conflict or ("merge" if merged else "ignore"), options.priority, ""
-        checks = (check_task_name, _check_of("on_conflict"), _check_of("priority"), _check_of("group"))
+    def _each(self, name: str, usual: Any, columns: Columns, n: int, bad: Bad) -> Sequence[Any]:
+        """Return the option of each job: that of its row, or the usual one."""
+        if name not in columns:
+            return [usual] * n
+        check = _check_of(name)
+        return _mapped(lambda given: usual if given is None else check(given), bad, columns[name])
 
-        @cache
-        def route_of(*given: Any) -> Route:
-            each: Any = zip(given, usual, checks, strict=True)
-            task, conflict, priority, group = (default if one is None else check(one) for one, default, check in each)
-            if not task:
-                fault = "task is null, and there is no option task" if "task" in columns else "which task?"
-                raise InvalidJob(f"{fault}; give the option task, its registered name, or a column task")
-            if merged:
-                return Route(task, conflict, priority, group)
-            if conflict == "merge":
-                raise InvalidJob("on_conflict=merge is for jobs with a payload; use ignore, replace or error")
-            like = NewJob("x", task, b"", 0, None, priority, b"", b"", conflict, options.due_policy or "replace")
-            like.group = group
-            _, _, head, kind, _ = entry_of(like)
-            return Route(task, conflict, priority, group, head, (kind, entry_of(replace(like, options=b"{}"))[3]))
+    def _entries(
+        self,
+        ids: Sequence[str],
+        dues: Sequence[int],
+        texts: Sequence[bytes],
+        priorities: Sequence[int],
+        groups: Sequence[str],
+        args: Sequence[bytes],
+    ) -> Iterable[LoadEntry]:
+        """Return the entries of plain jobs, a column at a time: there are millions."""
+        bodies = [_U16.pack(len(text)) + text + data if text else data for text, data in zip(texts, args, strict=True)]
+        if any(groups):
+            bodies = list(map(bytes.__add__, map(self._head, groups), bodies))
+        kinds = map(self._kind, priorities, map(bool, texts), map(bool, groups))
+        return zip(map(str.encode, ids), dues, bodies, kinds, repeat(()))
 
-        names = ("task", "on_conflict", "priority", "group")
-        found = [name for name in names if name in columns and not (self._pull and name == "task")]
-        if not {"task", "on_conflict"}.intersection(found):  # it is no fault of the rows
-            constant = route_of(None, None, None, None)
-            if not found:
-                return [constant] * n
-        return _mapped(route_of, bad, *(columns[name] if name in found else [None] * n for name in names))
+    def _kind_of(self, priority: int, has_options: bool, has_group: bool) -> bytes:
+        """Return what the entries of plain jobs have in common."""
+        text, group = b"{}" if has_options else b"", "x" if has_group else ""
+        return entry_of(self._new("x", 0, text, priority, group, "ignore"))[3]
 
-    def _entry(self, ident: str, due_ms: int, text: bytes, route: Route, args: bytes) -> LoadEntry:
-        body = _U16.pack(len(text)) + text + args if text else args
-        return ident.encode(), due_ms, route.head + body, route.kinds[text != b""], ()
+    def _head_of(self, group: str) -> bytes:
+        """Return what the bodies of plain jobs begin with that are in a group."""
+        return entry_of(self._new("x", 0, b"", self._options.priority, group, "ignore"))[2]
+
+    def _new(self, ident: str, due_ms: int, text: bytes, priority: int, group: str, conflict: str) -> NewJob:
+        """Return a job without content.
+
+        Args:
+            conflict: conflict policy if the write has none.
+        """
+        conflict = self._options.on_conflict or conflict
+        due_policy = self._options.due_policy or ("keep" if conflict == "merge" else "replace")
+        new = NewJob(ident, self._task, b"", due_ms, None, priority, text, b"", conflict, due_policy)
+        new.group = group
+        return new
 
     def _merged_entry(
-        self, ident: str, due_ms: int, text: bytes, route: Route, payload: tuple[bytes, str]
+        self, ident: str, due_ms: int, text: bytes, priority: int, group: str, payload: tuple[bytes, str]
     ) -> LoadEntry:
-        options = self._options
-        due_policy = options.due_policy or ("keep" if route.conflict == "merge" else "replace")
-        new = NewJob(ident, route.task, b"", due_ms, None, route.priority, text, b"", route.conflict, due_policy)
-        new.payload, new.group = Payload(*payload, b""), route.group
+        options, new = self._options, self._new(ident, due_ms, text, priority, group, "merge")
+        new.payload = Payload(*payload, b"")
         new.score_policy, new.payloads = options.score_policy, options.payloads
         new.max_payloads = 1 if options.payloads != "all" else options.max_payloads
         return entry_of(new)
@@ -306,19 +319,19 @@ class Packer:
             return _mapped(lambda data: self._sized(_raw(data), "the arguments take"), bad, raw)
 
         is_json = self._codec is None and codec.chosen is None
-        encode_args, limit = codec.encode_args, self._options.max_args_bytes if is_json else _ANY_SIZE
+        limit = self._options.max_args_bytes if is_json else _ANY_SIZE
+        args, kwargs = columns.get("args", none), columns.get("kwargs")
+        if not set(map(type, args)) <= {list}:
+            args = _mapped(_positional, bad, args)
+        if kwargs is None and is_json and not bad:
+            with suppress(InvalidJob):  # find out which rows
+                return codec.encode_calls(args, limit=limit)
 
-        def args_of(args: Any, kwargs: Any) -> bytes:
-            if type(args) is not list:
-                args = _parsed(args, list, "args") or ()
-                args = list(args.values() if type(args) is dict else args)
-            return encode_args(args, (kwargs and _parsed(kwargs, dict, "kwargs")) or {}, limit=limit)
+        def args_of(args: Sequence[Any], kwargs: Any) -> bytes:
+            encoded = codec.encode_args(args, (kwargs and _parsed(kwargs, dict, "kwargs")) or {}, limit=limit)
+            return encoded if is_json else self._sized(self._stored(encoded), "the arguments take")
 
-        def stored_args_of(args: Any, kwargs: Any) -> bytes:
-            return self._sized(self._stored(args_of(args, kwargs)), "the arguments take")
-
-        make = args_of if is_json else stored_args_of
-        return _mapped(make, bad, columns.get("args", none), columns.get("kwargs", none))
+        return _mapped(args_of, bad, args, none if kwargs is None else kwargs)
 
     def _payloads(self, columns: Columns, bad: Bad) -> Sequence[tuple[bytes, str]]:
         def payload_of(payload: Any, score: Any) -> tuple[bytes, str]:

@@ -24,7 +24,6 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from ..core.broker import Broker
-from ..core.errors import Misconfigured
 from ..core.events import (
     BEGINNING,
     COLUMNS,
@@ -41,7 +40,7 @@ from ..core.events import (
 from . import event_plan as plan
 from .event_plan import Interval, Loss, Offsets, Positions
 from .options import SourceOptions, config_of, flag, open_broker, option, queue_names, whole, without_collector
-from .schemas import EVENTS, check_columns, fault_of_case
+from .schemas import EVENTS, check_columns
 
 _INT64: Final = pa.int64()
 _TEXT: Final = pa.string()
@@ -119,9 +118,6 @@ class TaskReader:
         Raises:
             EventsLost: events that existed when the batch was planned are gone.
         """
-        fault = fault_of_case(self.arrow.names)
-        if fault:
-            raise Misconfigured(fault)
         assigned = partition.intervals if isinstance(partition, EventsPartition) else []
         with open_broker(self.options) as broker, without_collector():
             small: list[pa.RecordBatch] = []

@@ -1,7 +1,7 @@
-"""Inputs of a bulk load: reading them, and fingerprints that distinguish one input from another.
+"""Files of a bulk load: reading them, and fingerprints that distinguish one input from another.
 
-Files are read in parts that depend only on the files and two numbers, so each reading returns the same rows in the same
-order. Other inputs are sorted first, by the ids of their jobs.
+They are read in parts that depend only on the files and two numbers, so each reading returns the same rows in the same
+order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 FORMATS: Final = ("parquet", "csv", "json", "orc")
 #: maximum number of bytes of a file that one task reads
 PART_BYTES: Final = 64 * 1024 * 1024
-#: settings that control how files are split; a resumed bulk load keeps its first ones
-PART_NAMES: Final = ("part_bytes", "least_parts")
 _OPEN_COST: Final = 4 * 1024 * 1024
 _SHOWN: Final = 3
 _ENDINGS: Final = {"csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet", "orc": "orc"}
@@ -101,22 +99,6 @@ def _statuses(spark: SparkSession, urls: Sequence[str]) -> Iterator[tuple[str, i
         yield url, int(status.getLen()), int(status.getModificationTime())
 
 
-def contents(frame: DataFrame) -> str:
-    """Return the number of rows and a checksum of their contents, independent of their order. Reads all of them.
-
-    A missing row would shift the rows after it into other chunks, which would then not be recognised: jobs that
-    finished long ago would be written again.
-    """
-    from pyspark.sql import functions as F
-
-    # Hash JSON, because a hash of columns skips nulls and does not support maps; timestamps in full precision.
-    how = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
-    row = F.to_json(F.struct(*[F.col(f"`{name}`") for name in frame.columns]), how)
-    total = F.sum(F.xxhash64(row).cast("decimal(38,0)")).cast("string")
-    ((count, checksum),) = frame.agg(F.count(F.lit(1)), total).collect()
-    return f"{count}, {checksum or 0}"
-
-
 def format_of(paths: Sequence[str]) -> str:
     """Return the format that the file extensions indicate; folders and unknown extensions are parquet.
 
@@ -141,7 +123,7 @@ def least_parts(spark: SparkSession) -> int:
 
 
 def in_parts(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Return a copy of a session that reads files in these parts (:data:`PART_NAMES`); the session stays as it is."""
+    """Return a copy of a session that reads files in parts of at most ``part_bytes``, and at least ``least_parts``."""
     from pyspark.sql import SparkSession
 
     from . import register
@@ -153,15 +135,3 @@ def in_parts(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     copy.conf.set("spark.sql.files.openCostInBytes", str(_OPEN_COST))
     register(copy)
     return copy
-
-
-def in_order(frame: DataFrame, parts: int) -> DataFrame:
-    """Return the jobs of a frame in an order, and in partitions, that are the same in every computation."""
-    # After the id, sort by all other comparable columns, for rows that share an id.
-    others = [field.name for field in frame.schema.fields if field.name != "id" and _has_order(field.dataType)]
-    return frame.repartition(parts, "id").sortWithinPartitions("id", *others)
-
-
-def _has_order(kind: Any) -> bool:
-    text = kind.simpleString()
-    return not any(word in text for word in ("map<", "variant", "interval"))

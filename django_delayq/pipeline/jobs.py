@@ -36,14 +36,14 @@ from .options import (
     whole,
     words,
 )
-from .schemas import check_columns, columns, fault_of_case
+from .schemas import check_columns, columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
     from ..core.broker import Broker
     from ..core.queue import Queue
+    from .writer import JobsWriter
 
 #: One row per job and place; a morgue record is a row of its own beside a live job of the same id. Times have ms
 #: precision.
@@ -250,9 +250,6 @@ class JobsReader(DataSourceReader):
         """Yield the rows of a partition."""
         if not isinstance(partition, Pieces):  # Spark passes its own class when there is nothing to read
             return
-        fault = fault_of_case(self._schema.names)
-        if fault:
-            raise Misconfigured(fault)
         rows = ArrowRows(self._schema)
         with open_broker(self._given) as broker:
             for piece in partition.pieces:
@@ -345,14 +342,8 @@ class JobsSource(DataSource):
         """Return a :class:`.jobs.JobsReader`."""
         return JobsReader(schema, self._given())
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> JobsWriter:
         """Return the writer of :func:`.writer.batch_writer`."""
         from .writer import batch_writer
 
         return batch_writer(self._given(), schema, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return the writer of :func:`.writer.stream_writer`."""
-        from .writer import stream_writer
-
-        return stream_writer(self._given(), schema, overwrite)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +19,9 @@ from pyarrow import fs
 
 from .columns import Bad
 from .errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
 
 REASON: Final = "reason"
 _STAMP: Final = "delayq-"
@@ -91,17 +93,28 @@ class Quarantine:
                 self._system.delete_file(self._fresh)
 
 
-def _files_of(folder: str, run_id: str) -> tuple[Any, list[str]]:
-    """Return the file system of the quarantine, and the paths of a bulk load's files in it, in order."""
+def _rows_of(folder: str, run_id: str) -> Dataset:
+    """Return the rows of a bulk load in the quarantine."""
+    from pyarrow import dataset as ds  # imports pandas, which Spark's workers do without
+
     system, root = file_system(folder)
     files = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
-    return system, sorted(info.path for info in files if info.base_name.startswith(stem(run_id)))
+    return ds.dataset(
+        sorted(info.path for info in files if info.base_name.startswith(stem(run_id))),
+        filesystem=system,
+        format="parquet",
+    )
 
 
 def count_rows(folder: str, run_id: str) -> int:
     """Return the number of rows of a bulk load in the quarantine."""
-    system, paths = _files_of(folder, run_id)
-    return sum(pq.read_metadata(system.open_input_file(path)).num_rows for path in paths)
+    return int(_rows_of(folder, run_id).count_rows())
+
+
+def reasons(folder: str, run_id: str, most: int) -> list[tuple[str, str]]:
+    """Return id and reason of the first quarantined rows of a bulk load, at most ``most`` of them."""
+    rows = _rows_of(folder, run_id).head(most, columns=["id", REASON]).to_pylist()
+    return [(str(row["id"]), row[REASON]) for row in rows]
 
 
 def texts_of(batch: pa.RecordBatch, rows: list[int]) -> list[str]:
@@ -114,37 +127,16 @@ def texts_of(batch: pa.RecordBatch, rows: list[int]) -> list[str]:
 
 
 @contextlib.contextmanager
-def temporary_folder(scratch: str | None, name: str) -> Iterator[str]:
-    """Yield a folder for a quarantine whose rows are only reported, and delete it with its contents at the end.
-
-    Args:
-        scratch: parent folder; None = a temporary folder of this machine.
-        name: name of the folder inside ``scratch``.
+def temporary_folder(parent: str, name: str) -> Iterator[str]:
+    """Yield a folder inside ``parent`` for rows of one bulk load, and delete it with its contents at the end.
 
     Raises:
-        PipelineError: no installed file system opens ``scratch``.
+        PipelineError: no installed file system opens ``parent``.
     """
-    if scratch is None:
-        with tempfile.TemporaryDirectory(prefix="delayq-", ignore_cleanup_errors=True) as folder:
-            yield folder
-        return
-    where = f"{scratch.rstrip('/')}/{name}"
-    system, path = file_system(where)
+    folder = f"{parent.rstrip('/')}/{name}"
+    system, path = file_system(folder)
     try:
-        yield where
+        yield folder
     finally:
         with contextlib.suppress(OSError):
             system.delete_dir(path)
-
-
-def reasons(where: str, run_id: str, most: int) -> list[tuple[str | None, str]]:
-    """Return id and reason of the first quarantined rows of a bulk load, at most ``most`` of them."""
-    system, paths = _files_of(where, run_id)
-    rows: list[tuple[str | None, str]] = []
-    for path in paths:
-        table = pq.read_table(path, columns=["id", REASON], filesystem=system).slice(0, most - len(rows))
-        ids = [None if row is None else str(row) for row in table.column("id").to_pylist()]
-        rows += zip(ids, table.column(REASON).to_pylist(), strict=True)
-        if len(rows) >= most:
-            break
-    return rows

@@ -7,9 +7,10 @@ workers know nothing of models.
 from __future__ import annotations
 
 import secrets
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -26,6 +27,7 @@ from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, datetime_of
 from ..repair.rows import DEAD, FIRST, GRACE_MS, LIVE, RowCounts, names_in, pattern_of
 from .bulk import BulkOptions, Watch, bulk, due_column, id_column, kinds_of
 from .errors import PipelineError
+from .inputs import Files
 from .options import open_broker
 from .quarantine import reasons, temporary_folder
 from .repair import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chosen, fixed, snapshot
@@ -53,15 +55,14 @@ class ReconcileOptions:
         id_pattern: regular expression for the ids that rows can have; None = by the types of the rows' columns.
         grace_ms: rows younger than this are ignored.
         include_morgue: also schedule jobs that have only a record in the morgue.
-        scratch: a temporary folder, visible to Spark's workers and this process, for rows that are not valid jobs; None
-            = a folder for temporary files, which suffices if all of them run on this machine.
+        scratch: folder for temporary ones with the missing rows. On a cluster, Spark's workers have to see it, too.
     """
 
     jobs: BulkOptions
     id_pattern: str | None = None
     grace_ms: float = GRACE_MS
     include_morgue: bool = False
-    scratch: str | None = None
+    scratch: str = field(default_factory=tempfile.gettempdir)
 
     def __post_init__(self) -> None:
         if self.jobs.task is None:
@@ -105,7 +106,7 @@ class Reconciliation:
         self._read_outbox = outbox
         self._other_clock = now_ms
         #: the first rows that :meth:`put_back` found invalid: id and reason
-        self.refused: tuple[tuple[str | None, str], ...] = ()
+        self.refused: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def began_ms(self) -> float:
@@ -176,12 +177,14 @@ class Reconciliation:
         if not comparison.missing:
             return {}
         run_id = run_id or f"reconcile-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-        jobs = replace(self._options.jobs, run_id=run_id, once=True)
+        jobs = replace(self._options.jobs, run_id=run_id)
         try:
             with temporary_folder(self._options.scratch, run_id) as folder:
-                jobs = replace(jobs, quarantine=folder)
-                result = bulk(self._spark, comparison.frame, jobs, total=comparison.missing, watch=watch)
-                self.refused = tuple(reasons(folder, run_id, FIRST)) if result.bad else ()
+                rows, refused = f"{folder}/rows", f"{folder}/refused"
+                comparison.frame.write.parquet(rows)
+                jobs = replace(jobs, quarantine=refused)
+                result = bulk(self._spark, Files((rows,)), jobs, total=comparison.missing, watch=watch)
+                self.refused = tuple(reasons(refused, run_id, FIRST)) if result.bad else ()
             return {**result.counts, **({"refused": result.bad} if result.bad else {})}
         except DelayQError as error:
             # The next comparison finds what is still missing, so this bulk load is never resumed.

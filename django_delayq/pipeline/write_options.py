@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from pyspark.sql.types import (
     ArrayType,
@@ -40,7 +40,6 @@ from ..core.records.keys import MAX_SHARDS
 from ..core.times import span_ms_of
 from .errors import PipelineError
 from .options import MAY_CHANGE, SourceOptions, choice, flag, named, number, option, parse_json, text, whole
-from .options import OPTIONS as REDIS_OPTIONS
 
 FAIL: Final = "fail"
 QUARANTINE: Final = "quarantine"
@@ -96,10 +95,7 @@ def of_table(name: str, default: Any = None) -> Any:
 class WriteOptions(SourceOptions):
     """Options for writing jobs. None = the default of the task, or of ``schedule()``."""
 
-    #: besides Redis, the option that Spark adds for a stream
-    ELSEWHERE: ClassVar[tuple[str, ...]] = (*REDIS_OPTIONS, "checkpointLocation")
-
-    queue: str | None = option("queue", named(check_queue_name), may_change=True)
+    queue: str = option("queue", named(check_queue_name), "", may_change=True)
     task: str | None = option("task", named(check_task_name))
     #: kind of a queue that this bulk load creates
     kind: str | None = option("kind", choice("python", "pull"))
@@ -141,6 +137,8 @@ class WriteOptions(SourceOptions):
     null_due: str = option("nullDue", choice(NOW, FAIL), NOW)
 
     def __post_init__(self) -> None:
+        if not self.queue:
+            raise Misconfigured("which queue? Give the option queue")
         if (self.on_error == QUARANTINE) != (self.quarantine is not None):
             raise Misconfigured(
                 "a quarantine of invalid rows needs both onError=quarantine and quarantine=FOLDER; give both of them, "
@@ -185,9 +183,6 @@ _TYPES: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
     "score": ((StringType, *_NUMBERS), "a number or the text of one"),
     "priority": (_INTEGERS, "a whole number"),
     "context": _OBJECT,
-    "on_conflict": ((StringType,), "a string"),
-    "task": ((StringType,), "a string"),
-    "queue": ((StringType,), "a string"),
     "group": ((StringType,), "a string"),
     "max_attempts": (_INTEGERS, "a whole number"),
     "expires": ((TimestampType,), "a timestamp"),
@@ -221,8 +216,6 @@ def check_schema(schema: StructType, options: WriteOptions) -> StructType:
         )
     if "due" in names and "due_ms" in names:
         raise PipelineError("due and due_ms are two forms of the due time; keep one of them")
-    if options.queue is None and "queue" not in names:
-        raise PipelineError("which queue? Give the option queue, or a column queue")
     _check_content(set(names), options)
     for field in schema.fields:
         wrong = _wrong_type(field.name, field.dataType, options)
@@ -243,8 +236,8 @@ def _check_content(names: set[str], options: WriteOptions) -> None:
         raise PipelineError("score is the order of a merged job's payload; give a column payload, too")
     if options.encoded and "kwargs" in names:
         raise PipelineError("with encoded=true the column args holds all arguments; leave kwargs out")
-    if options.kind != "pull" and options.task is None and not {"task", "payload"} & names:
-        raise PipelineError("which task? Give the option task, its registered name, or a column task")
+    if options.kind != "pull" and options.task is None and "payload" not in names:
+        raise PipelineError("which task? Give the option task, its registered name")
 
 
 def _wrong_type(name: str, kind: DataType, options: WriteOptions) -> str:

@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_delayq.core import InvalidJob
-from django_delayq.core.codec import MAX_BYTES, MAX_DEPTH, decode, decode_args, encode, encode_args
+from django_delayq.core.codec import MAX_BYTES, MAX_DEPTH, decode, decode_args, encode, encode_args, encode_calls
 from tests.support.core_values import Undecodable
 
 _zones = st.one_of(st.none(), st.just(UTC), st.integers(-1439, 1439).map(lambda m: timezone(timedelta(minutes=m))))
@@ -79,6 +79,21 @@ def test_every_storable_value_comes_back_as_it_was(value: Any) -> None:
 def test_arguments_come_back_as_they_were(args: list[Any], kwargs: dict[str, Any]) -> None:
     back = decode_args(encode_args(tuple(args), kwargs))
     assert _same(list(back), [args, kwargs])
+
+
+@given(st.lists(st.lists(_values, max_size=3), max_size=4))
+@example([["],["], ["[", "]"]])
+@example([[1, "x"], [None, True], [0.5]])
+@example([[1], []])
+@example([[[1]], [[2], 3]])
+def test_arguments_of_many_calls_have_the_bytes_of_each_one(calls: list[list[Any]]) -> None:
+    assert encode_calls(calls) == [encode_args(args, {}) for args in calls]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, "\ud800", "x" * MAX_BYTES, 2**20_000], ids=["nan", "half", "long", "int"])
+def test_one_call_of_many_that_cannot_be_stored_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidJob):
+        encode_calls([[1], [wrong]])
 
 
 def _shuffled(value: Any) -> Any:

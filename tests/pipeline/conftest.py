@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the pipeline needs the extra [spark]")
 
 from django_delayq.pipeline.errors import SparkMissing
+from django_delayq.pipeline.inputs import Files
 from django_delayq.pipeline.session import SessionOptions, build
 
 from . import few_rows
@@ -18,7 +20,7 @@ from .history_stage import Database, Inbox
 from .stocked import _postgres, _sqlite, any_stock, postgres_stock, stock  # noqa: F401 (fixtures)
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -68,6 +70,19 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
 def spark(spark_session: SparkSession) -> SparkSession:
     """The run's Spark, with the formats of the pipeline."""
     return spark_session
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Callable[[DataFrame], Files]:
+    """``stored(frame)``: files with its rows."""
+    numbers = count()
+
+    def store(frame: DataFrame) -> Files:
+        path = str(tmp_path / f"stored-{next(numbers)}")
+        frame.write.parquet(path)
+        return Files((path,))
+
+    return store
 
 
 @pytest.fixture

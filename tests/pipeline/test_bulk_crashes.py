@@ -21,7 +21,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.pipeline.bulk import BulkOptions, bulk
 from django_delayq.pipeline.inputs import Files
 from django_delayq.pipeline.write_options import WriteOptions
-from django_delayq.pipeline.writer import Sender
+from django_delayq.pipeline.writer import Sender, open_run
 
 from ..support.moments import in_days
 from .test_writer import counts, take
@@ -102,7 +102,7 @@ def test_two_senders_of_one_part_double_nothing(broker: Broker) -> None:
     def send() -> None:
         try:
             barrier.wait()
-            Sender(broker, wanted, {}, "r").send(iter(batches))
+            Sender(broker, wanted, open_run(broker, "r", wanted, {})).send(batches)
         except BaseException as error:
             failed.append(error)
 

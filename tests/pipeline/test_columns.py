@@ -14,7 +14,6 @@ from django_delayq import task as make_task
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
 from django_delayq.core.loads import BulkLoad, LoadEntry, entry_of
-from django_delayq.core.records.frames import unpack_fields
 from django_delayq.core.task import Task
 from django_delayq.pipeline.columns import Packed, Packer
 from django_delayq.pipeline.write_options import WriteOptions
@@ -79,6 +78,7 @@ def args_of(value: Any) -> bytes:
         (pa.array([[]], pa.list_(pa.int64())), ()),
         (pa.array([None], pa.list_(pa.int64())), ()),
         (pa.array([HOSTILE]), tuple(HOSTILE)),
+        (pa.array([["],[", "["]]), ("],[", "[")),
         (pa.array([[True, False, None]]), (True, False, None)),
         (pa.array([[0.1, 1e300, -0.0, None]]), (0.1, 1e300, -0.0, None)),
         (pa.array([[[1], [], None]]), ([1], [], None)),
@@ -223,7 +223,7 @@ def test_a_merged_job_without_a_score_has_that_of_its_arrival(united: Task) -> N
 
 
 def test_what_each_row_says_alike_is_said_once() -> None:
-    made = packed({"id": ["x", "y"], "priority": [7, 7], "task": ["columns.take", None]})
+    made = packed({"id": ["x", "y"], "priority": [7, 7]})
     (one,) = packed({"id": ["x"]}, priority=7).entries
     assert [entry[3] for entry in made.entries] == [one[3]] * 2
 
@@ -257,7 +257,6 @@ def test_options_of_rows_are_those_of_a_call(plain: Task) -> None:
         "max_attempts": pa.array([3, None, None]),
         "expires": pa.array([None, expires, None], moments),
         "priority": pa.array([0, 7, None]),
-        "on_conflict": ["replace", "error", None],
     }
     expected = [
         scheduled(
@@ -269,10 +268,9 @@ def test_options_of_rows_are_those_of_a_call(plain: Task) -> None:
                 "context": {"é": 1},
                 "max_attempts": 3,
                 "priority": 0,
-                "on_conflict": "replace",
             },
         ),
-        scheduled(plain, {"args": [], "id": "b", "at": DUE, "expires": expires, "priority": 7, "on_conflict": "error"}),
+        scheduled(plain, {"args": [], "id": "b", "at": DUE, "expires": expires, "priority": 7}),
         scheduled(plain, {"args": [], "id": "c", "at": DUE, "context": {"é": None}}),
     ]
     assert packed(columns).entries == expected
@@ -303,11 +301,6 @@ def test_a_lease_time_travels_with_the_job(plain: Task) -> None:
     assert [row[2:] for row in rows] == [b'{"ttr_ms":1500}', b'{"ttr_ms":60000}', b'{"ttr_ms":3000}']
     made = packed({"id": ["0"], "due": [DUE]}, ttr=60, timeout=2.0)
     assert made.entries == [scheduled(plain, {"args": [], "id": "0", "at": DUE, "ttr": 60, "timeout": 2.0})]
-
-
-def test_each_row_may_name_its_task() -> None:
-    made = packed({"id": ["a", "b", "c"], "task": ["x.y", None, "x.y"]})
-    assert [unpack_fields(entry[3])["task"] for entry in made.entries] == [b"x.y", b"columns.take", b"x.y"]
 
 
 @pytest.mark.parametrize(
@@ -365,9 +358,6 @@ BROKEN = pa.array([b"a\xff"]).view(pa.string())
         ({"kwargs": ["[]"]}, "an object"),
         ({"kwargs": pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8()))}, "not a text"),
         ({"priority": [8]}, "priority must be 0 to 7"),
-        ({"on_conflict": ["replaec"]}, "Did you mean 'replace'"),
-        ({"on_conflict": ["merge"]}, "payload"),
-        ({"task": ["a\nb"]}, "control characters"),
         ({"group": [""]}, "group is a text of 1 to 128 bytes"),
         ({"max_attempts": [0]}, "max_attempts must be 1"),
         ({"timeout": [0.0]}, "timeout must be more than 0"),
@@ -395,8 +385,6 @@ def test_a_bad_row_is_named_with_its_reason_and_the_others_go_on(columns: dict[s
         "max_attempts": 1,
         "timeout": 1.0,
         "ttr": 1.0,
-        "on_conflict": "replace",
-        "task": "t",
     }
     both = {
         "id": pa.array(["fine", "bad"]),
@@ -419,7 +407,11 @@ def _good(value: Any, kind: Any) -> Any:
 def test_a_task_that_nobody_names_is_found_before_anything_is_written() -> None:
     with pytest.raises(InvalidJob, match="which task"):
         packed({"id": ["a"]}, task=None)
-    assert "task is null" in packed({"id": ["a"], "task": pa.nulls(1, pa.string())}, task=None).bad[0]
+
+
+def test_plain_jobs_cannot_be_merged() -> None:
+    with pytest.raises(InvalidJob, match="give one, or use on_conflict='replace'"):
+        packed({"id": ["a"]}, on_conflict="merge")
 
 
 def test_far_due_times_are_written_when_they_are_meant() -> None:

@@ -1,4 +1,4 @@
-"""``delayq_pipeline jobs`` and ``delayq_pipeline reconcile``, on the example shop."""
+"""``delayq_pipeline jobs``, on the example shop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from django_delayq import schedule
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.outcomes import fail
-from django_delayq.models import OutboxJob, PipelineRun
+from django_delayq.models import PipelineRun
 from shop.models import Customer, Order
 from shop.tasks import remind_customer
 
@@ -55,119 +55,6 @@ def waiting(broker: DjangoBroker) -> list[str]:
 
 def last_run() -> PipelineRun:
     return PipelineRun.objects.latest("pk")
-
-
-#: the command that compares the orders of the shop with their reminders
-RECONCILE: Final = (
-    "reconcile",
-    "--model",
-    "shop.Order",
-    "--filter",
-    '{"status": "placed"}',
-    "--created",
-    "created_at",
-    "--task",
-    "shop.remind_customer",
-    "--id",
-    "remind-{pk}",
-    "--due",
-    "expires_at",
-    "--args",
-    "pk",
-)
-
-
-def test_missing_reminders_are_put_back(run: Any, delayq: DjangoBroker) -> None:
-    pks = orders(5)
-    orders(1, status="paid")
-    orders(1, created_at=timezone.now())
-    remind(*pks[:2])
-    missing = sorted(f"remind-{pk}" for pk in pks[2:])
-    told, text = run(*RECONCILE, "--dry-run")
-    assert told.pop("seconds") > 0
-    run_id = told.pop("run_id")
-    assert told == {
-        "state": "dry run",
-        "rows": 5,
-        "known": 2,
-        "missing": 3,
-        "buried": 0,
-        "bad": 0,
-        "first": missing,
-        "outcomes": {},
-    }
-    assert "5 rows need a job, 2 jobs are known: 3 are missing" in text
-    assert len(waiting(delayq)) == 2
-    row = last_run()
-    assert (row.kind, row.state, row.run_id, row.rows, row.created) == ("reconcile", "finished", run_id, 5, 0)
-
-    told, _ = run(*RECONCILE)
-    assert (told["state"], told["outcomes"]) == ("finished", {"created": 3})
-    assert waiting(delayq) == sorted(f"remind-{pk}" for pk in pks)
-    row = last_run()
-    assert (row.queue, row.task, row.created, row.detail["missing"]) == (QUEUE, "shop.remind_customer", 3, 3)
-    view = delayq.inspector.get(QUEUE, missing[0])
-    assert view is not None
-    assert json.loads(view.job.args) == [int(missing[0].partition("-")[2])]
-
-    told, text = run(*RECONCILE)
-    assert (told["missing"], told["outcomes"]) == (0, {})
-
-
-def test_a_durable_job_that_is_still_in_the_outbox_is_not_missing(run: Any, delayq: DjangoBroker) -> None:
-    (pk,) = orders(1)
-    OutboxJob.objects.create(
-        key="00000000-0000-4000-8000-000000000000",
-        queue=QUEUE,
-        job_id=f"remind-{pk}",
-        task="shop.remind_customer",
-        due_ms=1,
-        record=b"",
-    )
-    assert run(*RECONCILE, "--dry-run")[0]["missing"] == 0
-    OutboxJob.objects.all().delete()
-    assert run(*RECONCILE, "--dry-run")[0]["missing"] == 1
-
-
-def test_jobs_that_no_row_needs_are_told_and_cancelled_only_on_demand(run: Any, delayq: DjangoBroker) -> None:
-    kept, paid = orders(1)[0], orders(1, status="paid")[0]
-    remind(kept, paid, 10_001)
-    told, text = run(*RECONCILE, "--report-orphans")
-    assert told["orphans"] == 2
-    assert "cancelled" not in told
-    assert "2 live jobs of the task that no row needs" in text
-    assert run(*RECONCILE, "--cancel-orphans", "--dry-run")[0]["orphans"] == 2
-    with pytest.raises(CommandError, match="repeat the command with --yes"):
-        run(*RECONCILE, "--cancel-orphans")
-    told, _ = run(*RECONCILE, "--cancel-orphans", "--yes")
-    assert told["cancelled"] == {"cancelled": 2}
-    assert waiting(delayq) == [f"remind-{kept}"]
-
-
-@pytest.mark.parametrize(
-    ("changed", "text"),
-    [
-        ({"--task": "shop.remind"}, "there is no task 'shop.remind' here. Did you mean 'shop.remind_customer'?"),
-        ({"--task": "shop.sync_order"}, "is merged: its jobs need a --payload"),
-        ({"--model": "shop.Orders"}, "App 'shop' doesn't have a 'Orders' model"),
-        ({"--id": "remind-{number}"}, "Cannot resolve keyword 'number'"),
-        ({"--created": "created"}, "Cannot resolve keyword 'created'"),
-        ({"--filter": '{"state": 1}'}, "Cannot resolve keyword 'state'"),
-        ({"--filter": "status=placed"}, "--filter must be JSON like"),
-        ({"--grace": "soon"}, "is no duration; write it like"),
-    ],
-)
-def test_what_cannot_be_compared_is_wrong_use_and_told_at_once(run: Any, changed: dict[str, str], text: str) -> None:
-    arguments = list(RECONCILE)
-    for name, value in changed.items():
-        if name in arguments:
-            arguments[arguments.index(name) + 1] = value
-        else:
-            arguments += [name, value]
-    with pytest.raises(CommandError, match=text) as error:
-        run(*arguments)
-    assert error.value.returncode == 2 or "--grace" in changed
-    assert not PipelineRun.objects.exists()
 
 
 def test_jobs_are_shown_and_cancelled(run: Any, delayq: DjangoBroker) -> None:

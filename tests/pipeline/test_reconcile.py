@@ -20,7 +20,6 @@ from django_delayq.core.job import Job, NewJob, Payload, new_key
 from django_delayq.core.outcomes import ack, bury
 from django_delayq.core.queue import Queue
 from django_delayq.core.snapshot import Part, read_jobs
-from django_delayq.management.pipeline.reconcile import Tables
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
@@ -28,6 +27,7 @@ from django_delayq.repair.row_comparison import RowJobs
 from django_delayq.repair.rows import names_in, pattern_of
 from shop.tasks import remind_customer
 
+from .reconcile_tables import Tables
 from .stock.models import Ticket
 from .stocked import Stock
 
@@ -52,7 +52,7 @@ class Setup:
 
 
 def made(spark: SparkSession, setup: Setup, kind: type[Reconciliation] = Reconciliation, **more: Any) -> Any:
-    """The comparison, as the command makes it."""
+    """The comparison."""
     tables = Tables(spark, setup.jobs, setup.folder, setup.outboxes)
     return kind(spark, setup.options, tables.rows, outbox=tables.outbox if setup.outboxes else None, **more)
 

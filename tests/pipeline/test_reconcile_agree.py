@@ -1,10 +1,11 @@
-"""``delayq_reconcile --model`` and the pipeline compare one table with one queue: both find and restore the same."""
+"""``delayq_reconcile --model`` and Spark compare one table with one queue: both find and restore the same."""
 
 from __future__ import annotations
 
 import json
 from datetime import timedelta
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from django.core.management import call_command
@@ -14,8 +15,13 @@ from pyspark.sql import SparkSession
 from django_delayq import schedule
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.outcomes import bury
+from django_delayq.pipeline.bulk import BulkOptions
+from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
+from django_delayq.repair.row_comparison import RowJobs
 from shop.models import Customer, Order
 from shop.tasks import remind_customer
+
+from .reconcile_tables import Tables
 
 HOUR = timedelta(hours=1)
 #: the same rows and jobs for both
@@ -36,26 +42,29 @@ def remind(*pks: int) -> None:
         schedule(remind_customer, pk, id=f"order-{pk}", delay=3600)
 
 
-def call(*command: str) -> dict[str, Any]:
+def here(*more: str) -> dict[str, Any]:
+    """Findings of the command."""
     out = StringIO()
-    call_command(*command, *COMPARED, "--json", stdout=out, stderr=StringIO(), no_color=True)
-    found: dict[str, Any] = json.loads(out.getvalue())
-    return found
-
-
-def compare(command: tuple[str, ...], *more: str) -> dict[str, Any]:
-    """Findings of a command, as far as both commands report them."""
-    found = call(*command, *more)
+    call_command("delayq_reconcile", *COMPARED, *more, "--json", stdout=out, stderr=StringIO(), no_color=True)
+    found = json.loads(out.getvalue())
     return {name: found[name] for name in ("rows", "known", "missing", "buried", "bad", "first", "outcomes")}
 
 
-HERE = ("delayq_reconcile",)
-PIPELINE = ("delayq_pipeline", "reconcile")
-
-
 def test_both_find_the_same_and_what_one_restores_the_other_knows(
-    spark: SparkSession, transactional_db: None, delayq: DjangoBroker
+    spark: SparkSession, transactional_db: None, delayq: DjangoBroker, redis_url: str, tmp_path: Path
 ) -> None:
+    made = {"id": "order-{pk}", "due": "expires_at", "args": ("pk",), "queue": remind_customer.options.queue}
+    filters = [{"status": "placed"}]
+    rows = RowJobs(model=Order, task=remind_customer, created="created_at", filters=filters, **made)
+    wanted = BulkOptions(**made, task=remind_customer.name, redis=redis_url, prefix=delayq.prefix)
+
+    def on_spark(*, restore: bool, **more: Any) -> dict[str, Any]:
+        tables = Tables(spark, rows, str(tmp_path), ["default"])
+        comparison = Reconciliation(spark, ReconcileOptions(jobs=wanted, **more), tables.rows, outbox=tables.outbox)
+        counts = comparison.look()
+        outcomes = comparison.put_back(counts) if restore else {}
+        return {**{name: one for name, one in counts.values().items() if name != "first_bad"}, "outcomes": outcomes}
+
     queue = delayq.queue(remind_customer.options.queue, shards=2)
     kept, reserved, gated, buried, *missing = place(9)
     place(2, status="paid")
@@ -67,14 +76,14 @@ def test_both_find_the_same_and_what_one_restores_the_other_knows(
         if pk == buried:
             assert queue.settle([bury(job, 1, 2, reason="why")]) == [True]
     remind(gated)
-    found = compare(HERE, "--dry-run")
-    assert found == compare(PIPELINE, "--dry-run")
+    found = here("--dry-run")
+    assert found == on_spark(restore=False)
     assert found["first"] == sorted(f"order-{pk}" for pk in missing)
     assert (found["rows"], found["missing"], found["buried"], found["bad"]) == (10, 5, 1, 1)
-    assert compare(HERE)["outcomes"] == {"created": 5}
-    last = compare(PIPELINE, "--include-morgue")
+    assert here()["outcomes"] == {"created": 5}
+    last = on_spark(restore=True, include_morgue=True)
     assert (last["first"], last["outcomes"]) == ([f"order-{buried}"], {"created": 1})
-    assert compare(HERE, "--include-morgue")["missing"] == 0
+    assert here("--include-morgue")["missing"] == 0
     there = {view.id: (view.arguments, view.job.due_ms) for view in delayq.inspector.page(queue.name, "waiting").jobs}
     for order in Order.objects.filter(pk__in=[*missing, buried]):
         due_ms = -(-round(order.expires_at.timestamp() * 1_000_000) // 1000)

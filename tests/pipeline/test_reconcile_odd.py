@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.db import connections
-from django.utils import timezone
 from django.utils.connection import ConnectionDoesNotExist
 from pyspark.sql import SparkSession
 
-from django_delayq.connections import DjangoBroker
 from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.queue import Queue
 from django_delayq.models import OutboxJob
 from django_delayq.pipeline.reconcile import DEAD
-from shop.models import Customer, Order
 
 from .stock.models import Ticket
 from .stocked import Stock
-from .test_maintain_command import RECONCILE
 from .test_reconcile import Setup, jobs, made, name, options, put, queue, tickets  # noqa: F401 (fixtures)
 
 AGO = timedelta(hours=1)
@@ -172,25 +165,3 @@ def test_orphans_are_judged_by_the_database_that_is_written_to(
     with pytest.raises(ConnectionDoesNotExist, match="'primary' doesn't exist"):
         comparison.orphans()
     assert made(spark, options()).orphans().total == 1, "a database that is named is read"
-
-
-# -- the command -------------------------------------------------------------------------------------------------------
-
-
-def test_the_command_tells_of_rows_that_are_no_jobs_and_is_through(
-    spark: SparkSession, transactional_db: None, delayq: DjangoBroker, settings: Any
-) -> None:
-    settings.DELAYQ = {**settings.DELAYQ, "MAX_ARGS_BYTES": 10}
-    customer = Customer.objects.create(name="Ada", email="ada@example.com")
-    now = timezone.now()
-    usual = {"customer": customer, "created_at": now - AGO, "expires_at": now + AGO}
-    Order.objects.create(pk=1, **usual)
-    Order.objects.create(pk=2, **{**usual, "expires_at": now + timedelta(days=365 * 20)})
-    Order.objects.create(pk=123_456_789_012, **usual)
-    out, err = StringIO(), StringIO()
-    call_command("delayq_pipeline", *RECONCILE, stdout=out, stderr=err, no_color=True)
-    told = json.loads(out.getvalue())
-    assert (told["state"], told["bad"], told["outcomes"]) == ("finished", 2, {"created": 1, "refused": 1})
-    assert [ident for ident, _ in told["first_bad"]] == ["remind-2", "remind-123456789012"]
-    assert "WARNING: 2 rows cannot have a job" in err.getvalue()
-    assert "ten years" in err.getvalue()

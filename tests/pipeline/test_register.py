@@ -15,6 +15,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.pipeline import register
 from django_delayq.pipeline.bulk import BulkOptions, bulk
+from django_delayq.pipeline.inputs import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,9 +45,11 @@ def waiting(broker: Broker) -> list[str]:
 # -- threads -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_bulk_write_works_from_any_thread(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
+def test_a_bulk_write_works_from_any_thread(
+    spark: SparkSession, broker: Broker, target: dict[str, str], stored: Callable[[DataFrame], Files]
+) -> None:
     options = BulkOptions(id="job-{id}", args=("id",), **target)  # type: ignore[arg-type]
-    done = in_a_thread(lambda: bulk(spark, spark.range(3), options))
+    done = in_a_thread(lambda: bulk(spark, stored(spark.range(3)), options))
     assert (done.counts, waiting(broker)) == ({"created": 3}, ["job-0", "job-1", "job-2"])
 
 
@@ -59,22 +62,6 @@ def test_a_thread_that_registers_the_formats_writes_to_them(
 
     in_a_thread(write)
     assert waiting(broker) == ["job-0", "job-1", "job-2"]
-
-
-def test_a_thread_that_registers_the_formats_streams_to_them(
-    spark: SparkSession, broker: Broker, target: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "rows").mkdir()
-    (tmp_path / "rows" / "1.json").write_text('{"id": "job-0"}\n')
-
-    def stream() -> None:
-        register(spark)
-        frame = spark.readStream.schema("id string").json(str(tmp_path / "rows"))
-        writer = frame.writeStream.format("delayq").options(**target, checkpointLocation=str(tmp_path / "done"))
-        writer.trigger(availableNow=True).start().awaitTermination(60)
-
-    in_a_thread(stream)
-    assert waiting(broker) == ["job-0"]
 
 
 # -- interpreters ------------------------------------------------------------------------------------------------------

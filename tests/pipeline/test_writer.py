@@ -1,4 +1,4 @@
-"""``df.write.format("delayq")``, and the same with ``writeStream``, on real Spark and real Redis."""
+"""``df.write.format("delayq")`` on real Spark and real Redis."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from django_delayq import task as make_task
 from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.outcomes import ack
+from django_delayq.pipeline import register
 from django_delayq.pipeline.options import open_broker
-from django_delayq.pipeline.writer import batch_writer, stream_writer
-from tests.core.bulk_loads_stage import DAY_MS, KEPT_MS, list_loads
+from django_delayq.pipeline.writer import batch_writer
+from tests.core.bulk_loads_stage import list_loads
 from tests.core.world import read_world
-from tests.support.core_stored import bulk_load_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,20 +162,6 @@ def test_merged_jobs_are_united(spark: SparkSession, broker: Broker, target: dic
     }
 
 
-def test_rows_go_to_the_queues_that_they_name(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
-    df = rows(spark, 60).withColumn(
-        "queue", F.when(F.col("id").endswith("1"), "one").when(F.col("id").endswith("2"), "two")
-    )
-    write(df, target, runId="several", close="false")
-    write(df, target, runId="several")
-    assert {queue: len(take(broker, 100, queue)) for queue in ("q", "one", "two")} == {"q": 48, "one": 6, "two": 6}
-    assert {run.id: (run.closed, counts(broker, run.id)) for run in list_loads(broker)} == {
-        "several@q": (True, {"created": 48}),
-        "several@one": (True, {"created": 6}),
-        "several@two": (True, {"created": 6}),
-    }
-
-
 # -- once, however often it is sent ------------------------------------------------------------------------------------
 
 
@@ -216,9 +202,9 @@ def test_without_a_run_id_each_write_is_a_run_of_its_own(
     assert [run.closed for run in list_loads(broker)] == [True, True]
 
 
-def test_no_rows_make_no_run(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
+def test_no_rows_make_an_empty_run(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
     write(rows(spark, 0), target, runId="r")
-    assert list_loads(broker) == []
+    assert [(run.id, run.closed, counts(broker, run.id)) for run in list_loads(broker)] == [("r", True, {})]
 
 
 def test_a_stream_that_replays_a_batch_adds_nothing(
@@ -226,11 +212,14 @@ def test_a_stream_that_replays_a_batch_adds_nothing(
 ) -> None:
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
 
+    def load(batch: DataFrame, number: int) -> None:
+        register(batch.sparkSession)
+        write(batch, target, runId=f"crm-{number}")
+
     def stream() -> None:
         df = spark.readStream.schema("id string, args array<long>").option("maxFilesPerTrigger", 1).parquet(str(source))
-        said = {"queue": "q", "task": "app.send", **target, "checkpointLocation": str(checkpoint)}
-        query = df.writeStream.format("delayq").options(**said).trigger(availableNow=True).start()
-        query.awaitTermination()
+        query = df.writeStream.foreachBatch(load).option("checkpointLocation", str(checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
 
     for n in range(3):
         rows(spark, 100 * (n + 1), 1).filter(F.col("args")[0] >= 100 * n).write.mode("append").parquet(str(source))
@@ -240,11 +229,7 @@ def test_a_stream_that_replays_a_batch_adds_nothing(
         (checkpoint / "commits" / name).unlink()
     stream()
     assert take(broker, 1_000) == {}
-    ids = [run.id for run in list_loads(broker)]
-    assert [run_id.split(":")[1] for run_id in ids] == ["0", "1", "2"]
-    assert len({run_id.split(":")[0] for run_id in ids}) == 1
-    kept = [broker.client.pttl(bulk_load_key(broker.prefix, run_id)) for run_id in ids]
-    assert 0 < kept[0] <= DAY_MS < KEPT_MS - DAY_MS < min(kept[1:]), "Spark will not replay the first any more"
+    assert sorted(run.id for run in list_loads(broker)) == ["crm-0", "crm-1", "crm-2"]
 
 
 # -- rows that are no jobs ---------------------------------------------------------------------------------------------
@@ -273,6 +258,7 @@ def test_bad_rows_are_put_aside_with_the_reason(
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
+        ("id int, task string", {}, "no column 'task'. Known columns: id, due"),
         ("id int, arguments int", {}, "no column 'arguments'. Did you mean 'args'? Known columns: id, due"),
         ("i int", {}, "no column 'i'"),
         ("args array<int>", {}, "no column id"),
@@ -323,9 +309,6 @@ def test_a_queue_and_a_task_have_to_be_named(spark: SparkSession, target: dict[s
     schema = StructType.fromDDL("id int")
     assert "which queue?" in refusal(lambda: batch_writer({"task": "t", **target}, schema, False))
     assert "which task?" in refusal(lambda: batch_writer({"queue": "q", **target}, schema, False))
-    assert "leave the option runId out" in refusal(
-        lambda: stream_writer({"queue": "q", "task": "t", "runId": "r", **target}, schema, False)
-    )
 
 
 def test_only_append_is_a_mode(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:

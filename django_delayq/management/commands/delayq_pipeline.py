@@ -12,14 +12,13 @@ from ...pipeline import java
 from ...pipeline.errors import SparkMissing, plain_errors
 from ...pipeline.session import check, running
 from ..base import share_options, with_examples
-from ..pipeline import bulk, doctor, history, jobs, reconcile
+from ..pipeline import bulk, doctor, history, jobs
 from ..pipeline.common import MISSING, PipelineCommand, Subcommand, root
 
 SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     **history.SUBCOMMANDS,
     "doctor": doctor.SUBCOMMAND,
     "bulk": bulk.SUBCOMMAND,
-    "reconcile": reconcile.SUBCOMMAND,
     "jobs": jobs.SUBCOMMAND,
 }
 
@@ -29,7 +28,7 @@ class Command(PipelineCommand):
 
     help = (
         "Runs the data pipeline on Spark: the history of jobs (run, stream, status, backfill, compact, purge), bulk "
-        "scheduling (bulk), restoring missing jobs (reconcile) and repair by SQL (jobs). Start with "
+        "scheduling (bulk) and repair by SQL (jobs). Start with "
         "`doctor`, which lists what has to be installed. Exit codes: 0 done, 1 failed, 2 wrong use, 3 something is not "
         "installed or not available, 4 stopped by a signal."
     )

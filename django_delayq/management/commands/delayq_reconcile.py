@@ -36,8 +36,8 @@ class Command(DelayQCommand):
         "tables of failed and buried jobs (--mirror), restores durable jobs whose morgue record was lost (--buried), "
         "and sends durable jobs again that Redis refused (--refused). Without a choice it does the first two, as "
         "dispatchers do periodically. "
-        "--model compares the rows of a table with their jobs, and restores missing jobs; "
-        "delayq_pipeline reconcile does the same on Spark. Exit codes: 0 done, 1 failed, 2 wrong use."
+        "--model compares the rows of a table with their jobs, and restores missing jobs. Exit codes: 0 done, "
+        "1 failed, 2 wrong use."
     )
     examples = (
         "delayq_reconcile",
@@ -76,7 +76,7 @@ class Command(DelayQCommand):
         parser.add_argument("--dry-run", action="store_true", help="change nothing, print what would be changed")
         parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         parser.add_argument("--json", action="store_true", help="print JSON")
-        add_rows(parser, required=False)
+        add_rows(parser)
 
     def run(self, **options: Any) -> None:
         """Run the chosen reconciliations in a fixed order."""

@@ -63,13 +63,13 @@ def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     run_id, began = common.new_run_id("jobs"), time.monotonic()
     with common.session(command, options, f"delayq jobs {run_id}") as spark:
         selection = choose(spark, action)
-        preview(command, selection, options)
+        _preview(command, selection, options)
         result: dict[str, Any] = {"run_id": run_id, "verb": action.verb, "selected": selection.total}
         if options["dry_run"] or not selection.total:
             if not selection.total:
                 command.print_note(f"No job matches. {action.verb} is for {FOR[action.verb]}.")
             state = "dry run" if options["dry_run"] else "finished"
-            command.print_result({**result, "state": state, "groups": group_values(selection), "outcomes": {}})
+            command.print_result({**result, "state": state, "groups": _group_values(selection), "outcomes": {}})
             return
         command.confirm(f"{action.verb}: {selection.total:,} jobs?", yes=options["yes"])
         detail = {
@@ -97,7 +97,7 @@ def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     )
 
 
-def preview(command: common.PipelineCommand, selection: Selection, options: Mapping[str, Any]) -> None:
+def _preview(command: common.PipelineCommand, selection: Selection, options: Mapping[str, Any]) -> None:
     """Print the numbers of selected jobs by queue, task and state, and the first jobs."""
     if not selection.total:
         return
@@ -118,7 +118,7 @@ def _cell(value: object) -> str:
     return "" if value is None else printable(str(value), 40)
 
 
-def group_values(selection: Selection) -> list[dict[str, Any]]:
+def _group_values(selection: Selection) -> list[dict[str, Any]]:
     """Return the numbers of jobs by queue, task and state, for the last line."""
     return [
         {"queue": group.queue, "task": group.task, "state": group.state, "jobs": group.jobs}
