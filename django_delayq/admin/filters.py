@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.db import connections
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -20,6 +21,28 @@ if TYPE_CHECKING:
 MOST: Final = 50
 _SPANS: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 _ATTEMPTS: Final = {"1": (1, 1), "2": (2, 2), "3-5": (3, 5), "6-10": (6, 10), "11-25": (11, 25), "26": (26, 2**31 - 1)}
+
+
+def first_values(rows: QuerySet[Any], field: str) -> list[str]:
+    """Return the first values of a column, sorted, by one look-up in its index for each.
+
+    ``DISTINCT`` reads the whole index instead, which is most of the time of a list of 100,000 rows.
+
+    Args:
+        rows: all rows of a model.
+        field: text field with which an index begins.
+    """
+    database, meta = connections[rows.db], rows.model._meta
+    table, column = map(database.ops.quote_name, (meta.db_table, meta.get_field(field).column))
+    # Only names of the model are part of the text.
+    sql = (
+        f"WITH RECURSIVE step(v, n) AS (SELECT (SELECT MIN({column}) FROM {table}), 1 UNION ALL "  # noqa: S608
+        f"SELECT (SELECT MIN({column}) FROM {table} WHERE {column} > step.v), n + 1 FROM step "
+        f"WHERE v IS NOT NULL AND n < {MOST}) SELECT v FROM step WHERE v IS NOT NULL"
+    )
+    with database.cursor() as cursor:
+        cursor.execute(sql)
+        return [value for (value,) in cursor.fetchall()]
 
 
 class LookupFilter(admin.SimpleListFilter):
@@ -52,13 +75,12 @@ class ValueFilter(LookupFilter):
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
         """Return the first values; the empty one gets a label."""
-        rows = self.known(model_admin.model._default_manager.order_by(self.field))
-        values = rows.values_list(self.field, flat=True).distinct()[:MOST]
+        values = self.values(model_admin.model._default_manager.all())
         return [(value, value or _("(none)")) for value in values]
 
-    def known(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the rows whose values are offered."""
-        return rows
+    def values(self, rows: QuerySet[Any]) -> Iterable[str]:
+        """Return the first values of the whole table."""
+        return first_values(rows, self.field)
 
     def has_output(self) -> bool:
         """Return True even for a single value, which is informative, or a current value not among the first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from ..history.periods import HOUR, NAMED, USUAL, Period, SeriesQuery, from_row,
 from ..history.series import FAILURES, SeriesSum, Summary, summary
 from .base import TableAdmin, column
 from .charts import Chart, Row, number
-from .filters import ValueFilter
+from .filters import MOST, ValueFilter
 from .formatting import NOTHING, duration, grouped, local_text, millis, percent
 
 if TYPE_CHECKING:
@@ -106,9 +106,10 @@ def _moment(text: str, *, end: bool = False) -> datetime:
 class RecentFilter(ValueFilter):
     """Filter by a name; the choices are those of the last week."""
 
-    def known(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the rows of the last week."""
-        return rows.filter(hour__gte=to_row(datetime.now(UTC) - _WEEK))
+    def values(self, rows: QuerySet[Any]) -> Iterable[str]:
+        """Return the first values of the last week."""
+        recent = rows.filter(hour__gte=to_row(datetime.now(UTC) - _WEEK)).order_by(self.field)
+        return recent.values_list(self.field, flat=True).distinct()[:MOST]
 
 
 class HourlyStatAdmin(TableAdmin):
