@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote as url_quote
@@ -25,6 +25,7 @@ from ..core.errors import DelayQError, Misconfigured, QueueUnavailable
 from ..core.figures import TOTAL, DepthPoint
 from ..settings.conf import conf
 from ..status import RunningJob, Snapshot, take
+from ..status.reading import RATE_MS
 from ..status.snapshot import PLACES
 from ..status.warnings import warnings_of
 from .actions import Action
@@ -54,8 +55,6 @@ MOST_WORKERS: Final = 50
 MOST_RUNNING: Final = 48
 #: names that are listed; further ones are only counted
 _MOST_NAMES: Final = 4
-#: rates are taken since a sample that is at least so old, ms
-_RATE_MS: Final = 10_000
 COLUMNS: Final = (
     gettext_lazy("Queue"),
     gettext_lazy("Delayed"),
@@ -93,7 +92,6 @@ class DashboardSnapshot:
         cost_ms: time it took.
         leases: (queue, id) → end of a running job's lease, Unix ms.
         depths: points of the last hour of all queues together.
-        samples: queue → sample since which its rates are taken; :data:`TOTAL` = of all queues.
     """
 
     snapshot: Snapshot
@@ -101,20 +99,11 @@ class DashboardSnapshot:
     cost_ms: float = 0.0
     leases: Mapping[tuple[str, str], int] = field(default_factory=dict)
     depths: Sequence[DepthPoint] = ()
-    samples: Mapping[str, DepthPoint] = field(default_factory=dict)
 
     @property
     def next_ms(self) -> int:
         """Interval after which a page may poll again, ms."""
         return max(SHORTEST_MS, round(self.cost_ms * PAUSE))
-
-    def rate(self, counter: str, now: Any, queue: str = TOTAL) -> float | None:
-        """Return how fast a counter has grown since the sample, per second; None without one."""
-        sample = self.samples.get(queue)
-        if sample is None:
-            return None
-        grown: float = max(0.0, getattr(now, counter) - getattr(sample, counter))
-        return grown / ((self.snapshot.now_ms - sample.at_ms) / 1000)
 
 
 class SnapshotCache:
@@ -165,15 +154,15 @@ class SnapshotCache:
         leases = _leases(broker, (job for _, job in running(snapshot)))
         cost_ms = (time.monotonic() - began) * 1000
         self._read_samples(broker, snapshot)
-        return DashboardSnapshot(snapshot, span, cost_ms, leases, self._depths, self._samples)
+        return DashboardSnapshot(replace(snapshot, samples=self._samples), span, cost_ms, leases, self._depths)
 
     def _read_samples(self, broker: DjangoBroker, snapshot: Snapshot) -> None:
         """Read the samples. Dispatchers take one a minute, so they are read as often."""
-        minute = int((snapshot.now_ms - _RATE_MS) // 60_000)
+        minute = int((snapshot.now_ms - RATE_MS) // 60_000)
         if self._read_at != minute:
             names = [TOTAL, *(queue.name for queue in snapshot.queues)]
             self._depths = figures.read_depths(broker, [TOTAL], snapshot.now_ms)[TOTAL]
-            self._samples = figures.last_samples(broker, names, snapshot.now_ms - _RATE_MS)
+            self._samples = figures.last_samples(broker, names, snapshot.now_ms - RATE_MS)
             self._read_at = minute
 
 
@@ -277,13 +266,14 @@ class DashboardText:
     def tiles(self) -> list[tuple[str, str, str, str, str, bool]]:
         """(key, name, text, URL, meaning, is late) of the totals."""
         totals, depths = self.source.snapshot.totals, self.source.depths
+        rates = self.source.snapshot.rates(totals)
         p50, p99 = (depths[-1].p50_ms, depths[-1].p99_ms) if depths else (None, None)
         texts = {
             **{place: grouped(getattr(totals, place)) for place in PLACES},
             "lag": duration(totals.lag_seconds),
             "busy": f"{grouped(totals.busy)} / {grouped(totals.threads)}",
-            "done_rate": rate(self.source.rate("done", totals)),
-            "failing_rate": rate(self.source.rate("failing", totals)),
+            "done_rate": rate(rates.done),
+            "failing_rate": rate(rates.failing),
             "p50": millis(p50),
             "p99": millis(p99),
         }
@@ -309,8 +299,9 @@ class DashboardText:
         if not self.source.span:
             return []
         totals, depths = self.source.snapshot.totals, self.source.depths
-        rates = [self.source.rate(counter, totals) for counter in ("done", "failing", "scheduled")]
-        now = self._now([(rate(value), number(value)) for value in rates]) if rates[0] is not None else []
+        rates = self.source.snapshot.rates(totals)
+        values = (rates.done, rates.failing, rates.scheduled)
+        now = self._now([(rate(value), number(value)) for value in values]) if rates.done is not None else []
         head = ((_("Time"), 0), (_("done"), 1), (_("failing"), 2), (_("scheduled"), 3))
         points = depth_rows(depths, lambda one: [(rate(n), number(n)) for n in (one.done, one.failing, one.scheduled)])
         throughput = Chart("dq-throughput", _("Throughput"), _("jobs per second"), head, [*now, *points], kind="lines")
@@ -359,7 +350,7 @@ class DashboardText:
 
         def activity(queue: QueueStatus) -> tuple[float, ...]:
             counts = queue.counts
-            done = self.source.rate("done", queue, queue.name) or 0.0
+            done = self.source.snapshot.rates(queue).done or 0.0
             return (queue.lag_seconds, done, queue.done, counts.ready, counts.reserved, counts.delayed)
 
         limit = conf().admin.late_after
@@ -374,7 +365,7 @@ class DashboardText:
                 "numbers": [grouped(getattr(queue.counts, place)) for place in PLACES],
                 "lag": duration(queue.lag_seconds),
                 "is_late": queue.lag_seconds > limit,
-                "done": rate(self.source.rate("done", queue, queue.name)),
+                "done": rate(self.source.snapshot.rates(queue).done),
                 "verb": resume if queue.paused else pause,
                 "verb_url": self.queue_url(queue.name, "resume" if queue.paused else "pause"),
             }

@@ -1,17 +1,14 @@
 """Status of a deployment as plain data, for the status command, the HTTP API, the dashboard and the metrics.
 
-:func:`take` takes a snapshot, :func:`compare` returns the change between two snapshots::
+:func:`take` takes a snapshot::
 
-    before = take(broker)
-    ...
-    after = take(broker)
-    compare(before, after).total.done  # jobs per second
+    snapshot = take(broker, rates=True)
+    snapshot.rates(snapshot.totals)  # jobs per second, since a sample of the dispatcher
 """
 
 from .reading import read_recurring, take
 from .snapshot import (
     LOST_AFTER,
-    Change,
     QueueStatus,
     Rates,
     RecurringStatus,
@@ -21,14 +18,12 @@ from .snapshot import (
     Totals,
     UnreachablePart,
     WorkerStatus,
-    compare,
     united,
 )
 from .warnings import Finding, warnings_of
 
 __all__ = [
     "LOST_AFTER",
-    "Change",
     "Finding",
     "QueueStatus",
     "Rates",
@@ -39,7 +34,6 @@ __all__ = [
     "Totals",
     "UnreachablePart",
     "WorkerStatus",
-    "compare",
     "read_recurring",
     "take",
     "united",

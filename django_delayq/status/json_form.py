@@ -10,9 +10,7 @@ from ..core.figures import Histogram
 from ..core.limit_status import LimitStatus
 from ..core.times import iso_of
 from .snapshot import (
-    NOTHING,
     PLACES,
-    Change,
     QueueStatus,
     Rates,
     RecurringStatus,
@@ -25,14 +23,12 @@ from .snapshot import (
 from .warnings import idle_beside_due
 
 
-def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
+def as_json(snapshot: Snapshot) -> dict[str, Any]:
     """Return a snapshot as JSON values.
 
     ``lateness_so_far`` and ``run_so_far`` of a queue are counted since the counters began (the deployment's first
-    attempt, or since Redis lost them), with ``count``, ``mean_ms``, ``p50_ms`` and ``p99_ms``.
-
-    Args:
-        change: change since an earlier snapshot; each queue and the totals then have ``rates``, per second.
+    attempt, or since Redis lost them), with ``count``, ``mean_ms``, ``p50_ms`` and ``p99_ms``. With samples each queue
+    and the totals have ``rates``.
     """
     totals = asdict(snapshot.totals)
     totals["lag_seconds"] = round(totals["lag_seconds"], 3)
@@ -45,7 +41,7 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
         "totals": totals,
         "queues": [
             {
-                **_queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), attempts.get(queue.name, NOTHING)),
+                **_queue(queue, snapshot.figures.lateness.get(queue.name), attempts.get(queue.name)),
                 "waiting": [limit_as_json(one) for one in behind.get(queue.name, ())],
                 "idle_worker": idle[queue.name].name if queue.name in idle else None,
             }
@@ -59,11 +55,10 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
     }
     if snapshot.outbox is not None:
         values["outbox"] = snapshot.outbox
-    if change is not None:
-        values["seconds"] = round(change.seconds, 3)
-        totals["rates"] = _rates(change.total)
-        for queue in values["queues"]:
-            queue["rates"] = _rates(change.queues.get(queue["name"], Rates()))
+    if snapshot.samples:
+        totals["rates"] = _rates(snapshot.rates(snapshot.totals))
+        for shown, queue in zip(values["queues"], snapshot.queues, strict=True):
+            shown["rates"] = _rates(snapshot.rates(queue))
     return values
 
 
@@ -72,7 +67,7 @@ _OF_QUEUE: Final = ("name", "paused", "kind", "shards", "epoch", "draining", "sc
 _OF_COUNTS: Final = (*PLACES, "quarantine", "parked", "counters", "marks")
 
 
-def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str, Any]:
+def _queue(queue: QueueStatus, lateness: Histogram | None, run: Histogram | None) -> dict[str, Any]:
     counts = queue.counts
     values: dict[str, Any] = {
         **{name: getattr(queue, name) for name in _OF_QUEUE},
@@ -101,8 +96,9 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
     return values
 
 
-def lengths(histogram: Histogram) -> dict[str, Any]:
-    """Return count, mean and quantiles of a histogram of durations, in ms; None for missing values."""
+def lengths(durations: Histogram | None) -> dict[str, Any]:
+    """Return count, mean and quantiles of durations, in ms; None for missing values."""
+    histogram = durations or Histogram()
     count = histogram.count
     statistics = {
         "mean_ms": histogram.sum_ms / count if count else None,
@@ -112,14 +108,8 @@ def lengths(histogram: Histogram) -> dict[str, Any]:
     return {"count": count, **{name: None if value is None else round(value, 1) for name, value in statistics.items()}}
 
 
-def _rates(rates: Rates) -> dict[str, Any]:
-    return {
-        "scheduled": round(rates.scheduled, 1),
-        "done": round(rates.done, 1),
-        "failing": round(rates.failing, 1),
-        "lateness": lengths(rates.lateness),
-        "run": lengths(rates.run),
-    }
+def _rates(rates: Rates) -> dict[str, float | None]:
+    return {name: None if value is None else round(value, 1) for name, value in asdict(rates).items()}
 
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:

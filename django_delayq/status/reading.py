@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import connections as databases
 
 from ..core.errors import QueueUnavailable
-from ..core.figures import Figures
+from ..core.figures import TOTAL, Figures, last_samples
 from ..core.layouts import queue_policy
 from ..core.limits import taken
 from ..core.redis.connection import PARTIAL_SECONDS
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ..core.counts import Counts
     from ..core.queue import Queue
 
+#: rates are taken since a sample that is at least so old, ms
+RATE_MS: Final = 10_000
 #: largest whole number that every JSON reader handles exactly
 _LARGEST: Final = 2**53
 
@@ -40,12 +42,13 @@ def take(
     recurring: bool = False,
     outbox: bool = True,
     limits: bool = True,
+    rates: bool = False,
 ) -> Snapshot:
     """Return a snapshot of a deployment.
 
     This takes one round trip each for the registry, the workers, the counters, ``INFO``, all shards of all queues (on a
-    cluster: each of its nodes), each queue with a limit of concurrency, and the recurring tasks; two for the limits, if
-    jobs are parked. The outbox is read from the database.
+    cluster: each of its nodes), each queue with a limit of concurrency, the recurring tasks, and the samples; two for the
+    limits, if jobs are parked. The outbox is read from the database.
 
     On a cluster of which a part does not answer, the rest is returned, and :attr:`Snapshot.unreachable` names that
     part. If it has the registry, the queues are those that this process knows.
@@ -56,6 +59,7 @@ def take(
         recurring: include the recurring tasks registered in this process.
         outbox: include the numbers of rows in the outbox.
         limits: include the limits of queues with parked jobs.
+        rates: include the samples for :meth:`.Snapshot.rates`.
 
     Raises:
         QueueUnavailable, Misconfigured: Redis cannot be queried.
@@ -65,6 +69,8 @@ def take(
     queues, servers = registry.queues, broker.inspector.servers()
     counts = broker.inspector.all_counts(horizon=horizon, by_shard=by_shard, queues=queues, partial=True)
     now_ms = max((one.now_ms for one in counts), default=0.0) or broker.now_ms()
+    unreachable = tuple(unreachable_parts(broker, counts, registry=not registry.answers))
+    sampled = [TOTAL, *(queue.name for queue in queues)] if rates and not unreachable else []
     return Snapshot(
         now_ms=now_ms,
         queues=tuple(
@@ -76,8 +82,9 @@ def take(
         figures=registry.figures,
         producers_paused_ms=registry.producers_paused_ms,
         recurring=_recurring(broker, queues, now_ms) if recurring else (),
-        unreachable=tuple(unreachable_parts(broker, counts, registry=not registry.answers)),
+        unreachable=unreachable,
         limits=_limits(broker, [queue for queue, one in zip(queues, counts, strict=True) if one.parked and limits]),
+        samples=last_samples(broker, sampled, now_ms - RATE_MS) if sampled else {},
     )
 
 

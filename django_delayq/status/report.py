@@ -1,4 +1,4 @@
-"""Report of ``delayq_status``: a snapshot, and the rates since an earlier one, as lines of text."""
+"""Report of ``delayq_status``: a snapshot as lines of text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from ..core.times import datetime_of
 from ..settings.conf import conf
 from .formatting import duration, printable, table
 from .json_form import human_bytes
-from .snapshot import PLACES, Change, QueueStatus, Rates, RecurringStatus, RunningJob, Snapshot, WorkerStatus
+from .snapshot import PLACES, QueueStatus, Rates, RecurringStatus, RunningJob, Snapshot, WorkerStatus
 from .warnings import warnings_of
 
 if TYPE_CHECKING:
-    from ..core.figures import Histogram
     from ..outbox.durability import Stock
 
 NO_QUEUE: Final = "No queue yet: nothing was ever scheduled."
@@ -25,19 +24,19 @@ NO_WORKER: Final = "No worker is running. Start one: manage.py delayq_worker"
 MOST_LIMITS: Final = 20
 #: due times that the report counts: within the next hour, and later
 HORIZON: Final = (3_600_000,)
+_RATED: Final = ("done", "failing", "late p50", "late p99")
 
 
-def report(snapshot: Snapshot, change: Change | None = None) -> list[str]:
+def report(snapshot: Snapshot) -> list[str]:
     """Return the report in paragraphs, separated by empty lines.
 
     Args:
-        snapshot: taken with :data:`HORIZON`, or without one.
-        change: since an earlier snapshot: adds rates and lateness.
+        snapshot: taken with :data:`HORIZON`, or without one; with samples there are rates.
     """
     nothing = snapshot.has_registry  # without the registry queues and workers are only unknown
     paragraphs = [
-        [_server_line(snapshot), _totals_line(snapshot, change)],
-        _queues(snapshot, change) if snapshot.queues else [NO_QUEUE] * nothing,
+        [_server_line(snapshot), _totals_line(snapshot)],
+        _queues(snapshot) if snapshot.queues else [NO_QUEUE] * nothing,
         _limits(snapshot),
         [_backlog_line(snapshot.backlog)] if len(snapshot.backlog) > 2 else [],
         [_outbox_line(snapshot.outbox)] if snapshot.outbox is not None and any(snapshot.outbox.values()) else [],
@@ -58,41 +57,39 @@ def _server_line(snapshot: Snapshot) -> str:
     )
 
 
-def _totals_line(snapshot: Snapshot, change: Change | None) -> str:
+def _totals_line(snapshot: Snapshot) -> str:
     sums = snapshot.totals
     pieces = [f"lag {duration(sums.lag_seconds)}", f"busy {sums.busy}/{sums.threads}"]
     pieces += [f"{place} {getattr(sums, place)}" for place in PLACES]
-    if change is not None:
-        head = ("done", "failing", "late p50", "late p99")
-        pieces += [f"{name} {cell}" for name, cell in zip(head, _rates(change.total), strict=True)]
+    if snapshot.samples:
+        pieces += [f"{name} {cell}" for name, cell in zip(_RATED, _rates(snapshot.rates(sums)), strict=True)]
     return "  ".join(pieces)
 
 
 def _rates(rates: Rates) -> tuple[str, ...]:
-    return (f"{rates.done:.1f}/s", f"{rates.failing:.1f}/s", _late(rates.lateness, 0.5), _late(rates.lateness, 0.99))
+    ended = ("-" if rate is None else f"{rate:.1f}/s" for rate in (rates.done, rates.failing))
+    return (*ended, _late(rates.p50_ms), _late(rates.p99_ms))
 
 
-def _late(histogram: Histogram, q: float) -> str:
-    """Return a quantile of a histogram in readable form."""
-    ms = histogram.quantile(q)
+def _late(ms: float | None) -> str:
     if ms is None:
         return "-"
     return f"{ms:.0f}ms" if ms < 1000 else duration(ms / 1000)
 
 
-def _queues(snapshot: Snapshot, change: Change | None) -> list[str]:
+def _queues(snapshot: Snapshot) -> list[str]:
     rules = [_rules_of(queue, snapshot.now_ms) for queue in snapshot.queues]
-    rated = ("done",) if change is None else ("done", "failing", "late p50", "late p99")
     rows = [
         (
             printable(queue.name),
             *(getattr(queue.counts, place) for place in PLACES),
             duration(queue.lag_seconds),
-            *((queue.done,) if change is None else _rates(change.queues.get(queue.name, Rates()))),
+            *(_rates(snapshot.rates(queue)) if snapshot.samples else (queue.done,)),
             *((rule,) if any(rules) else ()),
         )
         for queue, rule in zip(snapshot.queues, rules, strict=True)
     ]
+    rated = _RATED if snapshot.samples else ("done",)
     return table(("queue", *PLACES, "lag", *rated, *(("rules",) if any(rules) else ())), rows)
 
 

@@ -1,4 +1,4 @@
-"""Snapshot of a deployment, created by :mod:`.reading`, and the change between two: frozen values."""
+"""Snapshot of a deployment, created by :mod:`.reading`: frozen values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.counts import Counts, Starving
-from ..core.figures import Figures, Histogram
+from ..core.figures import TOTAL, DepthPoint, Figures, Histogram
 from ..core.limit_status import LimitsPage
 
 if TYPE_CHECKING:
@@ -223,6 +223,17 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Rates:
+    """Changing calls and ended attempts per second since a sample, and the lateness in it; None = unknown."""
+
+    scheduled: float | None = None
+    done: float | None = None
+    failing: float | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """State of a deployment at one moment (``now_ms``: Unix ms on Redis's clock).
 
@@ -243,6 +254,23 @@ class Snapshot:
     unreachable: tuple[UnreachablePart, ...] = ()
     #: limits of the queues with parked jobs, if they were requested and the limiter answers
     limits: tuple[LimitsPage, ...] = ()
+    #: queue → sample since which its rates are taken; :data:`TOTAL` = of all queues. Empty: not requested, or none yet
+    samples: Mapping[str, DepthPoint] = field(default_factory=dict)
+
+    def rates(self, of: QueueStatus | Totals) -> Rates:
+        """Return the rates of a queue or of all; unknown without a sample, or while a part of a cluster is missing.
+
+        A counter that has decreased belongs to a queue that was deleted meanwhile, or Redis lost it.
+        """
+        sample = self.samples.get(of.name if isinstance(of, QueueStatus) else TOTAL)
+        if sample is None or self.unreachable:
+            return Rates()
+        seconds = (self.now_ms - sample.at_ms) / 1000
+        scheduled, done, failing = (
+            max(0.0, getattr(of, counter) - getattr(sample, counter)) / seconds
+            for counter in ("scheduled", "done", "failing")
+        )
+        return Rates(scheduled, done, failing, sample.p50_ms, sample.p99_ms)
 
     @property
     def has_registry(self) -> bool:
@@ -280,62 +308,12 @@ class Snapshot:
         return as_json(self)
 
 
-# -- change between two snapshots -----------------------------------------------------------------------------------
-
-NOTHING: Final = Histogram()
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Rates of scheduled and ended jobs, per second, and histograms of the lateness and duration of attempts."""
-
-    scheduled: float = 0.0
-    done: float = 0.0
-    failing: float = 0.0
-    lateness: Histogram = NOTHING
-    run: Histogram = NOTHING
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Change during ``seconds`` on Redis's clock: in total, by queue, and the attempts by queue and task."""
-
-    seconds: float = 0.0
-    total: Rates = Rates()
-    queues: Mapping[str, Rates] = field(default_factory=dict)
-    runs: Mapping[tuple[str, str], Histogram] = field(default_factory=dict)
-
-
-def compare(before: Snapshot, after: Snapshot) -> Change:
-    """Return the change between two snapshots of a deployment.
-
-    A queue that did not exist before starts at zero. Counters that decreased (the queue was deleted meanwhile, or Redis
-    lost them) count as no change.
-    """
-    seconds = max(0.0, after.now_ms - before.now_ms) / 1000
-    then = {queue.name: queue for queue in before.queues}
-    lateness = {name: one.since(before.figures.lateness.get(name)) for name, one in after.figures.lateness.items()}
-    runs = {name: one.since(before.figures.run.get(name)) for name, one in after.figures.run.items()}
-    attempts = by_queue(runs)
-    queues = {
-        queue.name: _rates(
-            then.get(queue.name), queue, seconds, lateness.get(queue.name, NOTHING), attempts.get(queue.name, NOTHING)
-        )
-        for queue in after.queues
-    }
-    total = Rates(
-        scheduled=round(sum(one.scheduled for one in queues.values()), 3),
-        done=round(sum(one.done for one in queues.values()), 3),
-        failing=round(sum(one.failing for one in queues.values()), 3),
-        lateness=united(lateness.values()),
-        run=united(runs.values()),
-    )
-    return Change(seconds, total, queues, {name: run for name, run in runs.items() if run.count})
+# -- attempts so far ---------------------------------------------------------------------------------------------------
 
 
 def united(histograms: Iterable[Histogram]) -> Histogram:
     """Return the sum of all histograms."""
-    return sum(histograms, NOTHING)
+    return sum(histograms, Histogram())
 
 
 def by_queue(runs: Mapping[tuple[str, str], Histogram]) -> dict[str, Histogram]:
@@ -344,19 +322,3 @@ def by_queue(runs: Mapping[tuple[str, str], Histogram]) -> dict[str, Histogram]:
     for (queue, _), run in runs.items():
         sums[queue] = sums[queue] + run if queue in sums else run
     return sums
-
-
-def _rates(then: QueueStatus | None, now: QueueStatus, seconds: float, lateness: Histogram, run: Histogram) -> Rates:
-    if now.counts.unreachable or (then is not None and then.counts.unreachable):
-        return Rates(lateness=lateness, run=run)  # a difference would be that of other shards
-
-    def rate(was: int, is_: int) -> float:
-        return round(max(0, is_ - was) / seconds, 3) if seconds else 0.0
-
-    return Rates(
-        rate(then.scheduled if then else 0, now.scheduled),
-        rate(then.done if then else 0, now.done),
-        rate(then.failing if then else 0, now.failing),
-        lateness,
-        run,
-    )

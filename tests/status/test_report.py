@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from django_delayq.core.counts import Counts
+from django_delayq.core.figures import TOTAL, DepthPoint
 from django_delayq.status import (
-    Change,
     QueueStatus,
-    Rates,
     RedisStatus,
     RunningJob,
     Snapshot,
@@ -22,7 +21,6 @@ from django_delayq.status.json_form import human_bytes
 from django_delayq.status.report import report
 
 from .conftest import T0
-from .test_take import lengths
 
 REDIS = RedisStatus("7.4.1", used_memory=3 * 2**20, aof=True, maxmemory_policy="noeviction")
 
@@ -38,7 +36,7 @@ def test_bytes_read_as_redis_writes_them() -> None:
 
 
 @pytest.fixture
-def drawn() -> tuple[Snapshot, Change]:
+def drawn() -> Snapshot:
     """Two queues, one of them paused, and two workers, one of them lost."""
     orders = Counts(
         "orders",
@@ -50,13 +48,15 @@ def drawn() -> tuple[Snapshot, Change]:
         morgue=9,
         oldest_due_ms_of={4: T0 - 2500},
         backlog=(2, 30, 10),
+        counters={"acked": 250, "failed": 10},
     )
     mails = Counts("mails\x1b[2J", T0, delayed=5, backlog=(0, 0, 5))
     jobs = (
         RunningJob(1, "orders", "id-1", "shop.pay", T0 - 4000),
         RunningJob(2, "orders", "id-2\n", "shop.sync", T0 - 90_000, 3),
     )
-    snapshot = Snapshot(
+    sample = DepthPoint(int(T0 - 20_000), p50_ms=5.0, p99_ms=990.0)
+    return Snapshot(
         T0,
         (
             QueueStatus("mails\x1b[2J", "python", mails, 1, 0, paused="out"),
@@ -77,20 +77,19 @@ def drawn() -> tuple[Snapshot, Change]:
             WorkerStatus("box:2", T0, 99, threads=5, running=1, jobs=jobs),
         ),
         REDIS,
+        samples={TOTAL: sample, "orders": sample},
     )
-    rates = Rates(1.0, 12.5, 0.5, lengths(5, 5, 1000, 1000), lengths(100))
-    return snapshot, Change(1.0, rates, {"orders": rates})
 
 
-def test_a_report_shows_what_the_dashboard_shows(drawn: tuple[Snapshot, Change]) -> None:
-    assert report(*drawn) == [
+def test_a_report_shows_what_the_dashboard_shows(drawn: Snapshot) -> None:
+    assert report(drawn) == [
         "22:13:20 UTC  Redis 7.4.1, 3.00M used, AOF",
         "lag 2.5s  busy 2/5  delayed 45  ready 2  reserved 3  gated 0  failed 1  morgue 9  done 12.5/s  failing 0.5/s  "
         "late p50 5ms  late p99 990ms",
         "",
         "queue         delayed  ready  reserved  gated  failed  morgue   lag    done  failing  late p50  late p99"
         "       rules",
-        "mails\\x1b[2J        5      0         0      0       0       0  0.0s   0.0/s    0.0/s         -         -"
+        "mails\\x1b[2J        5      0         0      0       0       0  0.0s       -        -         -         -"
         "  paused out",
         "orders             40      2         3      0       1       9  2.5s  12.5/s    0.5/s       5ms     990ms",
         "",

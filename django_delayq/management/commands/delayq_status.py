@@ -10,8 +10,7 @@ from typing import Any
 from ... import connections
 from ...core.broker import Broker
 from ...core.errors import QueueUnavailable
-from ...status import Snapshot, compare, take
-from ...status.json_form import as_json as json_form
+from ...status import take
 from ...status.report import HORIZON, report
 from ..base import DelayQCommand, positive
 
@@ -34,34 +33,32 @@ class Command(DelayQCommand):
             const=2.0,
             type=positive(float, "a number of seconds"),
             metavar="SECONDS",
-            help="print it again every SECONDS (default: 2) until Ctrl-C, with rates",
+            help="print it again every SECONDS (default: 2) until Ctrl-C",
         )
 
     def run(self, **options: Any) -> None:
         """Print the status once, or again and again."""
         broker, seconds = connections.broker(), options["watch"]
-        before = self.print_status(broker, None)
+        self.print_status(broker, clear=seconds is not None)
         try:
             while seconds is not None:
                 time.sleep(seconds)
                 try:
-                    before = self.print_status(broker, before)
+                    self.print_status(broker, clear=True)
                 except QueueUnavailable as error:  # at the start it ends the command; later the command waits for Redis
                     self.stderr.write(str(error))
         except KeyboardInterrupt:
             return
 
-    def print_status(self, broker: Broker, before: Snapshot | None) -> Snapshot:
-        """Print the status, with the change since an earlier one. Return the new snapshot."""
-        now = take(broker, horizon=HORIZON, recurring=True)
-        change = None if before is None else compare(before, now)
+    def print_status(self, broker: Broker, *, clear: bool) -> None:
+        """Print the status; with ``clear`` alone on a terminal."""
+        now = take(broker, horizon=HORIZON, recurring=True, rates=True)
         if self.as_json:
-            self.print_answer(json_form(now, change))
-        elif change is None or not self.stdout.isatty():
-            self.print_lines([*report(now, change), ""])
+            self.print_answer(now.as_json())
+        elif clear and self.stdout.isatty():
+            self.print_lines([CLEAR + "\n".join(_fitting(report(now)))])
         else:
-            self.print_lines([CLEAR + "\n".join(_fitting(report(now, change)))])
-        return now
+            self.print_lines([*report(now), ""])
 
 
 def _fitting(lines: list[str]) -> list[str]:
