@@ -18,7 +18,7 @@ from ..core.counts import count_shards
 from ..core.redis.scripts import clear_errors
 from ..settings.conf import Conf, conf
 from ..worker.loop import Parts
-from .index_mirror import DELETE_CHUNK, SURE_LEVELS, IndexMirror, review, table
+from .index_mirror import DELETE_CHUNK, IndexMirror, table
 from .rows import FAILED, MORGUE, PLACES
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Mirror:
         self._mirrors: dict[Name, IndexMirror] = {}
         #: mirrors with new entries to copy
         self._to_copy: set[Name] = set()
-        #: mirrors to review, and how many levels to compare even if the counts agree
-        self._to_review: dict[Name, int] = {}
+        #: mirrors to review; True = fully
+        self._to_review: dict[Name, bool] = {}
         self._work: dict[Name, Iterator[object]] = {}
         self._next_turn = self._next_full = self._next_age = 0.0
         # An error of one row's values concerns its shard, any other error of the database all of them.
@@ -131,11 +131,11 @@ class Mirror:
         for queue, number in self._changes.take("morgue"):
             self._mark_changed((queue, number, MORGUE.name))
 
-    def _mark_changed(self, name: Name, levels: int = 0) -> None:
+    def _mark_changed(self, name: Name, *, fully: bool = False) -> None:
         if name in self._mirrors:
             self._to_copy.add(name)
-            self._to_review[name] = max(self._to_review.get(name, 0), levels)
-            if levels:
+            self._to_review[name] = fully or self._to_review.get(name, False)
+            if fully:
                 self._mirrors[name].count_at = 0.0
 
     def _check_all(self) -> None:
@@ -153,7 +153,7 @@ class Mirror:
         for place, entries in ((FAILED, counts.failed), (MORGUE, counts.morgue)):
             name = (queue, number, place.name)
             if entries or name in counted:
-                self._mark_changed(name, SURE_LEVELS)
+                self._mark_changed(name, fully=True)
 
     def _delete_orphan_rows(self, counted: dict[Name, int]) -> None:
         orphans = counted.keys() - self._mirrors.keys()
@@ -175,7 +175,7 @@ class Mirror:
         while self._work:
             for name in list(self._work):
                 if not self._parts.attempt(name, partial(self._step, name)) and self._work.pop(name, None) is not None:
-                    self._mark_changed(name, SURE_LEVELS)  # it rests: its node has failed for another shard
+                    self._mark_changed(name, fully=True)  # it rests: its node has failed for another shard
             if time.monotonic() >= until:
                 return
 
@@ -191,9 +191,9 @@ class Mirror:
                 self._to_copy.discard(name)  # a change noticed from here on needs another copy
                 yield from mirror.copy()
             if time.monotonic() >= mirror.count_at:
-                yield from review(mirror, levels=self._to_review.pop(name, 0))
+                yield from mirror.review(fully=self._to_review.pop(name, False))
         except Exception:
-            self._mark_changed(name, SURE_LEVELS)
+            self._mark_changed(name, fully=True)
             raise
 
 
@@ -257,7 +257,7 @@ def rebuild(queues: Iterable[str] | None = None, progress: Progress | None = Non
         for name in _copied(live, selected):
             for number in live[name].numbers:
                 mirror = IndexMirror(conf().mirror, live[name], number, place)
-                for _ in (*mirror.copy(), *review(mirror)):
+                for _ in mirror.review(fully=True):
                     pass
                 counts[place.name] += mirror.rows.count()
                 if progress:

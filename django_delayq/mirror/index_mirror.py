@@ -1,38 +1,39 @@
-"""Index of one shard in Redis, its mirror in a table, and the review that finds rows to delete or to add.
+"""Index of one shard in Redis, its mirror in a table, and the walk that makes them agree.
 
-The review is a binary search over the time. Counting a range of the index costs Redis almost nothing. One wrong row
-among a million is found with some twenty pairs of counts, and only missing jobs are read.
+A walk reads the index page by page, in the order of its scores, and the names of the rows in the same range. Only
+missing jobs are read. It begins at the newest row to copy what is new, and at the first one for a review.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Collection, Generator, Iterator, Sequence, Set
+from typing import Any, Final, TypeAlias
 
 from django.db import router
 
 from ..core.job_view import JobView
 from ..core.queue import Queue
-from ..core.reading import jobs_of, read, unpack_entries
+from ..core.reading import jobs_of
 from ..core.records.frames import CHUNK
-from ..core.records.keys import SHARD_KEYS
 from ..core.redis.scripts import clear_errors
 from ..settings.conf import MirrorConf
-from .rows import LAST_SCORE, MORGUE, Entry, Place, Row, broken_row, is_readable, row_of, score_of, store
+from .rows import FIRST_SCORE, LAST_SCORE, MORGUE, Entry, Place, Row, broken_row, is_readable, row_of, score_of, store
 
 logger: Final = logging.getLogger(__name__)
 
-#: seconds between two counts of one index, and the minimum ratio of that interval to the time a count takes
+#: seconds between two reviews of one index, and the minimum ratio of that interval to the time a review takes
 _COUNT_SECONDS: Final = 2.0
 _COUNT_SHARE: Final = 20
+#: entries of an index that are compared with rows at a time
+_PAGE: Final = 2000
 #: rows that one statement deletes
 DELETE_CHUNK: Final = 1000
 _DAY_MS: Final = 86_400_000
-#: levels that are halved even if the counts agree: one extra row and one missing row cancel each other out
-SURE_LEVELS: Final = 4
+
+#: id, in the morgue the key, and score
+Name: TypeAlias = tuple[Any, ...]
 
 
 class Index:
@@ -43,7 +44,6 @@ class Index:
         self.number = number
         self.place = place
         self._key: bytes = queue.shard(number).names[place.name]
-        self._position = SHARD_KEYS.index(place.name) + 1
 
     @property
     def _client(self) -> Any:
@@ -52,31 +52,25 @@ class Index:
     def count(self, low: int, high: int) -> int:
         """Return the number of entries with scores from ``low`` to ``high``, both included."""
         with clear_errors():
-            return int(self._client.zcount(self._key, low, high))
+            return int(self._client.zcount(self._key, *_bounds(low, high)))
 
-    def after(self, score: bytes, member: bytes) -> list[tuple[bytes, bytes]]:
-        """Return up to 250 ``(member, score)`` pairs after the given one, or from the beginning if it is empty."""
-        wanted = {"index": self._position, "limit": CHUNK, "names": True, "after": (score, member) if score else None}
-        frame = read(self.queue.deployment, self.queue.name, self.number, **wanted)
-        _more, entries = unpack_entries(frame, self.number)
-        return [(entry.member, entry.text.encode()) for entry in entries]
-
-    def between(self, low: int, high: int) -> list[Entry]:
-        """Return the entries with scores from ``low`` to ``high``, both included."""
+    def between(self, low: int, high: int, most: int | None = None) -> list[Entry]:
+        """Return the entries, or the first ``most`` of them, with scores from ``low`` to ``high``, both included."""
         with clear_errors():
-            pairs = self._client.zrangebyscore(self._key, low, high, withscores=True)
+            pairs = self._client.zrangebyscore(
+                self._key, *_bounds(low, high), start=None if most is None else 0, num=most, withscores=True
+            )
         return [Entry(member, score_of(score)) for member, score in pairs]
 
-    def ends(self, low: int, high: int) -> list[Entry]:
-        """Return the first and the last entry with scores from ``low`` to ``high``."""
-        pairs: list[tuple[bytes, float]] = []
-        with clear_errors():
-            for desc in (False, True):
-                begin, end = (high, low) if desc else (low, high)
-                pairs += self._client.zrange(
-                    self._key, begin, end, desc=desc, byscore=True, withscores=True, offset=0, num=1
-                )
-        return [Entry(member, score_of(score)) for member, score in pairs]
+    def page(self, low: int) -> tuple[list[Entry], int]:
+        """Return the first entries from ``low`` on, and the score up to which these are all that there are."""
+        entries = self.between(low, LAST_SCORE, _PAGE)
+        if len(entries) < _PAGE:
+            return entries, LAST_SCORE
+        last = entries[-1].score
+        if last == entries[0].score:  # of one moment there may be more than a page
+            return self.between(last, last), last
+        return [entry for entry in entries if entry.score < last], last - 1
 
     def newest(self, rank: int) -> int | None:
         """Return the score of the entry that has ``rank`` newer ones; None if there are fewer entries."""
@@ -129,15 +123,12 @@ class Index:
         return broken_row(self.place, self.queue.name, self.number, entry, why)
 
 
+def _bounds(low: int, high: int) -> tuple[float | str, float | str]:
+    """Return the bounds of a range of scores for Redis, where a score may have a fraction, or be infinite."""
+    return ("-inf" if low <= FIRST_SCORE else low), ("+inf" if high >= LAST_SCORE else f"({high + 1}")
+
+
 # -- the mirror --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Range of scores that the table holds, both ends included."""
-
-    low: int
-    high: int
 
 
 def database_of(place: Place) -> str:
@@ -161,7 +152,7 @@ class IndexMirror:
         self.index = Index(queue, number, place)
         self.using = database_of(place)
         self._settings = settings
-        #: time (``time.monotonic()``) from which on the rows are counted again
+        #: time (``time.monotonic()``) from which on the rows are reviewed again
         self.count_at = 0.0
 
     @property
@@ -169,151 +160,91 @@ class IndexMirror:
         """Rows of this shard."""
         return table(self.place).filter(queue=self.queue.name, shard=self.number)
 
-    def within(self, scope: Scope) -> Any:
-        """Return the rows of this shard whose scores are in ``scope``."""
-        return self.rows.filter(updated_us__gte=scope.low, updated_us__lte=scope.high)
+    def within(self, low: int, high: int) -> Any:
+        """Return the rows of this shard with scores from ``low`` to ``high``, both included."""
+        return self.rows.filter(updated_us__gte=low, updated_us__lte=high)
 
-    def scope(self) -> Scope:
-        """Return the scores to keep: no entries that are too old or that exceed the maximum number of rows."""
-        low = 0
+    def lowest(self) -> int:
+        """Return the first score to keep: no entry is too old, and their number is not above the maximum."""
+        low = FIRST_SCORE
         if self._settings.keep_days is not None:
             low = int((time.time() * 1000 - self._settings.keep_days * _DAY_MS) * 1000)
         share = -(-self._settings.max_rows // max(1, self.queue.shards))
         first = self.index.newest(share - 1)
-        return Scope(low if first is None else max(low, first), LAST_SCORE)
+        return low if first is None else max(low, first)
 
-    # -- copying -----------------------------------------------------------------------------------------------------
+    def _end(self, order: str) -> int | None:
+        """Return the first score of the rows in an order."""
+        score: int | None = self.rows.order_by(order).values_list("updated_us", flat=True).first()
+        return score
 
     def copy(self) -> Iterator[None]:
-        """Copy the entries after the newest row, one page in each step."""
-        position = self._begin()
-        while True:
-            page = self.index.after(*position)
-            store(self.place, self.missing([Entry(each, score_of(at)) for each, at in page]), self.using)
-            if len(page) < CHUNK:
-                return
-            member, score = page[-1]
-            position = score, member
-            yield
+        """Copy the entries after the newest row, one page in each step.
 
-    def _begin(self) -> tuple[bytes, bytes]:
-        """Return the start of copying: one ms before the newest row.
-
-        Scores within one ms are not assigned in order.
+        It begins one ms before that row, because scores within one ms are not assigned in order.
         """
-        low = self.scope().low - 1
-        newest = self.rows.order_by("-updated_us").values_list("updated_us", flat=True).first()
-        if newest is not None:
-            low = max(low, newest // 1000 * 1000 - 1)
-        return (b"%d" % low, b"") if low > 0 else (b"", b"")
+        low, newest = self.lowest(), self._end("-updated_us")
+        yield from self._walk(low if newest is None else max(low, newest // 1000 * 1000 - 1), newest)
 
-    def missing(self, entries: list[Entry]) -> list[Row]:
-        """Return rows for the entries that the table does not have in their current form."""
-        new = self._unknown(entries)
-        return self.index.rows(new) if new else []
+    def review(self, *, fully: bool) -> Iterator[None]:
+        """Make the table agree with the index, step by step. Changes made meanwhile are found by the next review.
 
-    def _unknown(self, entries: list[Entry]) -> list[Entry]:
-        if not entries:
-            return []
-        scores = [entry.score for entry in entries]
-        named = set(self.named(self.within(Scope(min(scores), max(scores)))))
-        return [entry for entry in entries if (*self.name_of(entry), entry.score) not in named]
+        It is expensive, so callers do not repeat it before :attr:`count_at`.
 
-    def name_of(self, entry: Entry) -> tuple[Any, ...]:
-        """Return the values that identify the row of an entry within its queue."""
-        return entry.name[: len(self.place.unique) - 1]
-
-    def named(self, rows: Any) -> Iterator[tuple[Any, ...]]:
-        """Return the identifying values of rows, each with its score."""
-        values: Iterator[tuple[Any, ...]] = rows.values_list(*self.place.unique[1:], "updated_us").iterator()
-        return values
-
-    # -- counting and deleting ---------------------------------------------------------------------------------------
-
-    def count(self, scope: Scope) -> tuple[int, int]:
-        """Return the number of entries in Redis and of rows in the table, in ``scope``."""
-        return self.index.count(scope.low, scope.high), self.within(scope).count()
-
-    def agrees(self, scope: Scope) -> bool:
-        """Return True if the table has as many rows as the index has entries.
-
-        Counting is expensive, so callers do not repeat it before :attr:`count_at`.
+        Args:
+            fully: compare each entry with its row; else only if there is another number of them.
         """
-        began_at = time.monotonic()
-        parts = self.parts(scope) if scope.low > 0 else [scope]
-        counts = [self.count(part) for part in parts]
+        began_at, low = time.monotonic(), self.lowest()
+        if low > FIRST_SCORE:
+            yield from self._delete_orphans(FIRST_SCORE, low - 1, {})
+        if fully or not self._agrees(low):
+            yield from self._walk(low, self._end("-updated_us"))
         now = time.monotonic()
         self.count_at = now + max(_COUNT_SECONDS, _COUNT_SHARE * (now - began_at))
-        return all(here == there for here, there in counts)
 
-    def parts(self, scope: Scope) -> list[Scope]:
-        """Return the ranges that have to be counted separately: the one before the first row, and the rest.
+    def _agrees(self, low: int) -> bool:
+        """Return True if the table has as many rows as the index has entries, and none is missing before the first.
 
         If the number of rows is limited, an extra row goes with a missing one, and the sum never changes.
         """
-        first = self.within(scope).order_by("updated_us").values_list("updated_us", flat=True).first()
-        if first is None or first == scope.low:
-            return [scope]
-        return [Scope(scope.low, first - 1), Scope(first, scope.high)]
+        first = self._end("updated_us")
+        if first is None:
+            return self.index.count(low, LAST_SCORE) == 0
+        rows = self.within(first, LAST_SCORE).count()
+        return self.index.count(low, first - 1) == 0 and self.index.count(first, LAST_SCORE) == rows
 
-    def delete(self, rows: Any) -> Iterator[None]:
-        """Delete rows, one batch in each step."""
-        keys = list(rows.values_list("pk", flat=True)[:DELETE_CHUNK])
-        while keys:
-            rows.filter(pk__in=keys).delete()
+    def _walk(self, low: int, newest: int | None) -> Iterator[None]:
+        """Add missing rows and delete orphan rows from ``low`` on, one page of the index after the other.
+
+        Rows that are newer than ``newest`` are not deleted: another dispatcher may store them meanwhile.
+        """
+        while True:
+            entries, high = self.index.page(low)
+            named = {(*entry.name[: len(self.place.unique) - 1], entry.score): entry for entry in entries}
+            kept = yield from self._delete_orphans(low, high, named, FIRST_SCORE if newest is None else newest)
+            missing = [entry for name, entry in named.items() if name not in kept]
+            for start in range(0, len(missing), CHUNK):
+                store(self.place, self.index.rows(missing[start : start + CHUNK]), self.using)
+                yield
+            if high == LAST_SCORE:
+                return
             yield
-            keys = list(rows.values_list("pk", flat=True)[:DELETE_CHUNK])
+            low = high + 1
 
+    def _delete_orphans(
+        self, low: int, high: int, named: Collection[Name], newest: int = LAST_SCORE
+    ) -> Generator[None, None, Set[Name]]:
+        """Delete rows of a range whose jobs have no entry, one batch in each step; return the names of the others.
 
-# -- the review --------------------------------------------------------------------------------------------------------
-
-
-def review(mirror: IndexMirror, *, levels: int = 0) -> Iterator[None]:
-    """Make the table agree with the index, step by step. Changes made meanwhile are found by the next review.
-
-    Args:
-        levels: levels that are compared whatever the counts say.
-    """
-    scope = mirror.scope()
-    if scope.low > 0:
-        yield from mirror.delete(mirror.rows.filter(updated_us__lt=scope.low))
-    if mirror.agrees(scope) and not levels:
-        return
-    parts = [(part, levels) for each in mirror.parts(scope) for part in _bounds(mirror, each)]
-    while parts:
-        part, level = parts.pop()
-        here, there = mirror.count(part)
-        if here == there and (level == 0 or not here):
-            continue
-        if not here:
-            yield from mirror.delete(mirror.within(part))
-        elif max(here, there) <= CHUNK or part.low == part.high:
-            _compare(mirror, part)
-        else:
-            middle = (part.low + part.high) // 2
-            parts.append((Scope(middle + 1, part.high), max(0, level - 1)))
-            parts.append((Scope(part.low, middle), max(0, level - 1)))
-        yield
-
-
-def _bounds(mirror: IndexMirror, scope: Scope) -> list[Scope]:
-    """Return the part of the scope that contains any entry or row, as a list of at most one scope."""
-    rows = mirror.within(scope).order_by("updated_us").values_list("updated_us", flat=True)
-    scores = [score for score in (rows.first(), rows.last()) if score is not None]
-    scores += [entry.score for entry in mirror.index.ends(scope.low, scope.high)]
-    return [Scope(min(scores), max(scores))] if scores else []
-
-
-def _compare(mirror: IndexMirror, part: Scope) -> None:
-    """Add missing rows and delete orphan rows. A row is correct if Redis has its member with its score."""
-    entries = {(*mirror.name_of(entry), entry.score): entry for entry in mirror.index.between(part.low, part.high)}
-    rows_by_member: dict[Any, Any] = {}
-    for pk, *name in mirror.within(part).values_list("pk", *mirror.place.unique[1:], "updated_us"):
-        rows_by_member[tuple(name)] = pk
-    missing: list[Entry] = [entry for name, entry in entries.items() if name not in rows_by_member]
-    gone = [pk for name, pk in rows_by_member.items() if name not in entries]
-    for start in range(0, len(missing), CHUNK):
-        store(mirror.place, mirror.missing(missing[start : start + CHUNK]), mirror.using)
-    for start in range(0, len(gone), DELETE_CHUNK):
-        # Only with the score read above: the row may have been stored again since, with another score.
-        mirror.within(part).filter(pk__in=gone[start : start + DELETE_CHUNK]).delete()
+        A row whose job has an entry with another score is overwritten, not deleted, so that it keeps its address.
+        """
+        jobs = {name[:-1] for name in named}
+        while True:
+            rows = self.within(low, high).values_list("pk", *self.place.unique[1:], "updated_us")
+            found = {tuple(name): pk for pk, *name in rows[: len(named) + DELETE_CHUNK]}
+            orphans = [name for name in found if name[:-1] not in jobs and name[-1] <= newest][:DELETE_CHUNK]
+            # Only with the scores read above: a row may have been stored again since, with another score.
+            self.within(low, min(high, newest)).filter(pk__in=[found[name] for name in orphans]).delete()
+            if len(orphans) < DELETE_CHUNK:
+                return found.keys()
+            yield

@@ -38,6 +38,7 @@ _MOST_ERROR: Final = 4 * MOST_CHARACTERS
 KEY_BYTES: Final = 16
 #: above this value a double is no longer an exact integer, so no script has written such a score
 LAST_SCORE: Final = 1 << 53
+FIRST_SCORE: Final = -LAST_SCORE
 #: start of the last day of the calendar, in every time zone
 _LATEST: Final = 253_402_128_000
 _NO_KEY: Final = UUID(int=0)
@@ -252,4 +253,4 @@ def score_of(score: bytes | float) -> int:
         number = float(score)
     except ValueError:
         return 0
-    return 0 if math.isnan(number) else int(min(max(number, -LAST_SCORE), LAST_SCORE))
+    return 0 if math.isnan(number) else int(min(max(number, FIRST_SCORE), LAST_SCORE))

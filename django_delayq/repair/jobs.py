@@ -178,7 +178,7 @@ def _refresh(place: Place, index: Index | None, rows: Sequence[Row]) -> None:
 
 
 def _copy_page(queue: Queue, number: int, place: Place) -> None:
-    """Copy what is new in an index of a shard: one page only; the dispatcher copies the rest."""
+    """Copy what is new in an index of a shard: 250 jobs at most; the dispatcher copies the rest."""
     if conf().is_mirrored:
         next(IndexMirror(conf().mirror, queue, number, place).copy(), None)
 
