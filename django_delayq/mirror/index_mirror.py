@@ -173,10 +173,10 @@ class IndexMirror:
         first = self.index.newest(share - 1)
         return low if first is None else max(low, first)
 
-    def _end(self, order: str) -> int | None:
-        """Return the first score of the rows in an order."""
+    def _end(self, order: str) -> int:
+        """Return the first score of the rows in an order; without rows the lowest of all."""
         score: int | None = self.rows.order_by(order).values_list("updated_us", flat=True).first()
-        return score
+        return FIRST_SCORE if score is None else score
 
     def copy(self) -> Iterator[None]:
         """Copy the entries after the newest row, one page in each step.
@@ -184,7 +184,7 @@ class IndexMirror:
         It begins one ms before that row, because scores within one ms are not assigned in order.
         """
         low, newest = self.lowest(), self._end("-updated_us")
-        yield from self._walk(low if newest is None else max(low, newest // 1000 * 1000 - 1), newest)
+        yield from self._walk(max(low, newest // 1000 * 1000 - 1), newest)
 
     def review(self, *, fully: bool) -> Iterator[None]:
         """Make the table agree with the index, step by step. Changes made meanwhile are found by the next review.
@@ -207,13 +207,10 @@ class IndexMirror:
 
         If the number of rows is limited, an extra row goes with a missing one, and the sum never changes.
         """
-        first = self._end("updated_us")
-        if first is None:
-            return self.index.count(low, LAST_SCORE) == 0
-        rows = self.within(first, LAST_SCORE).count()
+        first, rows = max(low, self._end("updated_us")), self.within(low, LAST_SCORE).count()
         return self.index.count(low, first - 1) == 0 and self.index.count(first, LAST_SCORE) == rows
 
-    def _walk(self, low: int, newest: int | None) -> Iterator[None]:
+    def _walk(self, low: int, newest: int) -> Iterator[None]:
         """Add missing rows and delete orphan rows from ``low`` on, one page of the index after the other.
 
         Rows that are newer than ``newest`` are not deleted: another dispatcher may store them meanwhile.
@@ -221,7 +218,7 @@ class IndexMirror:
         while True:
             entries, high = self.index.page(low)
             named = {(*entry.name[: len(self.place.unique) - 1], entry.score): entry for entry in entries}
-            kept = yield from self._delete_orphans(low, high, named, FIRST_SCORE if newest is None else newest)
+            kept = yield from self._delete_orphans(low, min(high, newest), named)
             missing = [entry for name, entry in named.items() if name not in kept]
             for start in range(0, len(missing), CHUNK):
                 store(self.place, self.index.rows(missing[start : start + CHUNK]), self.using)
@@ -231,9 +228,7 @@ class IndexMirror:
             yield
             low = high + 1
 
-    def _delete_orphans(
-        self, low: int, high: int, named: Collection[Name], newest: int = LAST_SCORE
-    ) -> Generator[None, None, Set[Name]]:
+    def _delete_orphans(self, low: int, high: int, named: Collection[Name]) -> Generator[None, None, Set[Name]]:
         """Delete rows of a range whose jobs have no entry, one batch in each step; return the names of the others.
 
         A row whose job has an entry with another score is overwritten, not deleted, so that it keeps its address.
@@ -242,9 +237,9 @@ class IndexMirror:
         while True:
             rows = self.within(low, high).values_list("pk", *self.place.unique[1:], "updated_us")
             found = {tuple(name): pk for pk, *name in rows[: len(named) + DELETE_CHUNK]}
-            orphans = [name for name in found if name[:-1] not in jobs and name[-1] <= newest][:DELETE_CHUNK]
+            orphans = [name for name in found if name[:-1] not in jobs][:DELETE_CHUNK]
             # Only with the scores read above: a row may have been stored again since, with another score.
-            self.within(low, min(high, newest)).filter(pk__in=[found[name] for name in orphans]).delete()
+            self.within(low, high).filter(pk__in=[found[name] for name in orphans]).delete()
             if len(orphans) < DELETE_CHUNK:
                 return found.keys()
             yield
