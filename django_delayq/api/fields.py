@@ -24,7 +24,8 @@ from ..core.options import check_rate
 from ..core.reading import unpack_cursor
 from ..core.times import delay_ms_of, iso_of, parse_moment, span_ms_of
 from ..settings.conf import conf, mask
-from .content import count_of, masked_text, number_of, plain
+from ..status.job_content import masked_text, plain
+from .content import count_of, number_of
 from .parsing import too_many
 
 #: maximum number of errors reported for one request

@@ -20,7 +20,8 @@ from ..history.rows import FIELDS
 from ..history.series import COUNTS
 from ..models.history import PipelineRun
 from ..settings.conf import mask
-from .content import clean_text, listed_content, masked_text
+from ..status.job_content import clean_text, masked_text
+from .content import listed_content
 from .fields import (
     ADDED,
     OPTIONAL,

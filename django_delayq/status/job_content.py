@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import math
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from ..core.codec import as_json, decode, decode_args, readable
+from ..core.job import RAW, Job, Payload, Undecodable
 from ..core.task import registry
 from ..core.times import iso_of
+from ..masking import HIDDEN
 from ..settings.conf import mask
 
 if TYPE_CHECKING:
-    from ..core.job import Job
     from ..core.job_view import JobView
     from ..masking import Mask
+
+#: depth to which stored values are shown: this package stores none deeper, foreign bytes may be
+_SHOWN_DEPTH: Final = 100
 
 
 def job_as_dict(view: JobView, hide: Mask, *, details: bool = False) -> dict[str, Any]:
@@ -37,41 +47,93 @@ def job_as_dict(view: JobView, hide: Mask, *, details: bool = False) -> dict[str
         "error_class": view.error_class or str(error.get("class", "")),
     }
     if job.merged and (view.payloads or not view.payload_count):
-        values["payloads"] = [_payload(payload.data, hide) for payload in view.payloads]
+        values["payloads"] = [shown_payload(payload, hide) for payload in view.payloads]
     elif job.merged:
         values["payload_count"] = view.payload_count
     else:
-        values |= _call(job, hide)
+        values |= shown_content(job, hide)
     if details:
         values |= {"options": hide.value(job.options), "error": {"class": values["error_class"], **error}}
     return values
 
 
-def _call(job: Job, hide: Mask) -> dict[str, Any]:
-    """Return ``args`` and ``kwargs`` of a job as JSON values, masked; for undecodable ones ``bytes`` and the reason."""
+def shown_content(job: Job, hide: Mask) -> dict[str, Any]:
+    """Return the arguments of a job; its bytes if they are no arguments."""
+    if job.task == RAW:
+        return raw(job.args, hide)
     try:
-        args, kwargs = _plain(decode_args(job.args))
-    except Exception as error:  # stored bytes may be anything, and the operator needs to see them anyway
-        return {"bytes": _bytes_text(job.args, hide), "undecodable": str(error)}
-    args, kwargs = hide.arguments(args, kwargs, argument_names(job.task))
+        args, kwargs = decode_args(job.args)
+    except Undecodable:
+        return raw(job.args, hide)
+    args, kwargs = hide.arguments(plain(args), plain(kwargs), argument_names(job.task))
     return {"args": args, "kwargs": kwargs}
 
 
-def _payload(stored: bytes, hide: Mask) -> Any:
-    """Return a payload of a merged job as a JSON value, masked."""
+def shown_payload(payload: Payload, hide: Mask) -> dict[str, Any]:
+    """Return a payload of a merged job with its score; its bytes if they are no value."""
     try:
-        return hide.value(_plain(decode(stored)))
-    except Exception:  # as above
-        return _bytes_text(stored, hide)
+        return {"payload": hide.value(plain(decode(payload.data))), "score": payload.score}
+    except Undecodable:
+        return {**raw(payload.data, hide), "score": payload.score}
 
 
-def _plain(value: Any) -> Any:
-    """Return the value with times, numbers and project types as strings, which can be masked."""
-    return json.loads(json.dumps(value, default=str))
+def raw(body: bytes, hide: Mask | None = None) -> dict[str, str]:
+    """Return bytes as a text if they are UTF-8, else in base64.
+
+    Args:
+        hide: mask for secrets in texts; None = do not mask, for the holder of the job.
+    """
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return {"body_base64": b64encode(body if hide is None else _hidden_bytes(body, hide)).decode()}
+    return {"body": text if hide is None else masked_text(text, hide)}
 
 
-def _bytes_text(stored: bytes, hide: Mask) -> str:
-    return hide.text(stored[:2000].decode(errors="backslashreplace"))
+def plain(value: Any, _depth: int = 0) -> Any:
+    """Return a codec value as plain JSON: ISO 8601 moments, spans in seconds, bytes in base64, numbers unchanged.
+
+    Never raises, whatever Redis contains.
+    """
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if _depth > _SHOWN_DEPTH:
+        return "…"
+    if isinstance(value, Mapping):
+        return {clean_text(str(name)): plain(item, _depth + 1) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, _depth + 1) for item in value]
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, (Decimal, UUID)):
+        return str(value)
+    return clean_text(repr(value)[:1000])
+
+
+def _hidden_bytes(body: bytes, hide: Mask) -> bytes:
+    """Return the bytes with secrets masked; text in another charset may contain them, too."""
+    text = body.decode("latin-1")
+    hidden = hide.text(text)
+    return body if hidden == text else hidden.replace(HIDDEN, "*" * len(HIDDEN)).encode("latin-1", errors="replace")
+
+
+def masked_text(text: str, hide: Mask | None = None) -> str:
+    """Return the text with its secrets masked, without lone surrogates."""
+    hide = mask() if hide is None else hide
+    return clean_text(hide.text(text))  # in this order: the mask reads JSON, in which lone surrogates may be escaped
+
+
+def clean_text(text: str) -> str:
+    """Return the text without lone surrogates, which a response cannot contain."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 # -- stored JSON, tags included --------------------------------------------------------------------------------------
@@ -134,30 +196,26 @@ class TextSearch:
 
     def __call__(self, view: JobView) -> bool:
         plain = (view.id, view.job.task, view.job.worker, view.error_class)
-        return any(map(self._is_in, plain)) or any(map(self._is_in, self._masked(view)))
+        return any(map(self._is_in, plain)) or any(
+            self._is_in(stored) and self._is_in(masked()) for stored, masked in _texts_of(view)
+        )
 
     def _is_in(self, text: str) -> bool:
         return self._text in text.casefold()
 
-    def _masked(self, view: JobView) -> Iterator[str]:
-        """Yield the stored values that contain the text, masked; values without it skip the costly mask."""
-        hide = mask()
-        for job in filter(None, (view.job, view.gated)):
-            if self._is_in(readable(job.args)):
-                yield _call_text(job)
-            if self._is_in(readable(job.options_json)):
-                yield _json_text(job.options_json)
-        for payload in view.payloads:
-            if self._is_in(readable(payload.data)):
-                yield _json_text(payload.data)
-        if self._is_in(view.reason):
-            yield hide.text(view.reason)
-        error = dict(view.error)
-        traceback = str(error.pop("traceback", ""))
-        if self._is_in(traceback):
-            yield hide.traceback(traceback)
-        if self._is_in(_dump(error)):
-            yield _dump(hide.value(error))
+
+def _texts_of(view: JobView) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yield the stored texts of a job, each with a function for its masked form, because masking is costly."""
+    hide, error = mask(), dict(view.error)
+    traceback = str(error.pop("traceback", ""))
+    values = [payload.data for payload in view.payloads]
+    for job in filter(None, (view.job, view.gated)):
+        yield readable(job.args), partial(_call_text, job)
+        values.append(job.options_json)
+    yield from ((readable(value), partial(_json_text, value)) for value in values)
+    yield view.reason, partial(hide.text, view.reason)
+    yield traceback, partial(hide.traceback, traceback)
+    yield _dump(error), lambda: _dump(hide.value(error))
 
 
 def _call_text(job: Job) -> str:

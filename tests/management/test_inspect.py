@@ -187,7 +187,7 @@ def test_the_morgue_shows_the_payloads_of_a_merged_job_and_whatever_is_known_of_
     assert "{'name': 'Ann'}" in shown and "args" not in shown
     assert "hint" in shown and "ask the \\x1b[31mbank" in shown
     (told,) = json.loads(run("delayq_jobs", "show", "--id", "5", "--json"))
-    assert told["payloads"] == [{"name": "Ann"}] and "args" not in told
+    assert told["payloads"] == [{"payload": {"name": "Ann"}, "score": "2"}] and "args" not in told
 
 
 def test_the_morgue_lists_the_error_of_a_job_that_somebody_killed(delayq: Broker) -> None:

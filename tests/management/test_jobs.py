@@ -104,7 +104,8 @@ def test_all_queues_are_acted_on_unless_one_is_named(everywhere: Broker) -> None
 def test_a_live_job_is_shown_whole(delayq: Broker) -> None:
     schedule(sync, id=5, payload={"name": "Ann"}, delay=60)
     (shown,) = told("show", "--id", "5")
-    assert (shown["state"], shown["payloads"], shown["buried"]) == ("delayed", [{"name": "Ann"}], None)
+    ((payload,), *rest) = shown["payloads"], shown["state"], shown["buried"]
+    assert (payload["payload"], rest) == ({"name": "Ann"}, ["delayed", None])
     with pytest.raises(CommandError, match="there is no such job"):
         run("show", "--id", "nobody")
 

@@ -312,9 +312,11 @@ def _details(job: Mapping[str, Any]) -> Iterator[str]:
 def _row(job: Mapping[str, Any]) -> list[object]:
     """Return a job for the table: the arguments in their stored form, the error's class without its module."""
     error = job["error_class"].rpartition(".")[2] or job["error_class"]
-    content = job.get("bytes") or job.get("payloads") or job.get("args", f"{job.get('payload_count', 0)} payloads")
-    if job.get("kwargs"):
-        content = {"a": job["args"], "k": job["kwargs"]}
+    content = {"a": job["args"], "k": job["kwargs"]} if job.get("kwargs") else job.get("args")
+    for name in ("body", "body_base64", "payloads"):
+        content = job.get(name, content)
+    if content is None:
+        content = f"{job.get('payload_count', 0)} payloads"
     texts = (
         job["queue"],
         job["state"],
