@@ -154,5 +154,5 @@ def _until_deadline(options: Mapping[str, Any]) -> float:
     if not options.get("holding"):
         return math.inf
     now = connections.hurried_broker().now_ms()
-    lefts = [(end - now) / 1000 - options["deadline_margin"] for end in options["holding"] if end > now]
+    lefts = [(end - now) / 1000 - options["deadline_margin"] for end in options["holding"] if end and end > now]
     return min(lefts, default=math.inf)

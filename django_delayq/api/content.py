@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final, NoReturn
@@ -26,25 +25,6 @@ logger: Final = logging.getLogger("django_delayq.api")
 MOST_PAYLOADS: Final = 50
 #: deeper than anything this package stores, and shallow enough for any JSON parser
 _HELD_DEPTH: Final = 200
-
-
-# -- numbers ------------------------------------------------------------------------------------------------------
-
-
-def number_of(text: str) -> float | None:
-    """Return the number in a query value, where every value is a text; None for anything else."""
-    if len(text) > 40 or not text.isascii() or "_" in text or text != text.strip():
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def count_of(text: str) -> int | None:
-    """Return the whole number, 0 or more, in a query value; None for anything else."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 # -- for readers ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache, cached_property, partial
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Self
@@ -25,7 +25,6 @@ from ..core.reading import unpack_cursor
 from ..core.times import delay_ms_of, iso_of, parse_moment, span_ms_of
 from ..settings.conf import conf, mask
 from ..status.job_content import masked_text, plain
-from .content import count_of, number_of
 from .parsing import too_many
 
 #: maximum number of errors reported for one request
@@ -61,6 +60,21 @@ class Resource(serializers.Serializer[Any]):
             text = f"unknown member; known are: {', '.join(self.fields) or 'none'}"
             raise serializers.ValidationError({str(name)[:60]: [text] for name in unknown[:10]})
         return super().to_internal_value(data)
+
+
+class Query(Resource):
+    """Base of the queries, in which every value is a text."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the validated values, after those of :class:`CheckedField` were read as a body has them."""
+        values: dict[str, Any] = {}
+        for name, text in data.items():
+            if "\0" in text:
+                raise serializers.ValidationError({name[:60]: ["this has a zero character; leave it out"]})
+            field = self.fields.get(name)
+            value = field.from_text(text) if isinstance(field, CheckedField) else text
+            values |= {} if value is None else {name: value}
+        return super().to_internal_value(values)
 
 
 class Shown(serializers.Serializer[Any]):
@@ -184,6 +198,10 @@ class CheckedField(serializers.Field[Any, Any, Any, Any]):
         """Return the value; raise InvalidJob if it is not valid."""
         raise NotImplementedError
 
+    def from_text(self, text: str) -> Any:
+        """Return the value of a query parameter as a body has it; None if it counts as missing."""
+        return text
+
     def to_internal_value(self, data: Any) -> Any:
         """Return the checked value."""
         try:
@@ -196,14 +214,16 @@ class CheckedField(serializers.Field[Any, Any, Any, Any]):
         return value
 
 
-def checked(check: Callable[[Any], Any], **schema: Any) -> type[CheckedField]:
+def checked(check: Callable[[Any], Any], from_text: Callable[[str], Any] = str, **schema: Any) -> type[CheckedField]:
     """Return a field class for a check of ``core``.
 
     Args:
         check: returns the value or raises InvalidJob.
+        from_text: see :meth:`CheckedField.from_text`.
         schema: the OpenAPI schema of the values.
     """
-    kind = type("CheckedField", (CheckedField,), {"check": staticmethod(check)})
+    methods = {"check": staticmethod(check), "from_text": staticmethod(from_text)}
+    kind = type("CheckedField", (CheckedField,), methods)
     return extend_schema_field(schema)(kind)
 
 
@@ -216,6 +236,10 @@ class IntField(CheckedField):
         super().__init__(**options)
         self.low, self.high = min_value, max_value
         set_override(self, "field", {"type": self.kind, "minimum": min_value, "maximum": max_value})
+
+    def from_text(self, text: str) -> Any:
+        """Return the whole number, or another text, which is not valid."""
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text or None
 
     def check(self, data: Any) -> float:
         """Return the value if it is a number of the field's range; raise InvalidJob if not."""
@@ -240,6 +264,10 @@ class TextField(CheckedField):
         self._most = max_length
         set_override(self, "field", {"type": "string", "maxLength": max_length})
 
+    def from_text(self, text: str) -> str | None:
+        """Return the text. Spaces count."""
+        return text or None
+
     def check(self, data: Any) -> str:
         """Return the text."""
         if isinstance(data, str) and len(data) <= self._most:
@@ -261,14 +289,12 @@ class IdsField(serializers.ListField):
     """List of 1 … ``API["max_jobs"]`` job ids."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options, child=IdField())
+        super().__init__(**options, child=IdField(), allow_empty=False)
 
     def to_internal_value(self, data: Any) -> list[str]:
         """Return the ids."""
-        if not isinstance(data, list) or not data:
-            raise serializers.ValidationError("this is a list with at least one entry")
         most = conf().api.max_jobs
-        if len(data) > most:
+        if isinstance(data, list) and len(data) > most:
             raise too_many(most, "ids")
         ids: list[str] = super().to_internal_value(data)
         return ids
@@ -278,6 +304,27 @@ def _moment(data: object) -> datetime | float:
     if isinstance(data, (int, float)) and not isinstance(data, bool) and math.isfinite(data):
         return data
     return parse_moment(data)
+
+
+def number_of(text: str) -> float | None:
+    """Return the number in a query value, where every value is a text; None for anything else."""
+    if len(text) > 40 or not text.isascii() or "_" in text or text != text.strip():
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _moment_of(text: str) -> Any:
+    """Return the moment in a query value as a body has it: a number of seconds, or a text."""
+    seconds = number_of(text)
+    return text or None if seconds is None else seconds
+
+
+def _flag_of(text: str) -> Any:
+    return {"true": True, "1": True, "false": False, "0": False}.get(text, text)
 
 
 def page_cursor(text: str) -> str:
@@ -297,7 +344,7 @@ def _key(data: object) -> bytes:
 
 IdField: Final = checked(check_id, type="string", minLength=1, maxLength=255)
 QueueNameField: Final = checked(check_queue_name, type="string", pattern="^[A-Za-z][A-Za-z0-9_.-]{0,63}$")
-FlagField: Final = checked(partial(check_flag, "this"), type="boolean")
+FlagField: Final = checked(partial(check_flag, "this"), _flag_of, type="boolean")
 CursorField: Final = checked(page_cursor, type="string", maxLength=2000)
 #: key of a generation; its value is in bytes
 KeyField: Final = checked(_key, type="string", pattern="^[0-9a-f]{32}$")
@@ -309,48 +356,8 @@ RateField: Final = checked(
 DelayField: Final = checked(lambda data: delay_ms_of(data, allow_far=conf().allow_far), type="number")
 #: a moment as ``schedule(at=…)`` accepts it
 MomentField: Final = checked(
-    _moment, oneOf=[{"type": "string", "format": "date-time"}, {"type": "number", "minimum": 0}]
+    _moment, _moment_of, oneOf=[{"type": "string", "format": "date-time"}, {"type": "number", "minimum": 0}]
 )
-
-
-# -- parameters of queries, which are texts --------------------------------------------------------------------------
-
-
-class TextQueryField(serializers.CharField):
-    """Text of a query, "" unless given. Spaces count."""
-
-    def __init__(self, max_length: int = 255, **options: Any) -> None:
-        super().__init__(default="", allow_blank=True, trim_whitespace=False, max_length=max_length, **options)
-
-
-class LimitField(CheckedField):
-    """Size of a page in a query, 1 to ``most``; 100 unless given."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(default=100, help_text=f"1 to {most}, default 100")
-        self._most = most
-        set_override(self, "field", {"type": "integer", "minimum": 1, "maximum": most})
-
-    def check(self, data: Any) -> int:
-        """Return the value if it is a number of the field's range; raise InvalidJob if not."""
-        limit = count_of(data)
-        if limit is None:
-            raise InvalidJob(f"limit must be 1 to {self._most}, got {short(data)}")
-        return check_int("limit", limit, 1, self._most)
-
-
-def _moment_of_query(text: str) -> datetime | None:
-    """Return the moment of a query parameter, where numbers are texts, in UTC; None for an empty text."""
-    if not text:
-        return None
-    seconds = number_of(text)
-    try:
-        return parse_moment(text).astimezone(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        raise InvalidJob(f"{short(text)} is a moment that no calendar has") from None
-
-
-QueryMomentField: Final = checked(_moment_of_query, type="string")
 
 
 # -- members of responses --------------------------------------------------------------------------------------------

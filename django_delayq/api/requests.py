@@ -11,7 +11,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from ..core.errors import InvalidJob
@@ -22,14 +21,12 @@ from ..core.job_filter import MOST_TEXT_BYTES, JobFilter
 from ..core.layouts import DIRECTIONS, PRIORITY_MODES
 from ..core.records.frames import CHUNK
 from ..core.records.keys import MAX_SHARDS
-from ..core.times import ms_of, parse_moment
+from ..core.times import datetime_of, ms_of, parse_moment
 from ..history.records import DIED
 from ..models.history import PipelineRun
 from ..outbox.rows import DueTime
 from ..scheduling.build import job_rules
-from .content import count_of, number_of
 from .fields import (
-    CheckedField,
     CursorField,
     DelayField,
     Entry,
@@ -38,17 +35,16 @@ from .fields import (
     IdsField,
     IntField,
     KeyField,
-    LimitField,
     MomentField,
     NumberField,
-    QueryMomentField,
+    Query,
     QueueNameField,
     Resource,
     SecondsField,
     TextField,
-    TextQueryField,
     checked,
     exactly_one,
+    number_of,
     page_cursor,
 )
 from .parsing import LONGEST_WAIT
@@ -80,24 +76,13 @@ def _wrong(name: str, text: str) -> serializers.ValidationError:
 # -- conditions ------------------------------------------------------------------------------------------------------
 
 
-def _failures_of_query(text: str) -> int | None:
-    failures = count_of(text)
-    if failures is None and text:
-        raise InvalidJob(f"failures is a number of failed attempts, not {short(text)}")
-    return failures
-
-
-_FailuresQueryField: Final = checked(_failures_of_query, type="integer", minimum=0, maximum=_MOST_FAILURES)
-#: kind of a condition → its field in a body, and in a query
-_KINDS: Final[Mapping[str, tuple[Any, Any]]] = {
-    "text": (partial(TextField, MOST_TEXT_BYTES), partial(TextQueryField, MOST_TEXT_BYTES)),
-    "id": (partial(TextField, MAX_ID_BYTES), TextQueryField),
-    "moment": (MomentField, partial(QueryMomentField, default=None)),
-    "failures": (
-        partial(IntField, min_value=0, max_value=_MOST_FAILURES),
-        partial(_FailuresQueryField, default=None),
-    ),
-    "flag": (FlagField, partial(serializers.BooleanField, default=False)),
+#: kind of a condition → its field
+_KINDS: Final[Mapping[str, Any]] = {
+    "text": partial(TextField, MOST_TEXT_BYTES),
+    "id": partial(TextField, MAX_ID_BYTES),
+    "moment": MomentField,
+    "failures": partial(IntField, min_value=0, max_value=_MOST_FAILURES),
+    "flag": FlagField,
 }
 #: condition → its kind and meaning; its name is that of a member of :class:`JobFilter`, of moments without ``_ms``
 CONDITIONS: Final = {
@@ -120,17 +105,21 @@ CONDITIONS: Final = {
 }
 
 
+def _conditions() -> dict[str, Any]:
+    """Return a field for each condition."""
+    return {name: _KINDS[kind](required=False, help_text=text) for name, (kind, text) in CONDITIONS.items()}
+
+
 def filter_of(attrs: Mapping[str, Any]) -> JobFilter:
-    """Return the filter of validated members, which may be missing, empty or None.
+    """Return the filter of validated members, which may be missing.
 
     Raises:
         ValidationError: a value that no job can have.
     """
     given: dict[str, Any] = {}
     for name, (kind, _) in CONDITIONS.items():
-        value = attrs.get(name)
-        if value not in (None, ""):
-            given |= {f"{name}_ms": _ms_of(value)} if kind == "moment" else {name: value}
+        if name in attrs:
+            given |= {f"{name}_ms": _ms_of(attrs[name])} if kind == "moment" else {name: attrs[name]}
     try:
         return JobFilter(**given)
     except InvalidJob as error:
@@ -146,7 +135,7 @@ class Where(Resource):
 
     def get_fields(self) -> dict[str, Any]:
         """Return a member for each condition."""
-        return {name: _KINDS[kind][0](required=False, help_text=text) for name, (kind, text) in CONDITIONS.items()}
+        return _conditions()
 
     def validate(self, attrs: dict[str, Any]) -> Any:
         """Return the filter."""
@@ -156,32 +145,37 @@ class Where(Resource):
         return where
 
 
+def _limit(most: int) -> IntField:
+    return IntField(default=100, min_value=1, max_value=most, help_text=f"1 to {most}, default 100")
+
+
 # -- lists of jobs ---------------------------------------------------------------------------------------------------
 
 
-class GravesQuery(Resource):
+class GravesQuery(Query):
     """Query for the morgue records of one id."""
 
     cursor = CursorField(default="", help_text="of the page before")
-    limit = LimitField(_MOST)
+    limit = _limit(_MOST)
 
 
-class _ListQuery(Resource):
+class _ListQuery(Query):
     """Query for one page of a list, in one order. The jobs on it meet all conditions."""
 
     order = serializers.ChoiceField(choices=("asc", "desc"), default="asc", help_text="asc (default) or desc")
     cursor = CursorField(default="", help_text="of the page before; send the other parameters unchanged")
-    limit = LimitField(_MOST)
+    limit = _limit(_MOST)
     id = IdField(default=None, help_text="this id only; not together with min, max or cursor")
-    min = TextQueryField(
-        1000, help_text="from this moment (ISO 8601 with offset, or Unix seconds), number of failures or id on"
+    min = TextField(
+        1000,
+        default="",
+        help_text="from this moment (ISO 8601 with offset, or Unix seconds), number of failures or id on",
     )
-    max = TextQueryField(1000, help_text="up to this one, inclusive")
+    max = TextField(1000, default="", help_text="up to this one, inclusive")
 
     def get_fields(self) -> dict[str, Any]:
         """Return the declared members and a parameter for each condition."""
-        conditions = {name: _KINDS[kind][1](help_text=text) for name, (kind, text) in CONDITIONS.items()}
-        return super().get_fields() | conditions
+        return super().get_fields() | _conditions()
 
     def list_of(self, attrs: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Return the place in the inspector and its orders."""
@@ -238,10 +232,9 @@ def _bound(name: str, text: str, by: str) -> float | str | None:
         if by == "id":
             return check_id(text)
         if by == "failures":
-            failures = count_of(text)
-            if failures is None:
+            if not (text.isascii() and text.isdigit() and len(text) < 10):
                 raise InvalidJob(f"{name} is a number of failures, not {short(text)}")
-            return failures
+            return int(text)
         seconds = number_of(text)
         ms = ms_of(parse_moment(text)) if seconds is None else round(seconds * 1000, 3)
     except InvalidJob as error:
@@ -392,43 +385,10 @@ def _holder(data: object) -> str:
 _TtrField: Final = checked(_ttr_ms, type="number", minimum=1, maximum=LONGEST_TTR)
 #: name of a holder; "" = the user's name
 _HolderField: Final = checked(_holder, type="string", maxLength=_NAME_CHARS)
+#: end of a lease as the server returned it; its value is in Unix ms
+_LeaseEndField: Final = checked(lambda data: ms_of(parse_moment(data)), type="string", format="date-time")
 #: lease of a held job, opaque to clients
 LeaseField: Final = checked(read_lease, type="string", pattern=f"^{LEASE.pattern}$")
-
-
-@extend_schema_field(
-    {"type": "array", "items": {"type": "string", "maxLength": 64}, "minItems": 1, "maxItems": _MOST_QUEUES}
-)
-class _QueuesField(CheckedField):
-    """List of queues, each of them once."""
-
-    def to_internal_value(self, data: Any) -> tuple[str, ...]:
-        """Return the names."""
-        if not isinstance(data, list) or not 1 <= len(data) <= _MOST_QUEUES:
-            raise serializers.ValidationError(f"this is a list of 1 to {_MOST_QUEUES} names of queues")
-        for place, name in enumerate(data):
-            if not isinstance(name, str):
-                raise _wrong(str(place), f"this is the name of a queue, not {short(name)}")
-        return tuple(dict.fromkeys(data))
-
-
-@extend_schema_field(
-    {"type": "array", "items": {"type": "string", "format": "date-time", "nullable": True}, "maxItems": _MOST_HELD}
-)
-class _HoldingField(CheckedField):
-    """List of ends of leases; its values are Unix ms. A lease that was lost has no end (null)."""
-
-    def to_internal_value(self, data: Any) -> list[int]:
-        """Return the ends."""
-        if not isinstance(data, list) or len(data) > _MOST_HELD:
-            raise serializers.ValidationError(f"this is a list of up to {_MOST_HELD} lease_ends")
-        ends = []
-        for place, end in enumerate(data):
-            try:
-                ends += [] if end is None else [ms_of(parse_moment(end))]
-            except InvalidJob as error:
-                raise _wrong(str(place), str(error)) from None
-        return ends
 
 
 class _ReserveOptions(Resource):
@@ -447,8 +407,11 @@ class _ReserveOptions(Resource):
         default="",
         help_text="name of the holder as people see it, without control characters; default: the user's name",
     )
-    holding = _HoldingField(
-        required=False, help_text="`lease_ends` of the jobs that the caller holds already, as the server returned them"
+    holding = serializers.ListField(
+        child=_LeaseEndField(allow_null=True),
+        max_length=_MOST_HELD,
+        required=False,
+        help_text="`lease_ends` of the jobs that the caller holds already, as the server returned them",
     )
     deadline_margin = NumberField(
         required=False,
@@ -488,7 +451,13 @@ class Reserve(_ReserveOptions):
 class ReserveFromMany(_ReserveOptions):
     """Options of a reserve from several queues."""
 
-    queues = _QueuesField(help_text="they are served in turn")
+    queues = serializers.ListField(
+        child=TextField(64), min_length=1, max_length=_MOST_QUEUES, help_text="they are served in turn"
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Keep each queue once."""
+        return {**super().validate(attrs), "queues": tuple(dict.fromkeys(attrs["queues"]))}
 
 
 _TEXT: Final = {"type": "string"}
@@ -625,24 +594,22 @@ class NewQueue(Limits):
         return {name: value for name, value in attrs.items() if value is not None}
 
 
-class QueuesQuery(Resource):
+class QueuesQuery(Query):
     """Query of the list of queues."""
 
-    names_only = serializers.BooleanField(default=False, help_text="only their names, which is cheap")
+    names_only = FlagField(default=False, help_text="only their names, which is cheap")
 
 
-class DeleteQuery(Resource):
+class DeleteQuery(Query):
     """Query of a deletion."""
 
-    force = serializers.BooleanField(default=False, help_text="also if it has jobs, which are lost")
+    force = FlagField(default=False, help_text="also if it has jobs, which are lost")
 
 
-class DepthQuery(Resource):
+class DepthQuery(Query):
     """Query of the depth of a queue."""
 
-    minutes = serializers.IntegerField(
-        default=60, min_value=1, max_value=MINUTES, help_text=f"how far back, 1 to {MINUTES}"
-    )
+    minutes = IntField(default=60, min_value=1, max_value=MINUTES, help_text=f"how far back, 1 to {MINUTES}")
 
 
 class Direction(Resource):
@@ -674,22 +641,31 @@ class WatchedQueue(Resource):
 # -- history ---------------------------------------------------------------------------------------------------------
 
 
-class HistoryQuery(Resource):
+class HistoryQuery(Query):
     """Query of a page of a list of the history."""
 
-    cursor = TextQueryField(200, help_text="that of the page before; the other parameters stay as they were")
-    limit = LimitField(1000)
+    cursor = TextField(200, default="", help_text="that of the page before; the other parameters stay as they were")
+    limit = _limit(1000)
 
 
 class HoursQuery(HistoryQuery):
     """Query of the list of hours."""
 
-    queue = TextQueryField(help_text="of this queue only")
-    task = TextQueryField(help_text="of this task only")
-    vars()["from"] = QueryMomentField(
+    queue = TextField(255, default="", help_text="of this queue only")
+    task = TextField(255, default="", help_text="of this task only")
+    vars()["from"] = MomentField(
         default=None, help_text="hours that begin at this moment or later: ISO 8601 with offset, or Unix seconds"
     )
-    to = QueryMomentField(default=None, help_text="hours that begin before this moment")
+    to = MomentField(default=None, help_text="hours that begin before this moment")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Return the moments in UTC."""
+        for name in ("from", "to"):
+            try:
+                attrs[name] = None if attrs[name] is None else datetime_of(_ms_of(attrs[name]))
+            except (OverflowError, ValueError, OSError):
+                raise _wrong(name, "this is a moment that no calendar has") from None
+        return attrs
 
 
 class RunsQuery(HistoryQuery):
@@ -697,4 +673,4 @@ class RunsQuery(HistoryQuery):
 
     kind = serializers.ChoiceField(choices=KINDS, default=None, help_text="of this kind only")
     state = serializers.ChoiceField(choices=STATES, default=None, help_text="in this state only")
-    run_id = TextQueryField(help_text="runs with this run_id only")
+    run_id = TextField(255, default="", help_text="runs with this run_id only")
