@@ -17,7 +17,7 @@ from ..core.errors import InvalidJob
 from ..core.figures import MINUTES
 from ..core.inputs import check_holder, check_id, check_number, short
 from ..core.job import MAX_ID_BYTES, PRIORITIES
-from ..core.job_filter import MOST_TEXT_BYTES, JobFilter
+from ..core.job_filter import CONDITIONS, MOST_TEXT_BYTES, JobFilter
 from ..core.layouts import DIRECTIONS, PRIORITY_MODES
 from ..core.records.frames import CHUNK
 from ..core.records.keys import MAX_SHARDS
@@ -84,30 +84,14 @@ _KINDS: Final[Mapping[str, Any]] = {
     "failures": partial(IntField, min_value=0, max_value=_MOST_FAILURES),
     "flag": FlagField,
 }
-#: condition → its kind and meaning; its name is that of a member of :class:`JobFilter`, of moments without ``_ms``
-CONDITIONS: Final = {
-    "text": (
-        "text",
-        "jobs with this text in the id, the task's name, the arguments or payloads as they are shown, the context or "
-        "the last error, in upper or lower case; masked values are not searched",
-    ),
-    "task": ("text", "jobs of this task"),
-    "prefix": ("id", "jobs whose id begins with this"),
-    "id_from": ("id", "jobs with ids from this one on, in the order of their bytes"),
-    "id_to": ("id", "jobs with ids up to this one"),
-    "due_from": ("moment", "jobs due at this moment or later"),
-    "due_before": ("moment", "jobs due before this moment"),
-    "failures": ("failures", "jobs that failed at least so often"),
-    "failures_to": ("failures", "jobs that failed at most so often"),
-    "never_started": ("flag", "true: only jobs that were never reserved"),
-    "buried_from": ("moment", "morgue records buried at this moment or later"),
-    "buried_before": ("moment", "morgue records buried before this moment"),
-}
 
 
 def _conditions() -> dict[str, Any]:
-    """Return a field for each condition."""
-    return {name: _KINDS[kind](required=False, help_text=text) for name, (kind, text) in CONDITIONS.items()}
+    """Return a field for each condition. The names of moments have no unit."""
+    return {
+        name.removesuffix("_ms"): _KINDS[kind](required=False, help_text=f"jobs {text}")
+        for name, (kind, text) in CONDITIONS.items()
+    }
 
 
 def filter_of(attrs: Mapping[str, Any]) -> JobFilter:
@@ -118,8 +102,9 @@ def filter_of(attrs: Mapping[str, Any]) -> JobFilter:
     """
     given: dict[str, Any] = {}
     for name, (kind, _) in CONDITIONS.items():
-        if name in attrs:
-            given |= {f"{name}_ms": _ms_of(attrs[name])} if kind == "moment" else {name: attrs[name]}
+        value = attrs.get(name.removesuffix("_ms"))
+        if value is not None:
+            given[name] = _ms_of(value) if kind == "moment" else value
     try:
         return JobFilter(**given)
     except InvalidJob as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, TypeAlias
 
 from .errors import InvalidJob
 from .inputs import check_int, check_number, short
@@ -30,39 +30,35 @@ _OF_ORDER: Final = {
 }
 
 
+def _condition(kind: str, default: Any, text: str) -> Any:
+    return field(default=default, metadata={"kind": kind, "text": text})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Conditions that a job must meet, all of them. The defaults are met by every job.
-
-    Attributes:
-        text: part of the id, the task's name, the arguments or payloads as stored (canonical JSON), the context or the
-            last error, in upper or lower case.
-        task: name of its task.
-        prefix: beginning of its id.
-        id_from, id_to: first and last id, both included, in the order of their UTF-8 bytes; "" = no bound.
-        due_from_ms: first due time, Unix ms.
-        due_before_ms: due time behind the last one, Unix ms.
-        failures, failures_to: least and greatest number of its failures, both included; None = no bound.
-        never_started: True = only jobs that nobody has reserved yet.
-        buried_from_ms: first time of its burial, Unix ms. A job that is not in the morgue does not meet this condition.
-        buried_before_ms: time of burial behind the last one, Unix ms.
+    """Conditions that a job must meet, all of them. The defaults are met by every job. Moments are Unix ms.
 
     Raises:
         InvalidJob: a value that no job can have.
     """
 
-    text: str = ""
-    task: str = ""
-    prefix: str = ""
-    id_from: str = ""
-    id_to: str = ""
-    due_from_ms: float | None = None
-    due_before_ms: float | None = None
-    failures: int = 0
-    failures_to: int | None = None
-    never_started: bool = False
-    buried_from_ms: float | None = None
-    buried_before_ms: float | None = None
+    text: str = _condition(
+        "text",
+        "",
+        "with this text in the id, the task's name, the arguments or payloads as they are shown, the context or the "
+        "last error, in upper or lower case; masked values are not searched",
+    )
+    task: str = _condition("text", "", "of this task")
+    prefix: str = _condition("id", "", "whose id begins with this")
+    id_from: str = _condition("id", "", "with ids from this one on, in the order of their bytes")
+    id_to: str = _condition("id", "", "with ids up to this one")
+    due_from_ms: float | None = _condition("moment", None, "due at this moment or later")
+    due_before_ms: float | None = _condition("moment", None, "due before this moment")
+    failures: int = _condition("failures", 0, "that failed at least so often")
+    failures_to: int | None = _condition("failures", None, "that failed at most so often")
+    never_started: bool = _condition("flag", default=False, text="that were never reserved")
+    buried_from_ms: float | None = _condition("moment", None, "buried at this moment or later")
+    buried_before_ms: float | None = _condition("moment", None, "buried before this moment")
 
     def __post_init__(self) -> None:
         for name, most in (("text", MOST_TEXT_BYTES), ("task", MOST_TEXT_BYTES)):
@@ -157,3 +153,7 @@ def _check_text(name: str, value: object, most: int) -> None:
 
 #: met by every job
 EVERY_JOB: Final = JobFilter()
+#: member → kind of its values (text, id, moment, failures, flag) and meaning, behind "jobs"
+CONDITIONS: Final[dict[str, tuple[str, str]]] = {
+    one.name: (one.metadata["kind"], one.metadata["text"]) for one in fields(JobFilter)
+}

@@ -18,7 +18,7 @@ from ...core import bulk
 from ...core.actions import Kick
 from ...core.errors import InvalidJob, Misconfigured
 from ...core.inputs import short
-from ...core.job_filter import JobFilter
+from ...core.job_filter import CONDITIONS, JobFilter
 from ...core.job_view import JobView
 from ...core.queue import Queue
 from ...core.reading import INDEXES, SEARCHED
@@ -384,35 +384,22 @@ def _moment(text: str) -> int:
         raise ArgumentTypeError(str(error)) from None
 
 
-#: fields of a filter -> what its option means
-CONDITIONS: Final = {
-    "text": "text in the id, the task name, the arguments, payloads, context or error",
-    "task": "name of the task",
-    "prefix": "beginning of the id",
-    "id_from": "ids from this one on",
-    "id_to": "ids up to this one",
-    "due_from_ms": "due at this time or later: a moment (ISO 8601), or the time since then (90s, 2h30m, 30d)",
-    "due_before_ms": "due before this time",
-    "failures": "failed at least so often",
-    "failures_to": "failed at most so often",
-    "never_started": "never reserved by anybody",
-    "buried_from_ms": "buried at this time or later",
-    "buried_before_ms": "buried before this time",
-}
-_TYPES: Final[dict[str, Callable[[str], object]]] = {
-    "text": _text,
-    "failures": positive(int, "a number of failures"),
-    "failures_to": positive(int, "a number of failures", zero=True),
+#: kind of a condition → type of its option
+_TYPES: Final[dict[str, Any]] = {
+    "text": {"type": _text},
+    "id": {},
+    "moment": {"type": _moment, "metavar": "TIME"},
+    "failures": {"type": positive(int, "a number of failures", zero=True)},
+    "flag": {"action": "store_true"},
 }
 
 
 def _add_conditions(parser: ArgumentParser) -> None:
-    """Add an option for each field of a filter."""
-    group = parser.add_argument_group("conditions", "Only jobs that meet all of them.")
-    for name, meaning in CONDITIONS.items():
+    """Add an option for each condition of a filter."""
+    group = parser.add_argument_group(
+        "conditions",
+        "Only jobs that meet all of them. A TIME is a moment (ISO 8601), or the time since then (90s, 2h30m, 30d).",
+    )
+    for name, (kind, text) in CONDITIONS.items():
         flags = [f"--{name.removesuffix('_ms').replace('_', '-')}", *(["--match"] if name == "text" else [])]
-        if name == "never_started":
-            group.add_argument(*flags, action="store_true", help=meaning)
-        else:
-            kind, metavar = (_moment, "TIME") if name.endswith("_ms") else (_TYPES.get(name, str), None)
-            group.add_argument(*flags, dest=name, type=kind, metavar=metavar, help=meaning)
+        group.add_argument(*flags, dest=name, help=f"jobs {text}", **_TYPES[kind])
