@@ -327,10 +327,12 @@ def _flag_of(text: str) -> Any:
     return {"true": True, "1": True, "false": False, "0": False}.get(text, text)
 
 
-def page_cursor(text: str) -> str:
+def page_cursor(data: object) -> str:
     """Return a cursor of a page or a search, checked."""
-    unpack_cursor(text)
-    return text
+    if not isinstance(data, str):
+        raise InvalidJob(f"a cursor is a text, not {short(data)}")
+    unpack_cursor(data)
+    return data
 
 
 def _key(data: object) -> bytes:

@@ -316,9 +316,9 @@ class _Graves(Matching):
 _PACE_CURSOR: Final = re.compile(r"[0-9]{1,14}\.[0-9]{3}")
 
 
-def _kick_cursor(text: str) -> str | float:
+def _kick_cursor(data: object) -> str | float:
     """Return the cursor of a search; of a kick at a pace the next due time, Unix ms."""
-    return float(text) if _PACE_CURSOR.fullmatch(text) else page_cursor(text)
+    return float(data) if isinstance(data, str) and _PACE_CURSOR.fullmatch(data) else page_cursor(data)
 
 
 class Kick(_Graves):

@@ -169,6 +169,8 @@ def test_a_verb_ends_in_time_and_its_cursor_continues(
         ("kill-failed", {"cursor": ""}, "/cursor", "goes with where"),
         ("discard", {"where": {"task": "a"}, "older_than": 5}, "/older_than", "goes with all"),
         ("run-now", {"where": {"task": "a"}, "cursor": "x"}, "/cursor", "is not a cursor"),
+        ("run-now", {"where": {"task": "a"}, "cursor": ["x"]}, "/cursor", "a cursor is a text"),
+        ("kick", {"where": {"task": "a"}, "cursor": 5}, "/cursor", "a cursor is a text"),
     ],
 )
 def test_conditions_that_make_no_sense_are_refused(
