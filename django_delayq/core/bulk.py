@@ -183,4 +183,6 @@ def act_in_shard(queue: ShardSet, number: int, selected: Iterable[tuple[str, byt
 
 def retried(counts: Mapping[str, int]) -> Counter[str]:
     """Return counts of :class:`.Kick` with the outcome *retried*, for interfaces whose verb is *retry*."""
-    return Counter({"retried" if outcome == "kicked" else outcome: number for outcome, number in counts.items()})
+    renamed = Counter(counts)
+    renamed["retried"] += renamed.pop("kicked", 0)
+    return +renamed

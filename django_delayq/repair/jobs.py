@@ -6,7 +6,6 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import replace as replace_rows
 from datetime import timedelta
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from ..core.records.frames import CHUNK
 from ..core.task import Task, registry
 from ..core.times import delay_ms_of
 from ..mirror.index_mirror import DELETE_CHUNK, Index, IndexMirror, database_of, table
-from ..mirror.rows import MORGUE, Entry, Place, Row, is_readable, member_of, place_of, store
+from ..mirror.rows import FAILED, MORGUE, Entry, Place, Row, is_readable, member_of, place_of, store
 from ..outbox import rows as outbox
 from ..settings.conf import conf
 
@@ -44,13 +43,8 @@ def retry(rows: Iterable[Row], *, delay: timedelta | float | None = None, replac
         QueueUnavailable: Redis cannot be reached; some jobs may be retried already.
     """
     delay_ms = delay_ms_of_action(delay)
-
-    def act(queue: Queue, group: Group) -> Counter[str]:
-        if group.place is MORGUE:
-            return bulk.retried(_apply(queue, group, actions.Kick(delay_ms or 0, replace=replace)))
-        return _apply(queue, group, actions.retry_failed(delay_ms))
-
-    return _each(rows, act)
+    kick = actions.Kick(delay_ms or 0, replace=replace)
+    return bulk.retried(_each(rows, {FAILED: actions.retry_failed(delay_ms), MORGUE: kick}))
 
 
 def discard(rows: Iterable[Row]) -> Counter[str]:
@@ -62,11 +56,7 @@ def discard(rows: Iterable[Row]) -> Counter[str]:
     Raises:
         QueueUnavailable: Redis cannot be reached; some jobs may be discarded already.
     """
-
-    def act(queue: Queue, group: Group) -> Counter[str]:
-        return _apply(queue, group, actions.Discard() if group.place is MORGUE else actions.delete_failed())
-
-    return _each(rows, act)
+    return _each(rows, {FAILED: actions.delete_failed(), MORGUE: actions.Discard()})
 
 
 def bury(rows: Iterable[Row]) -> Counter[str]:
@@ -79,15 +69,14 @@ def bury(rows: Iterable[Row]) -> Counter[str]:
         InvalidJob: a job that is in the morgue already.
         QueueUnavailable: Redis cannot be reached; some jobs may be buried already.
     """
-
-    def act(queue: Queue, group: Group) -> Counter[str]:
-        if group.place is MORGUE:
-            raise InvalidJob("these jobs are in the morgue already; bury is for failed jobs")
-        counts = _apply(queue, group, actions.kill_failed())
-        _copy_page(queue, group.number, MORGUE)
-        return counts
-
-    return _each(rows, act)
+    rows = list(rows)
+    if any(place_of(type(row)) is MORGUE for row in rows):
+        raise InvalidJob("these jobs are in the morgue already; bury is for failed jobs")
+    counts = _each(rows, {FAILED: actions.kill_failed()})
+    for group in grouped(rows):
+        if group.queue is not None:
+            _copy_page(group.queue, group.number, MORGUE)
+    return counts
 
 
 #: verb → its function, with the rows and the delay of a retry
@@ -107,22 +96,17 @@ def delay_ms_of_action(delay: timedelta | float | None) -> int | None:
     return None if delay is None else delay_ms_of(delay, allow_far=conf().allow_far)
 
 
-def _each(rows: Iterable[Row], act: Callable[[Queue, Group], Counter[str]]) -> Counter[str]:
+def _each(rows: Iterable[Row], by_place: Mapping[Place, actions.Action]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for group in grouped(rows):
         # The row of a record with an unreadable name identifies no job that could be looked up.
         readable = [row for row in group.rows if group.queue is not None and is_readable(member_of(row))]
-        if group.queue is not None and readable:
-            counts += act(group.queue, replace_rows(group, rows=readable))
-        if len(readable) < len(group.rows):
-            counts["gone"] += len(group.rows) - len(readable)
+        if group.queue is not None:
+            selected = [(row.job_id, row.key.bytes) for row in readable]
+            counts.update(bulk.act_in_shard(group.queue, group.number, selected, by_place[group.place]))
+        counts.update(gone=len(group.rows) - len(readable))
         refresh(group)
-    return counts
-
-
-def _apply(queue: Queue, group: Group, action: actions.Action) -> Counter[str]:
-    selected = [(row.job_id, row.key.bytes) for row in group.rows]
-    return Counter(bulk.act_in_shard(queue, group.number, selected, action))
+    return +counts
 
 
 # -- rows by shard -----------------------------------------------------------------------------------------------------
