@@ -18,8 +18,9 @@ from ..core.job import POSTPONED, STARTED, STOPPING, Payload
 from ..core.job_view import JobView
 from ..core.task import registry
 from ..settings.conf import conf, mask
+from ..status.formatting import size
 from ..status.job_content import call_rows, loaded
-from .formatting import NOTHING, When, duration, grouped, moment, size
+from .formatting import NOTHING, When, duration, grouped, moment
 
 #: bytes of arguments that a list reads of a job; of longer ones only the length is shown
 MOST_BYTES: Final = 10_000

@@ -25,13 +25,14 @@ from ..core.errors import DelayQError, Misconfigured, QueueUnavailable
 from ..core.figures import TOTAL, DepthPoint
 from ..settings.conf import conf
 from ..status import RunningJob, Snapshot, take
+from ..status.formatting import size
 from ..status.reading import RATE_MS
 from ..status.snapshot import PLACES
 from ..status.warnings import warnings_of
 from .actions import Action
 from .base import RedisPages
 from .charts import Chart, Row, depth_cells, depth_chart, depth_rows, number, timed_row
-from .formatting import NOTHING, clock, duration, grouped, millis, rate, size
+from .formatting import NOTHING, clock, duration, grouped, millis, rate
 from .jobs import MEANINGS
 from .queues import PAUSED_NAMES, PLACE_NAMES, WORKER_ACTIONS, jobs_url
 

@@ -41,15 +41,6 @@ def percent(fraction: float | None) -> str:
     return f"{100 * fraction:.1f} %" if 0 < fraction < 0.0995 else f"{100 * fraction:.0f} %"
 
 
-def size(number: float) -> str:
-    """Return a number of bytes with its unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} GiB"
-
-
 # --- durations
 
 

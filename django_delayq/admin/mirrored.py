@@ -39,6 +39,7 @@ from ..mirror.duty import LATE_SECONDS, age
 from ..repair import orders
 from ..repair.jobs import VERBS, retry_edited
 from ..settings.conf import conf, mask
+from ..status.formatting import size as size_text
 from ..status.job_content import argument_names, split_call
 from . import content, formatting
 from .actions import Action, result_message
@@ -440,7 +441,7 @@ def _refusal(state: RedisState) -> str:
     if view.job.merged:
         return gettext("The arguments of a merged job are its payloads. Retry it unchanged, or schedule a new job.")
     if len(view.job.args) > _MOST_BYTES:
-        size = {"size": formatting.size(len(view.job.args))}
+        size = {"size": size_text(len(view.job.args))}
         text = gettext(
             "The content has %(size)s, too much for this form. Retry the job unchanged, or schedule a new one."
         )

@@ -1,4 +1,4 @@
-"""Formatting for a terminal: tables, durations, and stored text without control characters."""
+"""Formatting for a terminal: tables, sizes, durations, and stored text without control characters."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 
         return "  ".join(parts).rstrip()
 
     return [line(row) for row in cells]
+
+
+def size(number: float) -> str:
+    """Return a number of bytes with its unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} GiB"
 
 
 def duration(seconds: float) -> str:

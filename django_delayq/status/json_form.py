@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any, Final
 
 from ..core.figures import Histogram
 from ..core.limit_status import LimitStatus
 from ..core.times import iso_of
+from .formatting import size
 from .snapshot import (
     PLACES,
     QueueStatus,
@@ -153,13 +153,5 @@ def limit_as_json(one: LimitStatus) -> dict[str, Any]:
 
 
 def _redis(redis: RedisStatus) -> dict[str, Any]:
-    human = None if redis.used_memory is None else human_bytes(redis.used_memory)
+    human = None if redis.used_memory is None else size(redis.used_memory)
     return {**asdict(redis), "used_memory_human": human}
-
-
-def human_bytes(size: float) -> str:
-    """Return a number of bytes in the notation of Redis: 1.50M."""
-    if size < 1024:
-        return f"{size:.0f}B"
-    power = min(4, int(math.log(size, 1024)))
-    return f"{size / 1024**power:.2f}{'KMGT'[power - 1]}"

@@ -10,8 +10,7 @@ from zoneinfo import ZoneInfo
 from ..core.task import registry
 from ..core.times import datetime_of
 from ..settings.conf import conf
-from .formatting import duration, printable, table
-from .json_form import human_bytes
+from .formatting import duration, printable, size, table
 from .snapshot import PLACES, QueueStatus, Rates, RecurringStatus, RunningJob, Snapshot, WorkerStatus
 from .warnings import warnings_of
 
@@ -49,7 +48,7 @@ def report(snapshot: Snapshot) -> list[str]:
 
 def _server_line(snapshot: Snapshot) -> str:
     redis = snapshot.redis
-    used = "?" if redis.used_memory is None else human_bytes(redis.used_memory)
+    used = "?" if redis.used_memory is None else size(redis.used_memory)
     nodes = f" on {redis.nodes} nodes" if redis.nodes > 1 else ""
     return (
         f"{datetime_of(snapshot.now_ms):%H:%M:%S} UTC  Redis {redis.version}{nodes}, {used} used, "

@@ -20,8 +20,7 @@ from ...history.records import Record, seconds_of, state_of
 from ...history.rows import forget_hours, replace_hours
 from ...models.history import HourlyStat, PipelineRun, PublishedHistory
 from ...settings.conf import conf, mask
-from ...status.formatting import duration, table
-from ...status.json_form import human_bytes
+from ...status.formatting import duration, size, table
 from ..base import positive, queue_list
 from . import address, common
 from .common import Subcommand
@@ -237,8 +236,13 @@ def _purge(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     keep = {"events": events, "hours": hours}
     if options["dry_run"]:
         outdated = history.outdated(events)
-        size = sum(file.bytes for file in history.table.files() if file.day in outdated)
-        result = {"state": "dry run", "keep_days": keep, "days": [str(day) for day in outdated], "bytes": size}
+        outdated_bytes = sum(file.bytes for file in history.table.files() if file.day in outdated)
+        result = {
+            "state": "dry run",
+            "keep_days": keep,
+            "days": [str(day) for day in outdated],
+            "bytes": outdated_bytes,
+        }
         command.print_result(result)
         return
     run_id = common.new_run_id("purge")
@@ -331,7 +335,7 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
     lines += [
         "",
         f"events: {events['rows']:,} of {events['days']} days, {events['first'] or '-'} to {events['last'] or '-'}, in "
-        f"{events['files']} files of {human_bytes(events['bytes'])}",
+        f"{events['files']} files of {size(events['bytes'])}",
     ]
     if status["pending_days"]:
         pending = status["pending_days"]
