@@ -13,20 +13,20 @@ from ..core.limits import Limiter
 from ..core.times import iso_of
 from ..status.json_form import limit_as_json
 from .base import ApiView, operation
-from .fields import IntField, RateField, Resource, Shown, TextField, TextQueryField, TimeField
+from .fields import IntField, Query, RateField, Resource, Shown, TextField, TimeField
 from .queues import live
 
 
-class LimitsQuery(Resource):
+class LimitsQuery(Query):
     """Query of the limits of a queue."""
 
-    cursor = TextQueryField(help_text="of the page before")
+    cursor = TextField(255, default="", help_text="of the page before")
 
 
-class GroupQuery(Resource):
+class GroupQuery(Query):
     """Query of a limit of a queue."""
 
-    group = TextQueryField(help_text="of this group; empty = of the whole queue")
+    group = TextField(255, default="", help_text="of this group; empty = of the whole queue")
 
 
 class NewTaskLimit(Resource):

@@ -47,8 +47,8 @@ def take(
     """Return a snapshot of a deployment.
 
     This takes one round trip each for the registry, the workers, the counters, ``INFO``, all shards of all queues (on a
-    cluster: each of its nodes), each queue with a limit of concurrency, the recurring tasks, and the samples; two for the
-    limits, if jobs are parked. The outbox is read from the database.
+    cluster: each of its nodes), each queue with a limit of concurrency, the recurring tasks, and the samples; two for
+    the limits, if jobs are parked. The outbox is read from the database.
 
     On a cluster of which a part does not answer, the rest is returned, and :attr:`Snapshot.unreachable` names that
     part. If it has the registry, the queues are those that this process knows.
