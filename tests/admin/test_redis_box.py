@@ -12,7 +12,7 @@ import redis
 from django.test import Client
 
 from django_delayq import connections
-from django_delayq.admin.formatting import size
+from django_delayq.status.formatting import size
 from tests.support.redis_box import RedisBox
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("unshared")]
