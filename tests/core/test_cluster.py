@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from django_delayq.core import Broker, NewJob, Payload, Queue, Settlement, ack, bury, fail, new_id, release
+from django_delayq.core import Broker, NewJob, Payload, Queue, Registry, Settlement, ack, bury, fail, new_id, release
 from tests.support.cluster_box import ClusterBox
 from tests.support.core_calls import (
     ChannelWaker,
@@ -26,6 +26,7 @@ from tests.support.core_figures import (
     Results,
     ask_permits,
     read_depths,
+    read_limits,
     record_depths,
     taken_permits,
 )
@@ -126,6 +127,7 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     (grant,) = ask_permits(cluster_broker, {"task:work": 1}, 2).grants
     assert grant is not None and grant.jobs == 1
     assert taken_permits(cluster_broker, "task:work") == 1
+    assert [page.due for page in read_limits([queue], lambda _: None, Registry())] == [0]
     now_ms = cluster_broker.now_ms()
     record_depths(cluster_broker, {"q": DepthPoint(ready=3)}, now_ms)
     assert [point.ready for point in read_depths(cluster_broker, ["q"], now_ms)["q"]] == [3]
