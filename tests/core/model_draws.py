@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,6 @@ SHARDS = 2
 LEASE_MS = 15_000
 WINDOW_MS = 120_000
 START_US = 1_700_000_000_000_000
-EXAMPLES = os.environ.get("DELAYQ_MODEL_EXAMPLES")
 
 Past = tuple[str, int]
 Ending = Callable[[Job], Settlement]

@@ -54,6 +54,7 @@ class Content:
     priority: int
     #: it waits in a lane whenever it waits
     laned: bool = False
+    group: str = ""
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,8 @@ class WaitingJobs:
         return outcome
 
     def _schedule(self, new: NewJob) -> str:
-        content = Content(new.key, new.task, new.payload is not None, new.args, new.options, new.priority)
+        merged, laned = new.payload is not None, bool(new.group)
+        content = Content(new.key, new.task, merged, new.args, new.options, new.priority, laned, new.group)
         live = self.lives.get(new.id)
         if live is not None:
             if (live.content.task, live.content.merged) != (content.task, content.merged):
@@ -388,4 +389,5 @@ class WaitingJobs:
             since_ms,
             reason,
             live.counts,
+            group=c.group,
         )

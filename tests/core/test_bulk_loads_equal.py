@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -17,10 +16,10 @@ from tests.support.core_values import new_key
 
 from .bulk_loads_stage import counted, open_load, write
 from .model_values import Content
+from .random_machine import EXAMPLES
 from .stage import T0, Stage
 from .world import read_world
 
-EXAMPLES = os.environ.get("DELAYQ_MODEL_EXAMPLES")
 IDS = ("a", "b", "c", "d", "e", "f")
 _names = itertools.count()
 

@@ -1,33 +1,57 @@
-"""Four workers and three merged ids in any order of calls: independent checks of the guarantees for one id.
+"""Four workers and three merged ids in any order of calls: checks of the guarantees for one id and of limits.
 
 A ledger kept beside the queue knows which payloads were accepted and not yet done. Whenever an id is handed out, it is
 handed out to one holder only, with all of them, in the order of their scores. The world is that of the model besides.
+Behind limits, workers also ask for permits, return and lose them in any order: no limit is exceeded, and no due job
+waits that no limit forbids.
 ``DELAYQ_MODEL_EXAMPLES=5000`` makes a long campaign, as it does for ``test_model.py``.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from django_delayq.core import Broker, Connection, Job, NewJob, Payload, Settlement, ack, bury, fail, release
-from tests.support.core_stored import assert_invariants, set_clock
+from django_delayq.core import (
+    Broker,
+    Connection,
+    Job,
+    NewJob,
+    Payload,
+    Settlement,
+    Task,
+    TaskOptions,
+    ack,
+    bury,
+    fail,
+    release,
+)
+from django_delayq.core.options import GROUP_LIMITS, Limits
+from tests.support.core_figures import Limiter
+from tests.support.core_stored import Limit, Offer, assert_invariants, limits_of, set_clock
+from tests.support.memory_server import StoppedClock, memory_connection
 
 from . import model_operators as operators
 from .epochs_stage import forget_queues
+from .limits_stage import RETRY_US, Caller, LimitBook
 from .model import ModelShard
+from .model_values import Limits as Reserving
+from .random_machine import run_machine
 from .world import read_world
 
 IDS = ("a", "b", "c")
 WORKERS = ("w1", "w2", "w3", "w4")
 LEASE_MS = 15_000
 START_US = 1_700_000_000_000_000
-EXAMPLES = os.environ.get("DELAYQ_MODEL_EXAMPLES")
+#: groups of ids where limits are in force; c has none
+GROUPS = {"a": "x", "b": "x"}
+#: µs; how long a permit lasts
+PERMIT_US = LEASE_MS * 1100
 
 ids, workers = st.sampled_from(IDS), st.sampled_from(WORKERS)
 delays = st.sampled_from([0, 0, 0, 1000, 20_000])
@@ -37,10 +61,18 @@ jobs_at_hand = st.integers(0, 5)
 Place = tuple[float, int]
 
 
+def bare(jobs: Iterable[Job]) -> list[Job]:
+    """Return jobs without their permits, of which the model has none."""
+    return [replace(job, permit=b"") for job in jobs]
+
+
 class Interleavings(RuleBasedStateMachine):
     """State machine that calls ``real`` and ``model`` alike; ``open`` and ``buried`` are the ledger."""
 
     broker: Broker
+    #: with which each id is scheduled
+    groups: Mapping[str, str] = {}
+    options = b""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,6 +106,8 @@ class Interleavings(RuleBasedStateMachine):
             on_conflict="merge",
             due_policy="keep",
             payload=payload,
+            group=self.groups.get(ident, ""),
+            options=self.options if ident in self.groups else b"",
         )
         self.model.see(self.us)
         assert [self.real.schedule(new)] == self.model.schedule([new])
@@ -88,7 +122,10 @@ class Interleavings(RuleBasedStateMachine):
         self.model.see(self.us)
         expected, _ = self.model.reserve(limit, worker)
         jobs = self.real.reserve(0, limit, worker=worker).jobs
-        assert sorted(jobs, key=lambda job: job.id) == sorted(expected, key=lambda job: job.id)
+        self.check_hand_out(worker, jobs, expected)
+
+    def check_hand_out(self, worker: str, jobs: list[Job], expected: list[Job]) -> None:
+        assert sorted(bare(jobs), key=lambda job: job.id) == sorted(expected, key=lambda job: job.id)
         for job in jobs:
             assert job.id not in self.holders, "two live leases of one id"
             self.holders[job.id] = job.token
@@ -122,12 +159,17 @@ class Interleavings(RuleBasedStateMachine):
         """Let leases expire; their holders still settle the jobs later."""
         first = min(live.lease.deadline_ms for live in self.model.lives.values() if live.lease)
         self.pass_time(max(0.0, first + late - self.us / 1000))
+        self.settle_expired(counted, delay)
+
+    def settle_expired(self, counted: bool, delay: int) -> None:
         self.model.see(self.us, keep=False)
         found = self.real.expired(0)
         assert [job.id for job in found] == self.model.expired()
+        if not found:
+            return
         self.model.see(self.us)
         taken = self.real.take_over(found, "heir")
-        assert taken == self.model.take_over(found, "heir")
+        assert bare(taken) == self.model.take_over(found, "heir")
         for job in taken:
             self.holders[job.id] = job.token
             counted_end = fail(job, 1, 2, delay_ms=delay, outcome="crashed")
@@ -188,18 +230,157 @@ class Interleavings(RuleBasedStateMachine):
         assert_invariants(self.broker)
 
 
+Numbers = tuple[int | None, tuple[float | None, int]]
+#: permits; µs from one start to the next, and starts at once
+numbers: st.SearchStrategy[Numbers] = st.tuples(
+    st.sampled_from([None, 1, 1, 2]), st.sampled_from([(None, 0), (None, 0), (400_000.0, 1), (3_000_000.0, 2)])
+)
+
+
+class LimitedInterleavings(Interleavings):
+    """The same behind limits of queue, task and group; workers ask for permits and return them at any time."""
+
+    groups = GROUPS
+
+    def __init__(self) -> None:
+        self.clock = StoppedClock(START_US)
+        self.broker = Broker(memory_connection(self.clock), prefix="limited", lease_ms=LEASE_MS, test_clock=True)
+        self.book = LimitBook(Limiter(self.broker.registry), lambda: self.us)
+        self.callers = {worker: Caller(worker) for worker in WORKERS}
+        #: of each token and id, when the start was granted, µs
+        self.granted_us: dict[tuple[int, str], int] = {}
+        super().__init__()
+
+    @initialize(of_queue=numbers, of_task=numbers, of_group=numbers)
+    def begin(self, of_queue: Numbers, of_task: Numbers, of_group: Numbers) -> None:
+        queue, task, group = (Limits(total, None, *rate) for total, rate in (of_queue, of_task, of_group))
+        for name, one in {"queue:q": queue, "task:sync": task, "group:q:x": group}.items():
+            self.book.set(name, one)
+        self.task = Task(lambda: None, name="sync", options=TaskOptions(concurrency=task if task.is_shared else None))
+        self.of_queue = queue
+        self.options = json.dumps({GROUP_LIMITS: [group.total or 0, group.interval_us or 0, group.burst]}).encode()
+
+    def pass_time(self, ms: float) -> None:
+        super().pass_time(ms)
+        self.clock.us = self.us
+
+    def limits_of(self, queue: str, offer: Offer) -> list[Limit]:
+        return limits_of(queue, self.of_queue, self.task, offer)
+
+    def names(self, ident: str) -> list[str]:
+        return ["queue:q", "task:sync", *(f"group:q:{group}" for group in [self.groups.get(ident)] if group)]
+
+    # -- the moves ---------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.model.waiting())
+    @rule(worker=workers, limit=st.integers(1, 3), patient=st.booleans())
+    def reserve(self, worker: str, limit: int, patient: bool) -> None:
+        due = self.model.next_due_ms()
+        if patient and due is not None:
+            self.pass_time(max(0.0, due - self.us / 1000))
+        self.reserve_by(worker, limit)
+
+    def reserve_by(self, worker: str, limit: int) -> None:
+        """Take what was granted, and what has no limits; the order within a lane is by due time."""
+        self.model.see(self.us)
+        tasks = ["sync"] if self.task.options.limits else []
+        found = self.callers[worker].reserve(self.real, 0, limit, tasks=tasks, whole=self.of_queue.is_shared)
+        granted = [job.id for job, grant in found if grant is not None]
+        for group in ("x", ""):
+            lane = [ident for _, _, ident in self.model.waiting() if self.groups.get(ident, "") == group]
+            started = [ident for ident in granted if ident in lane]
+            assert sorted(started) == sorted(lane[: len(started)]), f"{started} of {lane}"
+        limited = Reserving(("sync",) if tasks or self.of_queue.is_shared else ())
+        expected = self.model._due(limit, "all", limited, granted)
+        self.check_hand_out(worker, [job for job, _ in found], self.model._lease(expected, worker) if found else [])
+        for job, grant in found:
+            self.granted_us[job.token, job.id] = self.book.start(job, grant)
+        self.model.token = read_world(self.real, 0)["token"]  # it takes one for lanes that are due, too
+
+    @rule(worker=workers, lost=st.integers(0, 5))
+    def exchange(self, worker: str, lost: int) -> None:
+        """Ask for permits and return others; sometimes the reply is lost, and the call is sent again."""
+        self.callers[worker].exchange(self.book, self.limits_of, twice=lost == 0)
+
+    @precondition(lambda self: any(self.hands.values()))
+    @rule(worker=workers)
+    def renew(self, worker: str) -> None:
+        """Renew the permits of a worker, and then its leases; it may have lost some."""
+        jobs = self.hands[worker]
+        if not jobs:
+            return
+        self.book.limiter.call(renew=[(job.permit, PERMIT_US // 1000) for job in jobs if job.permit])
+        self.model.see(self.us)
+        answers = [self.model.touch(job, False) for job in jobs]
+        assert self.real.touch(jobs) == answers
+        if "lost" in answers:  # its permit was returned before, and is booked again
+            self.book.lose(PERMIT_US + RETRY_US)
+
+    @rule(worker=workers)
+    def a_worker_dies(self, worker: str) -> None:
+        self.callers[worker], self.hands[worker] = Caller(worker), []
+        self.book.lose(PERMIT_US + RETRY_US)
+
+    def settle(self, settlement: Settlement) -> None:
+        super().settle(settlement)
+        job = settlement.job
+        if job.worker in self.callers:
+            self.callers[job.worker].ended += [job.permit] if job.permit else []
+        else:
+            self.book.limiter.give_back([job.permit])
+
+    @rule()
+    def all_that_may_start_starts(self) -> None:
+        """Let workers finish what they have begun, and take all that they get: limits forbid the rest."""
+        while self.us < self.book.lossy_us:
+            self.pass_time(1000)
+            self.settle_expired(False, 0)
+        for _ in range(2):  # the end of a block is a whole ms
+            self.pass_time(2)
+            self.settle_expired(False, 0)
+            self.work_until_nothing_moves()
+        for _, due, ident in self.model.waiting():
+            if due[0] <= self.us / 1000 - 10:
+                assert any(self.book.forbids(name, len(self.leases(name))) for name in self.names(ident)), (
+                    f"{ident} waits, and no limit forbids it"
+                )
+
+    def work_until_nothing_moves(self) -> None:
+        idle = 0
+        while idle < 3:
+            before = len(self.holders)
+            for worker in WORKERS:
+                self.reserve_by(worker, 3)
+                self.callers[worker].exchange(self.book, self.limits_of)
+            idle = idle + 1 if len(self.holders) == before else 0
+
+    # -- after every move --------------------------------------------------------------------------------------------
+
+    def leases(self, name: str) -> list[int]:
+        """Return when the starts of the jobs with this limit were granted whose leases have not ended, µs."""
+        held = {
+            ident: live.lease for ident, live in self.model.lives.items() if live.lease and name in self.names(ident)
+        }
+        return [
+            self.granted_us[lease.token, ident]
+            for ident, lease in held.items()
+            if lease.deadline_ms > self.us // 1000 and lease.worker != "heir"
+        ]
+
+    @invariant()
+    def no_limit_has_more_leases_than_it_allows(self) -> None:
+        for name in self.book.history:
+            self.book.check_leases(name, self.leases(name))
+
+    def teardown(self) -> None:
+        self.all_that_may_start_starts()
+        super().teardown()
+
+
 def test_workers_that_interleave_never_share_an_id_nor_lose_or_reorder_its_payloads(connection: Connection) -> None:
     broker = Broker(connection, prefix="interleaved", lease_ms=LEASE_MS, test_clock=True)
-    run_state_machine_as_test(
-        type("InterleavingsHere", (Interleavings,), {"broker": broker}),
-        settings=settings(
-            max_examples=int(EXAMPLES or 200),
-            stateful_step_count=40,
-            deadline=None,
-            derandomize=EXAMPLES is None,
-            database=None,
-            print_blob=False,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(type("InterleavingsHere", (Interleavings,), {"broker": broker}), 200)
+
+
+def test_interleaved_workers_keep_all_that_and_their_limits_and_nothing_waits_for_nothing() -> None:
+    run_machine(LimitedInterleavings, 40)

@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, run_state_machine_as_test
+from hypothesis.stateful import invariant
 
 from django_delayq.core import (
     Connection,
@@ -32,7 +31,6 @@ from django_delayq.core import (
 from . import model_operators as operators
 from .model import ModelShard
 from .model_draws import (
-    EXAMPLES,
     IDS,
     LEASE_MS,
     SHARDS,
@@ -55,6 +53,7 @@ from .model_operator_acts import OperatorActs
 from .model_rule_acts import RuleActs
 from .model_selected_acts import SelectedActs
 from .model_values import Which
+from .random_machine import run_machine
 from .world import read_world
 
 
@@ -410,17 +409,4 @@ def is_stored_chunk(call: Call) -> bool:
 
 def test_random_lives_of_three_ids_are_those_of_the_model(connection: Connection) -> None:
     machine = type("LivesHere", (Lives,), {"connection": connection})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=int(EXAMPLES or 250),
-            stateful_step_count=50,
-            deadline=None,
-            derandomize=EXAMPLES is None,
-            database=None,
-            print_blob=False,
-            # A run that is always the same fails at once; its history is made short by a campaign.
-            phases=(Phase.generate, Phase.shrink) if EXAMPLES else (Phase.generate,),
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(machine, 250, steps=50)

@@ -9,12 +9,9 @@ and a due job that no limit forbids is handed out. Shards and limiter have diffe
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -22,35 +19,22 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from django_delayq.core import Broker, Job, NewJob, Registry, Settlement, Task, TaskOptions, ack, fail, release
 from django_delayq.core.options import GROUP_LIMITS, Limits
 from tests.support.core_figures import Limiter
-from tests.support.core_stored import (
-    Answer,
-    Ask,
-    Grant,
-    LaneNotes,
-    Offer,
-    Place,
-    Unused,
-    assert_invariants,
-    limits_of,
-    offer_of_job,
-    pause_scope,
-)
+from tests.support.core_stored import Offer, Place, assert_invariants, limits_of, offer_of_job, pause_scope
 from tests.support.memory_server import StoppedClock, memory_connection
 
 from .bulk_stage import cancel_action
-from .model_draws import EXAMPLES, START_US
+from .limits_stage import RETRY_US, Caller, LimitBook
+from .model_draws import START_US
+from .random_machine import run_machine
 
 LEASE_MS = 6000
 #: how long a permit lasts, us
 PERMIT_US = LEASE_MS * 1100
-#: us after which a shard asks again, if nobody wakes it
-RETRY_US = 5_000_000
 SHARDS = {"q": 2, "r": 1}
 TASKS = ("a", "b", "free")
 GROUPS = ("", "", "x", "y")
@@ -64,18 +48,6 @@ numbers = st.one_of(
         st.sampled_from([(None, 0), (None, 0), (200_000.0, 1), (500_000.0, 3), (1_700_000.0, 2)]),
     ),
 )
-
-
-@dataclass(eq=False)
-class Caller:
-    """Process that reserves: what it knows and has not said yet."""
-
-    name: str
-    notes: dict[Place, LaneNotes] = field(default_factory=dict)
-    offers: list[tuple[Place, Offer]] = field(default_factory=list)
-    ended: list[bytes] = field(default_factory=list)
-    unused: list[Unused] = field(default_factory=list)
-    idle: list[str] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -107,19 +79,8 @@ class LimitedLives(RuleBasedStateMachine):
         self.made = 0
         self.jobs: dict[tuple[str, str], Waiting] = {}
         self.running: dict[tuple[str, str], Running] = {}
-        #: of each limit, its numbers from a moment on
-        self.history: dict[str, list[tuple[int, Limits]]] = {}
         self.own: set[str] = set()
-        #: of each limit, its starts: permit -> when it was granted; used = a job was handed out
-        self.granted: dict[str, dict[bytes, int]] = {}
-        self.used: dict[str, list[int]] = {}
-        #: when the starts of a limit would be over, if none was given back, us
-        self.ahead: dict[str, float] = {}
-        #: of each limit, when the last starts were granted, us
-        self.last: dict[str, float] = {}
-        self.paused: dict[str, int] = {}
-        #: until then permits may be lost, or a call to those that wait, us
-        self.lossy_us = 0
+        self.book = LimitBook(self.limiter, lambda: self.clock.us)
 
     @initialize(
         skews=st.lists(st.sampled_from([0, 0, -400, 700]), min_size=2, max_size=2),
@@ -136,10 +97,10 @@ class LimitedLives(RuleBasedStateMachine):
         self.queues = {name: self.broker.queue(name, shards=shards) for name, shards in SHARDS.items()}
         self.places = [(name, number) for name, queue in self.queues.items() for number in queue.numbers]
         for name in [*(f"queue:{name}" for name in SHARDS), *(f"task:{name}" for name in TASKS)]:
-            self.history[name] = [(0, self.declared.get(name) or Limits())]
+            self.book.set(name, self.declared.get(name) or Limits())
         for queue in SHARDS:
             for group in ("x", "y"):
-                self.history[f"group:{queue}:{group}"] = [(0, self.group_limits[group] or Limits())]
+                self.book.set(f"group:{queue}:{group}", self.group_limits[group] or Limits())
         self.set_clocks()
 
     def set_clocks(self) -> None:
@@ -210,7 +171,7 @@ class LimitedLives(RuleBasedStateMachine):
         pause_scope(self.limiter, settlement, limits)
         for limit in limits:
             if limit.name.startswith(f"{scope}:"):
-                self.paused[limit.name] = max(self.paused.get(limit.name, 0), self.us + ms * 1000)
+                self.book.pause(limit.name, ms)
         self.settle(one, settlement, settlement.delay_ms or 0)
 
     def settle(self, one: Running, settlement: Settlement, again_ms: int | None) -> None:
@@ -241,7 +202,7 @@ class LimitedLives(RuleBasedStateMachine):
         caller = self.callers.pop(which % len(self.callers))
         self.callers = self.callers or [Caller("next")]
         assert caller not in self.callers
-        self.lossy_us = self.us + PERMIT_US + RETRY_US
+        self.book.lose(PERMIT_US + RETRY_US)
 
     @rule(
         name=st.sampled_from(["queue:q", "task:a", "task:free", "group:q:x", "group:r:y"]),
@@ -256,14 +217,12 @@ class LimitedLives(RuleBasedStateMachine):
         self.limiter.set(name, new)
         (self.own.add if new else self.own.discard)(name)
         rate = own if own.interval_us else code
-        self.history[name].append((self.us, Limits(own.total or code.total, None, rate.interval_us, rate.burst)))
-        self.granted[name], self.used[name] = {}, []
-        self.ahead.pop(name, None)
+        self.book.set(name, Limits(own.total or code.total, None, rate.interval_us, rate.burst))
 
     @rule()
     def all_that_may_start_starts(self) -> None:
         """Let callers finish what they have begun, and take all that they get: limits forbid the rest."""
-        while self.us < self.lossy_us:
+        while self.us < self.book.lossy_us:
             self.advance(1_000_000)
         for _ in range(2):  # the end of a block is a whole ms
             self.advance(2000)
@@ -288,67 +247,16 @@ class LimitedLives(RuleBasedStateMachine):
             idle = idle + 1 if len(self.running) == before else 0
 
     def reserve_by(self, caller: Caller, place: Place, room: int) -> None:
-        queue, notes = self.queues[place[0]], caller.notes.pop(place, None) or LaneNotes()
-        if not room:
-            caller.unused += [grant.unused() for grant in notes.grants]
-            notes.grants = []
-        notes.tasks = [*self.registry.limited, *(name[5:] for name in self.own if name.startswith("task:"))]
         name = f"queue:{place[0]}"
-        notes.whole, notes.most = name in self.declared or name in self.own, max(room, 1)
-        batch = queue.reserve(place[1], room, worker=caller.name, lanes=notes.pack())
-        granted = {permit: grant for grant in notes.grants for permit in grant.permits}
-        for job in batch.jobs:
-            self.check_start(caller, job, granted.get(job.permit))
-        used = {job.permit for job in batch.jobs}
-        caller.unused += [unused for grant in notes.grants if (unused := grant.unused(used))[1]]
-        caller.idle += [block.limit for block in notes.blocks if not block.ms and block.scope in batch.idle]
-        caller.offers += [(place, offer) for offer in batch.offers]
+        tasks = [*self.registry.limited, *(name[5:] for name in self.own if name.startswith("task:"))]
+        whole = name in self.declared or name in self.own
+        for job, grant in caller.reserve(self.queues[place[0]], place[1], room, tasks=tasks, whole=whole):
+            assert (job.queue, job.id) not in self.running and self.jobs[job.queue, job.id].due_us <= self.us
+            granted_us = self.book.start(job, grant)
+            self.running[job.queue, job.id] = Running(job, caller, granted_us, self.us + LEASE_MS * 1000)
 
     def exchange_by(self, caller: Caller, *, twice: bool = False) -> None:
-        asks = {}
-        for place, offer in caller.offers:
-            limits = self.limits_of(place[0], offer)
-            if limits:
-                asks[Ask.of(place, offer, offer.jobs, limits)] = place
-            else:
-                self.note(caller, place).grants.append(Grant(offer, offer.jobs))
-        caller.offers = []
-        for grant, permits in caller.unused:
-            for name in grant.limits:
-                known = [permit for permit in permits if self.granted.get(name, {}).pop(permit, None)]
-                interval = self.history[name][-1][1].interval_us
-                if known and interval:  # what is given back is less by the time to the last start
-                    back_us = len(known) * interval - (self.last[name] - grant.at_us)
-                    self.ahead[name] -= max(0, back_us)
-        said: dict[str, Any] = {"release": caller.ended, "unused": caller.unused, "pass_on": caller.idle}
-        answer = self.call(list(asks), **said)
-        if twice and asks:
-            assert self.limiter.call(list(asks), **said) == answer
-        elif twice:
-            self.lossy_us = max(self.lossy_us, self.us + RETRY_US)  # the first reply named those to wake
-            answer = self.call([], **said)
-        caller.ended, caller.unused, caller.idle = [], [], []
-        for place, grant, block in zip(asks.values(), answer.grants, answer.blocks, strict=True):
-            if grant is not None:
-                self.note(caller, place).grants.append(grant)
-            if block is not None:
-                self.note(caller, place).blocks.append(block)
-        self.limiter.free(answer)
-
-    def call(self, asks: list[Ask], **said: Any) -> Answer:
-        answer = self.limiter.call(asks, **said)
-        assert answer.at_us == self.us
-        for grant in filter(None, answer.grants):
-            for name in grant.limits:
-                assert self.paused.get(name, 0) <= self.us, f"{name} is paused, and grants"
-                self.granted.setdefault(name, {}).update(dict.fromkeys(grant.permits, self.us))
-                if interval := self.history[name][-1][1].interval_us:
-                    self.last[name] = self.us
-                    self.ahead[name] = max(self.us, self.ahead.get(name, 0)) + grant.jobs * interval
-        return answer
-
-    def note(self, caller: Caller, place: Place) -> LaneNotes:
-        return caller.notes.setdefault(place, LaneNotes())
+        caller.exchange(self.book, self.limits_of, twice=twice)
 
     def limits_of(self, queue: str, offer: Offer) -> list[Any]:
         of_queue = self.declared.get(f"queue:{queue}")
@@ -391,54 +299,14 @@ class LimitedLives(RuleBasedStateMachine):
 
         return [one for one in self.running.values() if has(one)]
 
-    def numbers_since(self, name: str, us: int) -> Iterator[Limits]:
-        """Return what a limit allowed at any moment since then."""
-        entries = self.history[name]
-        for place, (_, one) in enumerate(entries):
-            if place + 1 == len(entries) or entries[place + 1][0] >= us:
-                yield one
-
-    def check_start(self, caller: Caller, job: Job, grant: Grant | None) -> None:
-        waiting = self.jobs[job.queue, job.id]
-        assert (job.queue, job.id) not in self.running and waiting.due_us <= self.us
-        moments = [self.granted.get(name, {}).get(job.permit, self.us) for name in (grant.limits if grant else ())]
-        one = Running(job, caller, min(moments, default=self.us), self.us + LEASE_MS * 1000)
-        self.running[job.queue, job.id] = one
-        for name in grant.limits if grant else ():
-            at_us = self.granted.get(name, {}).get(job.permit)
-            if at_us is not None:  # else the limit was set since
-                self.used.setdefault(name, []).append(at_us)
-                self.check_rate(name)
-
-    def check_rate(self, name: str) -> None:
-        """Assert that the burst, and one start for each interval, were never exceeded in any window."""
-        rate = self.history[name][-1][1]
-        if not rate.interval_us:
-            return
-        level, before = 0.0, 0
-        for at_us in sorted(self.used[name]):
-            level = max(0.0, level - (at_us - before)) + rate.interval_us
-            before = at_us
-            assert level <= rate.burst * rate.interval_us + 2, f"too many starts of {name}: {sorted(self.used[name])}"
-
     def forbids(self, name: str) -> bool:
         """Return True if a limit allows no further start now."""
-        limit = self.history[name][-1][1]
-        if self.paused.get(name, 0) > self.us:
-            return True
-        if limit.total and len(self.leases(name)) >= limit.total:
-            return True
-        ahead = self.ahead.get(name, 0) - self.us
-        return bool(limit.interval_us) and ahead > (limit.burst - 1) * (limit.interval_us or 0)
+        return self.book.forbids(name, len(self.leases(name)))
 
     @invariant()
     def no_limit_has_more_leases_than_it_allows(self) -> None:
-        for name in self.history:
-            found = self.leases(name)
-            if found:
-                since = min(one.granted_us for one in found)
-                most = max(one.total or math.inf for one in self.numbers_since(name, since))
-                assert len(found) <= most, f"{len(found)} leases of {name}, which allows {most}"
+        for name in self.book.history:
+            self.book.check_leases(name, [one.granted_us for one in self.leases(name)])
 
     def teardown(self) -> None:
         self.all_that_may_start_starts()
@@ -446,16 +314,4 @@ class LimitedLives(RuleBasedStateMachine):
 
 
 def test_random_lives_of_limited_jobs_are_within_their_limits_and_nothing_waits_for_nothing() -> None:
-    run_state_machine_as_test(
-        LimitedLives,
-        settings=settings(
-            max_examples=int(EXAMPLES or 40),
-            stateful_step_count=40,
-            deadline=None,
-            derandomize=EXAMPLES is None,
-            database=None,
-            print_blob=False,
-            phases=(Phase.generate, Phase.shrink) if EXAMPLES else (Phase.generate,),
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(LimitedLives, 40)

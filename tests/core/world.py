@@ -86,7 +86,9 @@ def read_world(queue: Queue, number: int) -> dict[str, Any]:
 
 def _content(packed: bytes, tasks: dict[int, str]) -> Content:
     priority, merged, key, task, options, args = unpack_body(packed, tasks)
-    return Content(key, task, merged, args, options, priority, bool(packed[0] & 64))
+    laned = bool(packed[0] & 64)
+    group = packed[20 : 20 + packed[19]].decode() if laned else ""
+    return Content(key, task, merged, args, options, priority, laned, group)
 
 
 def _live(

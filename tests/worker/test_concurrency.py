@@ -197,6 +197,43 @@ def test_an_idle_worker_costs_no_more_with_parked_jobs(broker: Broker) -> None:
     assert len(calls) <= 6, calls
 
 
+def calls_of_limiter_beside(broker: Broker, registry: Registry, wait: Callable[[], object]) -> int:
+    """Let four workers run 100 jobs of three shards until ``wait`` returns; return their calls of the limiter."""
+    broker.queue("default", shards=3)
+    for _ in range(100):
+        put(broker, "limited")
+    calls: list[str] = []
+    with ExitStack() as stack:
+        for _ in range(4):
+            own = Broker(broker.connection, prefix=broker.prefix)
+            own.observe(lambda verb, seconds, failed: calls.append(verb))
+            stack.enter_context(working(own, registry, config()))
+        wait()
+        return calls.count("limit")
+
+
+def test_who_waits_for_a_permit_does_not_poll(broker: Broker) -> None:
+    began, release = threading.Event(), threading.Event()
+
+    def handler() -> None:
+        began.set()
+        release.wait(DEADLINE)
+
+    def wait() -> None:
+        assert began.wait(DEADLINE)
+        time.sleep(3.0)
+        release.set()
+
+    assert calls_of_limiter_beside(broker, registry_with(handler, concurrency=1), wait) <= 4 * 3 + 2
+
+
+def test_who_waits_for_a_rate_asks_no_more_than_once_for_each_start(broker: Broker) -> None:
+    starts: list[float] = []
+    registry = registry_with(lambda: starts.append(time.monotonic()), rate="4/s", burst=1)
+    asked = calls_of_limiter_beside(broker, registry, lambda: eventually(lambda: len(starts) == 12))
+    assert asked <= 12 * (4 * 3 + 1), "each process for each shard, and the return of starts that were not used"
+
+
 def test_a_worker_that_runs_dry_runs_what_waits_behind_its_own_limits(broker: Broker) -> None:
     running = Running()
     for _ in range(30):
