@@ -12,7 +12,7 @@ from typing import Any
 
 from django_delayq.core import Job, Queue
 from django_delayq.core.options import Limits
-from tests.support.core_figures import Limiter
+from tests.support.core_figures import Limiter, highest_level
 from tests.support.core_stored import Answer, Ask, Grant, LaneNotes, Limit, Offer, Place, Unused
 
 #: us after which a shard asks again, if nobody wakes it
@@ -89,11 +89,8 @@ class LimitBook:
         rate = self.numbers(name)
         if not rate.interval_us:
             return
-        level, before = 0.0, 0
-        for at_us in sorted(self._used[name]):
-            level = max(0.0, level - (at_us - before)) + rate.interval_us
-            before = at_us
-            assert level <= rate.burst * rate.interval_us + 2, f"too many starts of {name}: {sorted(self._used[name])}"
+        level = highest_level(self._used[name], rate.interval_us)
+        assert level <= rate.burst + 1e-4, f"too many starts of {name}: {sorted(self._used[name])}"
 
     def forbids(self, name: str, leases: int) -> bool:
         """Return True if a limit with so many leases allows no further start now."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+from unittest import mock
 
 import pytest
 
@@ -30,6 +32,7 @@ __all__ = [
     "added",
     "ask_permits",
     "flush_now",
+    "highest_level",
     "is_scheduled",
     "read_depths",
     "read_limits",
@@ -38,6 +41,7 @@ __all__ = [
     "set_pace",
     "store_violations",
     "taken_permits",
+    "watch_grants",
     "without",
 ]
 
@@ -49,6 +53,34 @@ def ask_permits(
     offer = Offer(b"\0\1\0\5", "work", jobs, ms, 0)
     each = [one if isinstance(one, Limit) else Limit(name, one) for name, one in limits.items()]
     return Limiter(broker.registry).call([Ask.of(place, offer, jobs, each)])
+
+
+@contextlib.contextmanager
+def watch_grants() -> Iterator[dict[bytes, float]]:
+    """Record when permits are granted in this process and not given back unused, us on the limiter's clock."""
+    found: dict[bytes, float] = {}
+    call = Limiter.call
+
+    def watched(limiter: Limiter, *asks: Any, **options: Any) -> Answer:
+        for _, permits in options.get("unused", ()):
+            for permit in permits:
+                found.pop(permit, None)
+        answer = call(limiter, *asks, **options)
+        for grant in filter(None, answer.grants):
+            found.update(dict.fromkeys(grant.permits, grant.at_us))
+        return answer
+
+    with mock.patch.object(Limiter, "call", watched):
+        yield found
+
+
+def highest_level(moments: Iterable[float], interval: float) -> float:
+    """Return the highest level of a bucket that starts fill and time empties: starts at once beside the rate."""
+    highest = level = before = 0.0
+    for at in sorted(moments):
+        level = max(0.0, level - (at - before) / interval) + 1
+        highest, before = max(highest, level), at
+    return highest
 
 
 def remind_again() -> None:
