@@ -17,7 +17,7 @@ from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
 from . import durable, masters
-from .client import LIMITS, Client
+from .client import LIMITS, QUEUE_LIMITS, Client
 from .faults import Scene
 from .history import exceeded, violations
 
@@ -25,6 +25,7 @@ WORKERS = 2
 CLIENTS = 2
 #: s; shorter than the standstills among the faults
 LEASE_SECONDS = 1.5
+QUEUES = ("default", *QUEUE_LIMITS)
 DRAIN_SECONDS = 90.0
 
 
@@ -79,11 +80,10 @@ def _scene(folder: Path, dice: random.Random, stack: contextlib.ExitStack) -> Sc
     # What was acknowledged must survive a kill of Redis, so every write is synced.
     box = stack.enter_context(RedisBox(tcp=True, aof="always"))
     proxy = stack.enter_context(TcpProxy(box.address))
-    mill = stack.enter_context(Mill(proxy.url, folder, lease=LEASE_SECONDS))
-    nodes = [mill.start("--processes", 2, "--threads", 3) for _ in range(WORKERS)]
-    return Scene(
-        mill, box, proxy, nodes, lambda: mill.begin("--processes", 2, "--threads", 3, "--queues", "default"), dice
-    )
+    mill = stack.enter_context(Mill(proxy.url, folder, lease=LEASE_SECONDS, QUEUES=QUEUE_LIMITS))
+    options, queues = ("--processes", 2, "--threads", 3), ",".join(QUEUES)
+    nodes = [mill.start(*options, queues=queues) for _ in range(WORKERS)]
+    return Scene(mill, box, proxy, nodes, lambda: mill.begin(*options, "--queues", queues), dice)
 
 
 def _strike_for(scene: Scene, seconds: float) -> None:
@@ -94,18 +94,21 @@ def _strike_for(scene: Scene, seconds: float) -> None:
 
 
 def _broken(scene: Scene, clients: list[Client]) -> list[str]:
-    """Wait until the queue is empty and return all broken promises."""
+    """Wait until the queues are empty and return all broken promises."""
     found = [f"{error!r} in a client" for client in clients for error in client.errors]
     with contextlib.suppress(AssertionError):  # the jobs that are left are listed below
-        scene.mill.wait_empty(timeout=DRAIN_SECONDS)
+        for name in QUEUES:
+            scene.mill.wait_empty(name, timeout=DRAIN_SECONDS)
     inspector = scene.mill.broker.inspector
     promises = [promise for client in clients for promise in client.promises]
     live = [
-        promise.id for promise in promises if (view := inspector.get("default", promise.id)) and view.state != "morgue"
+        promise.id
+        for promise in promises
+        if (view := inspector.get(promise.queue, promise.id)) and view.state != "morgue"
     ]
-    morgue = [promise.id for promise in promises if inspector.graves("default", promise.id)]
+    morgue = [promise.id for promise in promises if inspector.graves(promise.queue, promise.id)]
     found += violations(promises, scene.mill.lines(), morgue, live)
-    found += exceeded(promises, scene.mill.lines(), LIMITS)
+    found += exceeded(promises, scene.mill.lines(), LIMITS, LEASE_SECONDS)
     return found + fsck.check(scene.mill.broker).violations
 
 

@@ -15,7 +15,7 @@ from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
 from django_delayq.core.options import GROUP_LIMITS
 
-from .history import Promise
+from .history import Limit, Promise
 
 T = TypeVar("T")
 #: s; between two jobs
@@ -25,11 +25,33 @@ HORIZON = 4.0
 #: s; how long an attempt takes
 DURATIONS = (0.0, 0.0, 0.0, 0.05)
 #: kinds of jobs and how often each is drawn
-KINDS = {"now": 6, "delayed": 6, "failing": 2, "doomed": 1, "cancelled": 2, "rescheduled": 2, "limited": 2}
-#: groups of jobs; each has two at a time
+KINDS = {
+    "now": 6,
+    "delayed": 6,
+    "failing": 2,
+    "doomed": 1,
+    "cancelled": 2,
+    "rescheduled": 2,
+    "limited": 2,
+    "paced": 1,
+    "narrow": 2,
+}
+#: tasks of kinds that have one of their own, and the queue of a kind that has limits of its own
+TASKS = {"failing": "stumble", "doomed": "stumble", "limited": "grind_within", "paced": "grind_paced"}
+QUEUES = {"narrow": "narrow"}
+#: groups of jobs
 GROUPS = ("x", "y", "z")
 IN_A_GROUP = 0.2
-LIMITS = {"mill.grind_within": 3, **dict.fromkeys(GROUPS, 2)}
+LIMITS = {
+    "mill.grind_within": Limit(3),
+    "mill.grind_paced": Limit(rate=20.0, burst=5),
+    "narrow": Limit(4, 40.0, 8),
+    "x": Limit(2),
+    "y": Limit(2, 20.0, 3),
+    "z": Limit(rate=15.0, burst=1),
+}
+#: the setting of the queues with limits
+QUEUE_LIMITS = {"narrow": {"concurrency": 4, "rate": 40, "burst": 8}}
 
 
 class Client:
@@ -39,7 +61,7 @@ class Client:
         self.promises: list[Promise] = []
         self.errors: list[BaseException] = []
         self.outages = 0
-        self._queue = broker.queue("default")
+        self._queues = {name: broker.queue(name) for name in ("default", *QUEUES.values())}
         self._name = name
         self._dice = random.Random(seed)
         self._stop = threading.Event()
@@ -63,20 +85,23 @@ class Client:
 
     def _live(self, kind: str, ident: str) -> None:
         """Schedule one job and do with it what belongs to its kind."""
-        due = 0.0 if kind in ("now", "failing", "doomed", "limited") else time.time() + self._dice.uniform(0.5, HORIZON)
-        group = self._dice.choice(GROUPS) if self._dice.random() < IN_A_GROUP else ""
+        is_delayed = kind in ("delayed", "cancelled", "rescheduled")
+        due = time.time() + self._dice.uniform(0.5, HORIZON) if is_delayed else 0.0
+        queue = self._queues[QUEUES.get(kind, "default")]
+        # Groups of a name are others in each queue.
+        group = self._dice.choice(GROUPS) if queue.name == "default" and self._dice.random() < IN_A_GROUP else ""
         new = _job(kind, ident, due, self._dice.choice(DURATIONS), group)
-        limits = tuple(name for name in (new.task, group) if name in LIMITS)
-        promise = Promise(ident, due, doomed=kind == "doomed", limits=limits)
-        while self._attempt(lambda: self._queue.schedule(new)) is None:
+        limits = tuple(name for name in (new.task, group, queue.name) if name in LIMITS)
+        promise = Promise(ident, due, doomed=kind == "doomed", limits=limits, queue=queue.name)
+        while self._attempt(lambda: queue.schedule(new)) is None:
             pass  # on_conflict="ignore": the same job again does no harm
         self.promises.append(promise)
         if kind == "cancelled":
-            promise.cancel = self._attempt(lambda: self._queue.cancel(ident)) or "unknown"
+            promise.cancel = self._attempt(lambda: queue.cancel(ident)) or "unknown"
             promise.cancelled_at = time.time()
         elif kind == "rescheduled":
             later = due + self._dice.uniform(0.0, HORIZON)
-            if self._attempt(lambda: self._queue.reschedule(ident, due_ms=int(later * 1000))):
+            if self._attempt(lambda: queue.reschedule(ident, due_ms=int(later * 1000))):
                 promise.due = int(later * 1000) / 1000
 
     def _attempt(self, call: Callable[[], T]) -> T | None:
@@ -89,18 +114,14 @@ class Client:
 
 
 def _job(kind: str, ident: str, due: float, seconds: float, group: str) -> NewJob:
-    failing: dict[str, tuple[str, tuple[float, ...]]] = {
-        "failing": ("mill.stumble", (1,)),
-        "doomed": ("mill.stumble", ()),
-        "limited": ("mill.grind_within", (seconds,)),
-    }
-    task, args = failing.get(kind, ("mill.grind_on", (seconds,)))
+    args = {"failing": (1,), "doomed": ()}.get(kind, (seconds,))
     options: dict[str, Any] = {"max_attempts": 1 if kind == "doomed" else 100, "crash_limit": 100}
     if group:
-        options[GROUP_LIMITS] = [LIMITS[group], 0, 0]
+        limit = LIMITS[group]
+        options[GROUP_LIMITS] = [limit.total or 0, 1e6 / limit.rate if limit.rate else 0, limit.burst]
     return NewJob(
         ident,
-        task,
+        f"mill.{TASKS.get(kind, 'grind_on')}",
         encode_args(args, {}),
         due_ms=int(due * 1000) if due else None,
         on_conflict="ignore",

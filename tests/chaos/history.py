@@ -5,6 +5,7 @@ It uses nothing of the package, only the client's record and the trace of the ta
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,16 @@ from typing import Any
 EARLY_TOLERANCE = 0.0015
 #: s; shorter than a lease. An attempt that took longer was frozen
 LONGEST = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Limit of jobs at a time, and of starts in a time; None = none."""
+
+    total: int | None = None
+    #: starts in a second, and at once
+    rate: float | None = None
+    burst: int = 0
 
 
 @dataclass(slots=True)
@@ -31,6 +42,7 @@ class Promise:
     doomed: bool = False
     #: names of its limits
     limits: tuple[str, ...] = ()
+    queue: str = "default"
 
 
 def violations(
@@ -59,11 +71,13 @@ def violations(
 
 
 def exceeded(
-    promises: Iterable[Promise], trace: Iterable[Mapping[str, Any]], limits: Mapping[str, int]
+    promises: Iterable[Promise], trace: Iterable[Mapping[str, Any]], limits: Mapping[str, Limit], lease: float
 ) -> Iterator[str]:
-    """Yield a sentence for each start that is one too many for a limit of jobs at a time.
+    """Yield a sentence for each start that is one too many for a limit of jobs at a time, or of starts in a time.
 
-    Attempts whose end is not known, or that were frozen for so long that their leases may have ended, count as none.
+    Of jobs at a time, attempts count as none whose end is not known, or that were frozen for so long that their leases
+    may have ended. Starts are counted when the shard handed the jobs out, which their tokens tell in µs: a handler may
+    begin much later. A job is handed out no later than a tenth of a lease after it was granted.
     """
     names = {promise.id: promise.limits for promise in promises}
     began: dict[tuple[str, int], float] = {}
@@ -77,8 +91,22 @@ def exceeded(
         running = 0
         for at, step in sorted(steps):  # an end before a start at the same moment
             running += step
-            if running > limits[name]:
-                yield f"{running} jobs of {name} ran at {at:.3f}; its limit is {limits[name]}"
+            if running > (limits[name].total or math.inf):
+                yield f"{running} jobs of {name} ran at {at:.3f}; its limit is {limits[name].total}"
+    handed_out = {(ident, token) for ident, token in began if names.get(ident)}
+    for name, limit in limits.items():
+        if limit.rate:
+            tokens = sorted(token for ident, token in handed_out if name in names[ident])
+            yield from _too_fast(name, limit.rate, limit.burst, [token / 1e6 for token in tokens], lease / 10)
+
+
+def _too_fast(name: str, rate: float, burst: int, moments: Iterable[float], late: float) -> Iterator[str]:
+    """Yield a sentence for each start with which a bucket that starts fill and time empties runs over."""
+    level = before = 0.0
+    for at in moments:
+        level, before = max(0.0, level - (at - before) * rate) + 1, at
+        if level > burst + late * rate + 1e-3:
+            yield f"{level:.1f} starts of {name} beside its rate of {rate:g}/s at {at:.3f}; {burst} are allowed at once"
 
 
 def _of_job(promise: Promise, starts: list[Mapping[str, Any]], ended: bool, buried: bool) -> Iterator[str]:

@@ -18,7 +18,7 @@ from tests.acceptance.world import Mill, until
 from tests.support.cluster_box import ClusterBox
 from tests.support.redis_box import RedisBox
 
-from .history import Promise, exceeded, violations
+from .history import Limit, Promise, exceeded, violations
 
 QUEUES = tuple(f"q{number}" for number in range(18))
 PRODUCERS = 6
@@ -26,6 +26,10 @@ PRODUCERS = 6
 LATE_SECONDS = 5.0
 DOWN_SECONDS = (3.0, 6.0)
 DRAIN_SECONDS = 60.0
+#: that of a worker without the setting
+LEASE_SECONDS = 15.0
+#: of a group in each queue
+LIMIT = Limit(2, rate=10.0, burst=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class Masters:
             while not self._stop.wait(0.05):
                 made += 1
                 name, due = dice.choice(QUEUES), time.time() + dice.choice((0.0, 0.5, 2.0))
-                group, options = dice.choice([("", b""), ("", b""), ("x", b'{"group_limits":[2,0,0]}')])
+                group, options = dice.choice([("", b""), ("", b""), ("x", b'{"group_limits":[2,100000,3]}')])
                 ident, due_ms = f"p{number}-{made}", int(due * 1000)
                 new = self.mill.job("grind_on", 0.01, id=ident, due_ms=due_ms, group=group, options=options)
                 try:
@@ -116,7 +120,7 @@ class Masters:
         with contextlib.suppress(AssertionError):  # the jobs that are left are listed below
             self.mill.wait_ended(wanted, DRAIN_SECONDS)
         found += violations(self.promises, self.mill.lines(), [], [])
-        found += exceeded(self.promises, self.mill.lines(), {f"{name}:x": 2 for name in QUEUES})
+        found += exceeded(self.promises, self.mill.lines(), {f"{name}:x": LIMIT for name in QUEUES}, LEASE_SECONDS)
         return [*found, *self._late(), *fsck.check(self.mill.broker).violations]
 
     def _late(self) -> Iterator[str]:

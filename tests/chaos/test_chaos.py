@@ -10,7 +10,7 @@ import pytest
 
 from . import __main__ as program
 from . import durable, masters
-from .history import Promise, exceeded, violations
+from .history import Limit, Promise, exceeded, violations
 
 
 def start(at: float, *, due: float = 0.0, token: int = 1) -> dict[str, Any]:
@@ -73,8 +73,17 @@ def test_a_start_that_is_one_too_many_for_a_limit_is_found() -> None:
         for ident, span in spans.items()
         for event, at in zip(("start", "end"), span, strict=True)
     ]
-    assert list(exceeded(promises, trace, {"x": 2})) == [], "d was frozen"
-    assert len(list(exceeded(promises, trace, {"x": 1}))) == 2
+    assert list(exceeded(promises, trace, {"x": Limit(2)}, 1.5)) == [], "d was frozen"
+    assert len(list(exceeded(promises, trace, {"x": Limit(1)}, 1.5))) == 2
+
+
+@pytest.mark.parametrize(("at_ms", "found"), [((0, 0, 100), 0), ((0, 10, 20), 1), ((0, 0, 0, 0), 2)])
+def test_a_start_beyond_a_rate_is_found_by_when_jobs_were_handed_out(at_ms: tuple[int, ...], found: int) -> None:
+    promises = [Promise(str(place), limits=("x",)) for place in range(len(at_ms))]
+    trace = [
+        {"event": "start", "id": str(place), "at": 9.0, "token": 10**15 + ms * 1000} for place, ms in enumerate(at_ms)
+    ]
+    assert len(list(exceeded(promises, trace, {"x": Limit(rate=10.0, burst=2)}, 0.1))) == found
 
 
 def test_a_short_campaign_breaks_no_promise(capfd: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,6 @@ from . import model_operators as operators
 from .epochs_stage import forget_queues
 from .limits_stage import RETRY_US, Caller, LimitBook
 from .model import ModelShard
-from .model_values import Limits as Reserving
 from .random_machine import run_machine
 from .world import read_world
 
@@ -290,12 +289,18 @@ class LimitedInterleavings(Interleavings):
             lane = [ident for _, _, ident in self.model.waiting() if self.groups.get(ident, "") == group]
             started = [ident for ident in granted if ident in lane]
             assert sorted(started) == sorted(lane[: len(started)]), f"{started} of {lane}"
-        limited = Reserving(("sync",) if tasks or self.of_queue.is_shared else ())
-        expected = self.model._due(limit, "all", limited, granted)
-        self.check_hand_out(worker, [job for job, _ in found], self.model._lease(expected, worker) if found else [])
+        is_limited = bool(tasks) or self.of_queue.is_shared
+        assert len(granted) == len(found) or not is_limited
+        assert all(self.model.lives[job.id].due[0] <= self.model.now_ms for job, _ in found)
+        stored = read_world(self.real, 0)
+        if is_limited:  # those without a group that it has met have joined their lane
+            due = [ident for _, (due_ms, _), ident in self.model.waiting() if due_ms <= self.model.now_ms]
+            self.model.set_laned([ident for ident in due if stored["lives"][ident]["content"].laned], True)
+        idents = [job.id for job, _ in found]
+        self.check_hand_out(worker, [job for job, _ in found], self.model._lease(idents, worker) if found else [])
         for job, grant in found:
             self.granted_us[job.token, job.id] = self.book.start(job, grant)
-        self.model.token = read_world(self.real, 0)["token"]  # it takes one for lanes that are due, too
+        self.model.token = stored["token"]  # it takes one for lanes that are due, too
 
     @rule(worker=workers, lost=st.integers(0, 5))
     def exchange(self, worker: str, lost: int) -> None:

@@ -51,6 +51,12 @@ def grind_within(seconds: float = 0.0) -> None:
     grind(seconds)
 
 
+@task(retry_in=AT_ONCE, crash_limit=100, max_attempts=100, rate="20/s", burst=5)
+def grind_paced(seconds: float = 0.0) -> None:
+    """The same, no more than twenty a second."""
+    grind(seconds)
+
+
 @task(retry_in=AT_ONCE)
 def wait_for(gate: str) -> None:
     """Runs until a file of that name is there, or until it is told to stop, and returns then."""
