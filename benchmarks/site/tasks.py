@@ -6,9 +6,11 @@ import json
 import os
 import threading
 import time
+from typing import Any
 
 from benchmarks.programs import stamp
-from django_delayq import task
+from django_delayq import current_job, task
+from django_delayq.core.limits import Answer, Limiter
 from django_delayq.core.retry import quadratic
 
 _starts: list[tuple[int, float]] = []
@@ -58,11 +60,26 @@ if "BENCH_GROUPS" in os.environ:
 if "BENCH_RATE" in os.environ:
     RATE, BURST = os.environ["BENCH_RATE"].split()
 
+    #: permit -> when it was granted, µs on Redis's clock
+    granted: dict[bytes, float] = {}
+    ask_limiter = Limiter.call
+
+    def note_grants(limiter: Limiter, *asks: Any, **options: Any) -> Answer:
+        """Ask the limiter, and note what it grants."""
+        answer = ask_limiter(limiter, *asks, **options)
+        for grant in filter(None, answer.grants):
+            granted.update(dict.fromkeys(grant.permits, grant.at_us))
+        return answer
+
+    Limiter.call = note_grants  # type: ignore[method-assign]
+
     @task(name="paced", rate=RATE, burst=int(BURST))
     def paced(number: str) -> None:
-        """Add its start to the file of its process."""
+        """Add the moments of its grant and its start to the file of its process."""
+        job = current_job()
+        assert job is not None
         with open(f"{os.environ['BENCH_STARTS']}/{os.getpid()}", "a") as file:
-            file.write(f"{time.time()}\n")
+            file.write(f"[{granted.pop(job._job.permit) / 1e6}, {time.time()}]\n")
 
 
 FAILING_SLOTS = int(os.environ.get("BENCH_FAILING", "0"))
