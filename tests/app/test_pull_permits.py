@@ -17,7 +17,7 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.task import Task, registry
 from django_delayq.settings.conf import QueueConf
 from tests.support.api_caller import make_caller
-from tests.support.core_figures import taken_permits
+from tests.support.core_figures import permits_end_in_ms, taken_permits
 
 
 @pytest.fixture(autouse=True)
@@ -94,8 +94,11 @@ def test_a_permit_lasts_as_long_as_the_lease_and_is_renewed_with_it(delayq: Brok
     delayq.queue("work").schedule(NewJob("a", "limited"))
     delayq.queue("work").schedule(NewJob("b", "limited"))
     (held,) = Queue("work").reserve(1, ttr=1)
+    (end,) = permits_end_in_ms(delayq, "task:limited")
+    assert 0 < end <= 1100, "a tenth longer than the lease"
     assert held.touch(30)
-    time.sleep(1.3)
+    (end,) = permits_end_in_ms(delayq, "task:limited")
+    assert 30_000 < end <= 33_000
     assert Queue("work").reserve(1) == []
     assert Queue("work").reserve_id("b" if held.id == "a" else "a") is None, "the limit holds for a wanted job as well"
     held.ack()
@@ -118,7 +121,8 @@ def test_over_http_a_touch_renews_a_permit_and_an_end_frees_it(delayq: Broker, l
     entry = {"id": held["id"], "lease": held["lease"]}
     left = "b" if held["id"] == "a" else "a"
     assert caller.post("v1/queues/work/touch", {"jobs": [{**entry, "ttr": 30}]})[0] == 200
-    time.sleep(1.3)
+    (end,) = permits_end_in_ms(delayq, "task:limited")
+    assert 30_000 < end <= 33_000
     assert reserved() == [] == reserved(id=left)
     status, answer = caller.post("v1/queues/work/ack", {"jobs": [entry]})
     assert (status, answer["results"][0]["counted"]) == (200, True)

@@ -19,6 +19,8 @@ from django_delayq.core.limits import Answer, Ask, Limit, Limiter, Place
 from django_delayq.core.limits import taken as taken_permits
 from django_delayq.core.outcomes import Offer
 
+from .core_stored import permits_key
+
 __all__ = [
     "DepthPoint",
     "Figures",
@@ -34,6 +36,7 @@ __all__ = [
     "flush_now",
     "highest_level",
     "is_scheduled",
+    "permits_end_in_ms",
     "read_depths",
     "read_limits",
     "record_depths",
@@ -53,6 +56,12 @@ def ask_permits(
     offer = Offer(b"\0\1\0\5", "work", jobs, ms, 0)
     each = [one if isinstance(one, Limit) else Limit(name, one) for name, one in limits.items()]
     return Limiter(broker.registry).call([Ask.of(place, offer, jobs, each)])
+
+
+def permits_end_in_ms(broker: Broker, limit: str) -> list[float]:
+    """Return in how many ms the permits of a limit end, the first one first."""
+    ends = broker.client.zrange(permits_key(broker.prefix, limit), 0, -1, withscores=True)
+    return [end - broker.now_ms() for _, end in ends]
 
 
 @contextlib.contextmanager
