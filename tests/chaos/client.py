@@ -26,22 +26,24 @@ HORIZON = 4.0
 DURATIONS = (0.0, 0.0, 0.0, 0.05)
 #: kinds of jobs and how often each is drawn
 KINDS = {
-    "now": 6,
-    "delayed": 6,
-    "failing": 2,
-    "doomed": 1,
-    "cancelled": 2,
-    "rescheduled": 2,
-    "limited": 2,
+    "now": 60,
+    "delayed": 60,
+    "failing": 20,
+    "doomed": 10,
+    "cancelled": 20,
+    "rescheduled": 20,
+    "limited": 1,
     "paced": 1,
-    "narrow": 2,
+    "narrow": 1,
 }
+#: so many jobs behind limits come together, more than may start at once
+BUNCH = 20
 #: tasks of kinds that have one of their own, and the queue of a kind that has limits of its own
 TASKS = {"failing": "stumble", "doomed": "stumble", "limited": "grind_within", "paced": "grind_paced"}
 QUEUES = {"narrow": "narrow"}
 #: groups of jobs
 GROUPS = ("x", "y", "z")
-IN_A_GROUP = 0.2
+IN_A_GROUP = 0.01
 LIMITS = {
     "mill.grind_within": Limit(3),
     "mill.grind_paced": Limit(rate=20.0, burst=5),
@@ -79,17 +81,19 @@ class Client:
         try:
             while not self._stop.wait(PAUSE):
                 (kind,) = self._dice.choices(list(KINDS), list(KINDS.values()))
-                self._live(kind, f"{self._name}-{kind}-{len(self.promises)}")
+                # Groups of a name are others in each queue.
+                is_grouped = kind not in QUEUES and self._dice.random() < IN_A_GROUP
+                group = self._dice.choice(GROUPS) if is_grouped else ""
+                for _ in range(BUNCH if group or kind in ("limited", "paced", "narrow") else 1):
+                    self._live(kind, f"{self._name}-{kind}-{len(self.promises)}", group)
         except BaseException as error:
             self.errors.append(error)
 
-    def _live(self, kind: str, ident: str) -> None:
+    def _live(self, kind: str, ident: str, group: str) -> None:
         """Schedule one job and do with it what belongs to its kind."""
         is_delayed = kind in ("delayed", "cancelled", "rescheduled")
         due = time.time() + self._dice.uniform(0.5, HORIZON) if is_delayed else 0.0
         queue = self._queues[QUEUES.get(kind, "default")]
-        # Groups of a name are others in each queue.
-        group = self._dice.choice(GROUPS) if queue.name == "default" and self._dice.random() < IN_A_GROUP else ""
         new = _job(kind, ident, due, self._dice.choice(DURATIONS), group)
         limits = tuple(name for name in (new.task, group, queue.name) if name in LIMITS)
         promise = Promise(ident, due, doomed=kind == "doomed", limits=limits, queue=queue.name)
