@@ -47,13 +47,13 @@ IN_A_GROUP = 0.01
 LIMITS = {
     "mill.grind_within": Limit(3),
     "mill.grind_paced": Limit(rate=20.0, burst=5),
-    "narrow": Limit(4, 40.0, 8),
+    "narrow": Limit(2, 40.0, 8),
     "x": Limit(2),
     "y": Limit(2, 20.0, 3),
     "z": Limit(rate=15.0, burst=1),
 }
 #: the setting of the queues with limits
-QUEUE_LIMITS = {"narrow": {"concurrency": 4, "rate": 40, "burst": 8}}
+QUEUE_LIMITS = {"narrow": {"concurrency": 2, "rate": 40, "burst": 8}}
 
 
 class Client:

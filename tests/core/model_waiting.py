@@ -318,7 +318,7 @@ class WaitingJobs:
             lane = self.lanes().get(limits.lane, [])
             granted = [ident for ident in lane if self.lives[ident].due[0] <= self.now_ms][: limits.granted]
         if (limits and limits.granted) or any(due[0] <= self.now_ms for _, due, _ in self.waiting(which)):
-            return self._lease(self._due(limit, which, limits, granted), worker), self.token
+            return self.lease(self._due(limit, which, limits, granted), worker), self.token
         return [], 0
 
     def reserve_one(
@@ -335,9 +335,9 @@ class WaitingJobs:
             return [], 0
         if self.pauses.holds_back(self.now_ms) or not (early or live.due[0] <= self.now_ms):
             return [], 0
-        return self._lease([ident], worker, started=started, ttr_ms=ttr_ms), self.token
+        return self.lease([ident], worker, started=started, ttr_ms=ttr_ms), self.token
 
-    def _lease(self, idents: list[str], worker: str, *, started: bool = False, ttr_ms: int | None = None) -> list[Job]:
+    def lease(self, idents: list[str], worker: str, *, started: bool = False, ttr_ms: int | None = None) -> list[Job]:
         """Lease jobs under a new token, and return them as their holder sees them."""
         self.token = max(self.token + 1, self.now_us)
         for ident in idents:

@@ -297,7 +297,7 @@ class LimitedInterleavings(Interleavings):
             due = [ident for _, (due_ms, _), ident in self.model.waiting() if due_ms <= self.model.now_ms]
             self.model.set_laned([ident for ident in due if stored["lives"][ident]["content"].laned], True)
         idents = [job.id for job, _ in found]
-        self.check_hand_out(worker, [job for job, _ in found], self.model._lease(idents, worker) if found else [])
+        self.check_hand_out(worker, [job for job, _ in found], self.model.lease(idents, worker) if found else [])
         for job, grant in found:
             self.granted_us[job.token, job.id] = self.book.start(job, grant)
         self.model.token = stored["token"]  # it takes one for lanes that are due, too
