@@ -275,15 +275,16 @@ def test_a_rate_over_all_workers_is_kept_and_used(broker: Broker, shards: int) -
 
 
 def test_a_rate_of_a_queue_holds_for_all_its_tasks(broker: Broker) -> None:
-    ran: list[float] = []
+    running = Running(0)
     for number in range(12):
         put(broker, f"task-{number % 2}")
     registry = Registry()
     for number in range(2):
-        registry.add(Task(lambda: ran.append(time.monotonic()), name=f"task-{number}", options=TaskOptions()))
-    with working(broker, registry, config(limits={"default": TaskOptions(rate="10/s", burst=2).limits})):
-        eventually(lambda: len(ran) == 12)
-    assert max(ran) - min(ran) >= 0.95
+        registry.add(Task(lambda: running(), name=f"task-{number}", options=TaskOptions()))
+    limits = {"default": TaskOptions(rate="10/s", burst=2).limits}
+    with watch_grants() as granted, working(broker, registry, config(limits=limits)):
+        eventually(lambda: running.ended == len(granted) == 12)
+    assert highest_level(granted.values(), 1e6 / 10) <= 2 + 1e-4
 
 
 @pytest.mark.parametrize(
@@ -352,18 +353,21 @@ def test_one_job_of_a_small_group_does_not_wait_for_a_large_one(broker: Broker) 
 
 
 def test_a_rate_of_a_group_is_its_own(broker: Broker) -> None:
-    starts: dict[str, list[float]] = {"a": [], "b": []}
+    running = Running(0)
 
     def work(group: str) -> None:
-        starts[group].append(time.monotonic())
+        running()
 
-    for group in starts:
+    for group in "ab":
         for number in range(8):
             put(broker, "work", group, group=group, options=b'{"group_limits":[0,100000,1]}', id=f"{group}{number}")
-    with working(broker, registry_of(work), config(threads=4)):
-        eventually(lambda: all(len(times) == 8 for times in starts.values()))
-    for times in starts.values():
-        assert 0.65 <= max(times) - min(times) < 2.0
+    with watch_grants() as granted, working(broker, registry_of(work), config(threads=4)):
+        eventually(lambda: running.ended == len(granted) == 16)
+    for group in (b":a", b":b"):
+        moments = [at_us for permit, at_us in granted.items() if permit.endswith(group)]
+        assert len(moments) == 8
+        assert highest_level(moments, 1e5) <= 1 + 1e-4
+        assert max(moments) - min(moments) < 2e6
 
 
 # -- limits that are set at run time
