@@ -388,4 +388,4 @@ def test_workers_that_interleave_never_share_an_id_nor_lose_or_reorder_its_paylo
 
 
 def test_interleaved_workers_keep_all_that_and_their_limits_and_nothing_waits_for_nothing() -> None:
-    run_machine(LimitedInterleavings, 40)
+    run_machine(LimitedInterleavings, 30)
