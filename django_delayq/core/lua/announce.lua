@@ -11,8 +11,9 @@
 --         'watch' or 'ignore', ...}, names of the limits}
 -- Events  none
 local commands, choices = KEYS[4], KEYS[5]
+-- include text
 local time = redis.call('TIME')
-local now_ms = string.format('%.0f', math.floor((time[1] * 1000000 + time[2]) / 1000))
+local now_ms = text(math.floor((time[1] * 1000000 + time[2]) / 1000))
 redis.call('HSET', KEYS[1], ARGV[1], now_ms .. ':' .. ARGV[2])
 if ARGV[4] ~= '' then
   redis.call('HSET', KEYS[3], ARGV[1], ARGV[4])

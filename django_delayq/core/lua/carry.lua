@@ -16,9 +16,7 @@ for i = 4, #ARGV, 2 do
     count(name, is_counted and tonumber(value) or 0)
   elseif kind == 'tick' then
     local last_tick = tonumber(redis.call('HGET', META, field)) or 0
-    if tonumber(value) > last_tick then
-      redis.call('HSET', META, field, value)
-    end
+    redis.call('HSET', META, field, text(math.max(last_tick, tonumber(value))))
   else
     redis.call('HSETNX', META, field, value)
   end

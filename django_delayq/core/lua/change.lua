@@ -13,11 +13,7 @@
 --         is reserved now; or gated behind an attempt that left payloads behind, which cannot be distinguished from those
 --         that arrived meanwhile), n(o such job), v (no live job of the id in a closed shard) or x (too late).
 -- Events  cancelled, bulk
--- include keys clock begin window marks body state due payload gate event grave generation each
-local seen = replay()
-if seen then
-  return seen
-end
+-- include keys clock begin window marks body state due payload gate event grave generation each seen
 local COUNTERS = { cancel = 'cancelled', delete = 'deleted', kill = 'killed' }
 local how = cmsgpack.unpack(ARGV[4])
 local counter, ended, moved = COUNTERS[how.verb], 0, 0
@@ -55,21 +51,21 @@ local function kill(id, body, due)
     return bury_payloads(id, body, s, e)
   end
   bury(id, body, s, e)
-  return 0
+end
+
+-- Drops the payloads of a job except those that an attempt holds, which are marked as done. Return how many there were.
+local function drop_marked(id, taken)
+  local payloads = redis.call('ZLEXCOUNT', ORDER, range_of(id))
+  drop_payloads(id, taken, mark_payloads)
+  return payloads
 end
 
 -- Deletes the content of a waiting job, which is marked as done. Return the number of its payloads.
 local function delete(id, body)
-  local payloads = 0
   if is_merged(body) then
-    drop_payloads(id, '', function(fields)
-      mark_payloads(fields)
-      payloads = payloads + #fields
-    end)
-  else
-    mark_end(key_of(body), 'done')
+    return drop_marked(id, '')
   end
-  return payloads
+  mark_end(key_of(body), 'done')
 end
 
 local function end_waiting(id, body, due)
@@ -84,15 +80,13 @@ end
 
 -- Deletes the content behind an attempt. Return how many payloads there were.
 local function drop_gated(id, body, taken)
-  local gated, payloads = redis.call('HGET', GATE, id), 0
+  local gated = redis.call('HGET', GATE, id)
   redis.call('HDEL', GATE, id)
   if is_merged(body) then
-    payloads = redis.call('ZLEXCOUNT', ORDER, range_of(id))
-    drop_payloads(id, taken, mark_payloads)
+    return drop_marked(id, taken)
   elseif gated then
     mark_end(key_of(string.sub(gated, 9)), 'done')
   end
-  return payloads
 end
 
 local function cancel_gated(id, body)
@@ -168,7 +162,7 @@ local function change(id, keys, digest)
   local place = place_of(id, body, keys, digest)
   if not place or (how.only == 'failed' and not (place == 'live' and redis.call('ZSCORE', FAILED, id))) then
     return 'n'
-  elseif how.task and not is_task_of(body, how.task) then
+  elseif how.task and task_name(task_code_of(body)) ~= how.task then
     return 't'
   end
   local due = tonumber(redis.call('ZSCORE', DUE[class_of(body)], id))

@@ -6,8 +6,9 @@
 --         a sample for each key
 -- Returns nothing
 -- Events  none
+-- include text
 for place, key in ipairs(KEYS) do
-  local oldest = string.format('%.0f', ARGV[1] - ARGV[2] + 1)
+  local oldest = text(ARGV[1] - ARGV[2] + 1)
   local added = redis.pcall('XADD', key, 'MINID', oldest, ARGV[1] .. '-0', 'sample', ARGV[place + 2])
   if type(added) == 'string' then
     redis.call('PEXPIRE', key, ARGV[2])

@@ -10,8 +10,7 @@ local lanes = get_lanes()
 local findings = {}
 
 local function report(violation, subject)
-  findings[#findings + 1] = violation
-  findings[#findings + 1] = subject
+  findings[#findings + 1], findings[#findings + 2] = violation, subject
 end
 
 -- Return what is stored of an id. `held`: it is reserved as it should be; `kept`: number of its payloads, `came`: of those
@@ -204,16 +203,15 @@ local function examine_payload(field)
   end
 end
 
--- A place in a lane whose job is not there delays the jobs behind it. The name of a lane ends before the due time.
+-- A place in a lane whose job is not there delays the jobs behind it.
 local function examine_lane(member)
-  local lane_ends = string.find(member, '%z') + 3
-  local id = string.sub(member, lane_ends + 9)
+  local lane, _, id = lanes.parts(member)
   local body, due = redis.call('HGET', BODY, id), redis.call('ZSCORE', DUE[LANE], id)
   if not body or not due or lanes.member(body, due, id) ~= member then
     report('place in a lane without job', id)
     if repair then
       redis.call('ZREM', LANE_ORDER, member)
-      lanes.set_turn(string.sub(member, 1, lane_ends), 0)
+      lanes.set_turn(lane, 0)
     end
   end
 end

@@ -7,11 +7,7 @@
 -- Returns one letter for each: k(icked), l(ive: a live job of the id prevents it), n(o such record, or
 --         it cannot be read) or v (the shard is closed and the id not live here: it has to come back in another one).
 -- Events  none
--- include keys clock begin window marks body state due payload gate grave kick each
-local seen = replay()
-if seen then
-  return seen
-end
+-- include keys clock begin window marks body state due payload gate grave kick each seen
 local ms, step, replace = tonumber(ARGV[4]) + (ARGV[5] == '1' and now_ms or 0), tonumber(ARGV[6]), ARGV[7] == '1'
 
 -- Return a record of another shard, where another number stands for its task.

@@ -20,6 +20,7 @@
 --         more, ms after which to ask again} or false, freed = {limit, place} each: these waited, and may ask again now;
 --         intervals = limit -> us, of those of rate; states = {limit, state} each, see look_at.
 -- Events  none
+-- include text
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
@@ -57,10 +58,6 @@ local function each_limit_of(permit, visit)
   end
 end
 
-local function text(number)
-  return string.format('%.0f', number)
-end
-
 local function book(limit, permits, ms)
   local key, entries = key_of('permits', limit), {}
   for i, name in ipairs(permits) do
@@ -72,21 +69,9 @@ local function book(limit, permits, ms)
   end
 end
 
+-- Of each limit when all its starts would be over, when the last ones were granted, and since when it counts; and for how long
+-- it is paused.
 local rates, pauses = {}, {}
-
-local function read(limit, rate, pause)
-  local moment, last, since = string.match(rate or '', '^(%d+) (%d+) (%d+)$')
-  rates[limit] = { math.max(now_us, tonumber(moment) or 0), tonumber(last), tonumber(since) or math.huge }
-  pauses[limit] = (tonumber(pause) or 0) - now_ms
-end
-
--- Return the moment when all starts of a limit would be over, when the last ones were granted, and since when it counts.
-local function rate_of(limit)
-  if not rates[limit] then
-    read(limit, redis.call('GET', key_of('rate', limit)))
-  end
-  return unpack(rates[limit])
-end
 
 -- Return how many of `n` starts a limit allows now, or more; if they are too few, the ms after which to ask again, and true
 -- if others may return some before. The rate is GCRA, the leaky bucket as a meter (ITU-T I.371): every start moves a moment on
@@ -104,7 +89,7 @@ local function free_of(limit, n)
     free = free + redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now_ms)) -- these ended by themselves
     ms = math.min(RETRY_MS, (tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge) - now_ms)
   end
-  local ahead = interval and rate_of(limit) - now_us
+  local ahead = interval and rates[limit][1] - now_us
   local starts = interval and math.floor(burst - ahead / interval + 1e-6) or math.huge
   if starts < math.min(free, n) then
     free, ms = starts, math.ceil((ahead - (burst - 1) * interval) / 1000)
@@ -122,14 +107,10 @@ local function look_at(limit)
 end
 
 local function move_rate(limit, moment, last, since)
-  local key = key_of('rate', limit)
-  rates[limit] = { math.max(now_us, moment), last, since }
-  if moment > now_us then
-    redis.call('SET', key, text(moment) .. ' ' .. text(last) .. ' ' .. text(since), 'PX', text((moment - now_us) / 1000 + 1))
-  else
-    redis.call('DEL', key)
-    rates[limit] = nil
-  end
+  moment = math.max(now_us, moment)
+  rates[limit] = { moment, last, since }
+  local rate = text(moment) .. ' ' .. text(last) .. ' ' .. text(since)
+  redis.call('SET', key_of('rate', limit), rate, 'PX', text((moment - now_us) / 1000 + 1))
 end
 
 local freed = {}
@@ -148,11 +129,24 @@ for _, one in ipairs(want.pause or {}) do
     redis.call('SET', key, text(until_ms), 'PX', text(one[2]))
   end
 end
+local moved, keys = { unpack(names) }, {}
+for _, one in ipairs(want.refund or {}) do
+  moved[#moved + 1] = one[1]
+end
+for i, limit in ipairs(moved) do
+  keys[2 * i - 1], keys[2 * i] = key_of('rate', limit), key_of('pause', limit)
+end
+local stored = #keys > 0 and redis.call('MGET', unpack(keys)) or {}
+for i, limit in ipairs(moved) do
+  local moment, last, since = string.match(stored[2 * i - 1] or '', '^(%d+) (%d+) (%d+)$')
+  rates[limit] = { math.max(now_us, tonumber(moment) or 0), tonumber(last), tonumber(since) or math.huge }
+  pauses[limit] = (tonumber(stored[2 * i]) or 0) - now_ms
+end
 -- Without the starts that were not used, the moment would be earlier by their intervals, less the time for which the rate
 -- would have been unused: at most that from their grant to the last one. What is given back is never more.
 for _, one in ipairs(want.refund or {}) do
   local limit, us, at, grant = unpack(one)
-  local moment, last, since = rate_of(limit)
+  local moment, last, since = unpack(rates[limit])
   us = at >= since and us - (last - at) or 0
   if us > 0 and redis.call('SET', key_of('refund', grant .. ':' .. limit), '', 'NX', 'PX', WAITERS_MS) then
     move_rate(limit, moment - us, last, since)
@@ -163,15 +157,6 @@ for _, one in ipairs(want.renew or {}) do
   each_limit_of(one[1], function(name, limit)
     book(limit, { name }, one[2])
   end)
-end
-
-local stored = {}
-for i, name in ipairs(names) do
-  stored[2 * i - 1], stored[2 * i] = key_of('rate', name), key_of('pause', name)
-end
-stored = #names > 0 and redis.call('MGET', unpack(stored)) or {}
-for i, name in ipairs(names) do
-  read(name, stored[2 * i - 1], stored[2 * i])
 end
 
 local granted, blocked = {}, {}
@@ -193,7 +178,7 @@ for i, ask in ipairs(want.asks or {}) do
       book(limit, permits, ms)
     end
     if limits[limit].interval then
-      local moment, _, since = rate_of(limit)
+      local moment, _, since = unpack(rates[limit])
       move_rate(limit, moment + most * limits[limit].interval, now_us, math.min(since, now_us))
     end
   end
@@ -211,7 +196,8 @@ end
 
 -- Those who wait longest ask again: as many as permits are free. Of every other queue one more, because the processes of
 -- these queues may have no free thread.
-local waiting, keys = {}, {}
+local waiting = {}
+keys = {}
 for limit in pairs(freed) do
   keys[#keys + 1] = key_of('waiters', limit)
 end

@@ -5,12 +5,13 @@
 -- Returns number of fields that were left out, because there are too many.
 -- Events  none
 local figures, requests = KEYS[1], KEYS[2]
+-- include text
 local time = redis.call('TIME')
-local now_ms = string.format('%.0f', math.floor((time[1] * 1000000 + time[2]) / 1000))
+local now_ms = text(math.floor((time[1] * 1000000 + time[2]) / 1000))
 if redis.call('ZADD', requests, 'NX', now_ms, ARGV[1]) == 0 then
   return 0
 end
-redis.call('ZREMRANGEBYSCORE', requests, '-inf', string.format('(%.0f', now_ms - 600000))
+redis.call('ZREMRANGEBYSCORE', requests, '-inf', '(' .. text(now_ms - 600000))
 redis.call('ZREMRANGEBYRANK', requests, 0, -10001)
 local room = tonumber(ARGV[2]) - redis.call('HLEN', figures)
 local left_out = 0

@@ -10,12 +10,13 @@
 -- include keys clock begin window
 local act, n = ARGV[5], tonumber(ARGV[6])
 local quota, division, dividing = unpack(redis.call('HMGET', META, 'quota', 'division', 'dividing'))
-local is_right = not ended and (rules.max_length or 0) == tonumber(ARGV[3]) and (tonumber(division) or 0) == tonumber(ARGV[4])
+local is_limit = not ended and (rules.max_length or 0) == tonumber(ARGV[3])
+local ahead = tonumber(ARGV[4]) - (tonumber(division) or 0)
+local is_right = is_limit and ahead == 0
 
 -- A division may be repeated without a request id: the second call changes nothing.
 if act == 'clear' then
-  if ended or (rules.max_length or 0) ~= tonumber(ARGV[3]) or (tonumber(division) or 0) >= tonumber(ARGV[4])
-    or dividing and now_ms - tonumber(dividing) < n or ARGV[7] == '1' and quota then
+  if not is_limit or ahead <= 0 or dividing and now_ms - tonumber(dividing) < n or ARGV[7] == '1' and quota then
     return -1
   end
   redis.call('HDEL', META, 'quota')

@@ -40,14 +40,6 @@ local function rank_of(key, score, member, included)
   return low
 end
 
--- Return how many entries are up to a bound; `otherwise` without one.
-local function rank_of_bound(key, bound, otherwise)
-  if not bound then
-    return otherwise
-  end
-  return want.by_member and redis.call('ZLEXCOUNT', key, '-', bound) or redis.call('ZCOUNT', key, '-inf', bound)
-end
-
 -- Return the wanted members and their scores, one after another, and true if there are more.
 local function entries_in_range()
   local key, high = KEYS[want.index], want.high
@@ -58,8 +50,9 @@ local function entries_in_range()
     high = text(now_ms)
   end
   -- Ranks, counted from 0: from `first` up to `stop`, exclusive.
-  local first = rank_of_bound(key, want.low, 0) + (want.skip or 0)
-  local stop = rank_of_bound(key, high) or redis.call('ZCARD', key)
+  local command, from_start = unpack(want.by_member and { 'ZLEXCOUNT', '-' } or { 'ZCOUNT', '-inf' })
+  local first = (want.low and redis.call(command, key, from_start, want.low) or 0) + (want.skip or 0)
+  local stop = high and redis.call(command, key, from_start, high) or redis.call('ZCARD', key)
   local after = want.after
   if after and want.reverse then
     stop = math.min(stop, rank_of(key, after[1], after[2]))

@@ -17,16 +17,11 @@ elseif not closing then
   return '0'
 end
 
-local function is_empty()
-  -- Structures that must not outlive the jobs are looked at too: fsck must find them, and this script must not hide them.
-  if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, MARKS, BEGUN, LANE_ORDER) > 0 then
-    return false
-  end
-  local youngest = redis.call('LINDEX', WINDOW, -1)
-  return not youngest or now_ms - window_times(youngest) >= WINDOW_MS
-end
-
-if ARGV[3] ~= '1' and not is_empty() then
+local youngest = redis.call('LINDEX', WINDOW, -1)
+local is_repeatable = youngest and now_ms - window_times(youngest) < WINDOW_MS
+-- Structures that must not outlive the jobs count too: fsck must find them, and this script must not hide them.
+local lists = { BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, MARKS, BEGUN, LANE_ORDER }
+if ARGV[3] ~= '1' and (is_repeatable or redis.call('EXISTS', unpack(lists)) > 0) then
   return '0'
 end
 for _, key in ipairs(KEYS) do

@@ -4,9 +4,8 @@
 --         good, and leave the others
 -- Returns '1'.
 -- Events  none
--- include keys clock begin window body due rules
-local seen = replay()
-if seen or ended then
+-- include keys clock begin window body due rules seen
+if ended then
   return '1'
 end
 local changed = ARGV[3] == '' and rules or cmsgpack.unpack(ARGV[3])

@@ -29,16 +29,12 @@ end
 local tick, not_after = tonumber(ARGV[5]), tonumber(ARGV[6])
 local is_late = not_after and now_ms > not_after
 
-local function was_ticked(id)
-  local last = tonumber(redis.call('HGET', META, 'tick:' .. id))
-  return last and last >= tick
-end
-
 local function outcome_of(e)
   if is_late then
     return 'l'
   end
-  return tick and was_ticked(e.id) and 'd' or schedule(e)
+  local last = tick and tonumber(redis.call('HGET', META, 'tick:' .. e.id))
+  return last and last >= tick and 'd' or schedule(e)
 end
 
 local function key_of_met(e)

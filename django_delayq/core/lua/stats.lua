@@ -13,21 +13,21 @@ local all, answers = KEYS, {}
 for place = 1, #all, 33 do -- keys of a shard, and its wake list
   local KEYS = { unpack(all, place, place + 32) }
   -- include keys clock begin body due
-  local ready, waiting, backlog, heads, parked_us = 0, 0, {}, {}, false
+  local ready, waiting, backlog, heads, parked, parked_us = 0, 0, {}, {}, 0, false
   for place = 1, #ARGV - 2 do
     backlog[place] = 0
   end
   for class = 1, #DUE do
     local size = is_used(class) and redis.call('ZCARD', DUE[class]) or 0
-    if is_used(class) and class < QUARANTINE then
-      heads[#heads + 1], heads[#heads + 2] = class - 1, size > 0 and tonumber(redis.call('ZRANGE', DUE[class], 0, 0, 'WITHSCORES')[2]) or -1
-    end
-    if size > 0 and class == LANE then
-      parked_us = tonumber(redis.call('ZRANGE', DUE[LANE], 0, 0, 'WITHSCORES')[2])
+    local first_us = size > 0 and tonumber(redis.call('ZRANGE', DUE[class], 0, 0, 'WITHSCORES')[2])
+    local due = size > 0 and redis.call('ZCOUNT', DUE[class], '-inf', text(now_ms * 1000 + 999)) or 0
+    waiting, ready = waiting + size, ready + due
+    if class == LANE then
+      parked, parked_us = due, first_us
+    elseif is_used(class) and class < QUARANTINE then
+      heads[#heads + 1], heads[#heads + 2] = class - 1, first_us or -1
     end
     if size > 0 then
-      waiting = waiting + size
-      ready = ready + redis.call('ZCOUNT', DUE[class], '-inf', text(now_ms * 1000 + 999))
       for place = 1, #backlog do
         local until_us = text((now_ms + tonumber(ARGV[place + 2])) * 1000 + 999)
         backlog[place] = backlog[place] + redis.call('ZCOUNT', DUE[class], '-inf', until_us)
@@ -38,8 +38,8 @@ for place = 1, #all, 33 do -- keys of a shard, and its wake list
     now = now_ms, hold = hold_ms, oldest = heads, due = backlog, counters = redis.call('HGETALL', COUNT),
     ready = ready, delayed = waiting - ready, reserved = redis.call('ZCARD', LEASE), gated = redis.call('HLEN', GATE),
     failed = redis.call('ZCARD', FAILED), morgue = redis.call('ZCARD', MORGUE), marks = redis.call('HLEN', MARKS),
-    quarantine = redis.call('ZCARD', DUE[QUARANTINE]), parked = redis.call('ZCOUNT', DUE[LANE], '-inf', text(now_ms * 1000 + 999)),
-    begun = redis.call('HLEN', BEGUN), parked_us = parked_us,
+    quarantine = redis.call('ZCARD', DUE[QUARANTINE]), parked = parked, parked_us = parked_us,
+    begun = redis.call('HLEN', BEGUN),
   }
 end
 return cmsgpack.pack(answers)

@@ -4,11 +4,7 @@
 --         usual
 -- Returns for each h(eld), s(topping: cancelled, held all the same) or l(ost); H or S if it has a permit (limit.lua).
 -- Events  none
--- include keys clock begin window state
-local seen = replay()
-if seen then
-  return seen
-end
+-- include keys clock begin window state seen
 local ttr_ms = tonumber(ARGV[4]) or lease_ms
 
 local answers = {}

@@ -11,21 +11,19 @@ local MOST_BYTES = 1000000
 local lanes, after, found, looked, bytes, last, more = get_lanes(), ARGV[3], {}, 0, 0, nil, false
 local from = after == '' and '-' or '(' .. after .. '\1'
 repeat
-  local member = redis.call('ZRANGEBYLEX', LANE_ORDER, from, '+', 'LIMIT', 0, 1)[1]
-  local group = member and string.match(member, '^%Z*')
-  more = member and group ~= last and (looked >= tonumber(ARGV[4]) or bytes > MOST_BYTES)
-  if member and not more then
-    local lane = string.sub(member, 1, #group + 4)
-    local due = struct.unpack('>d', member, #lane + 1)
-    if is_due(due) then
-      local body = group ~= '' and redis.call('HGET', BODY, string.sub(member, #lane + 9)) or ''
+  local lane, first_due, id = lanes.first(from, '+')
+  local group = lane and string.sub(lane, 1, -5)
+  more = lane and group ~= last and (looked >= tonumber(ARGV[4]) or bytes > MOST_BYTES)
+  if lane and not more then
+    if is_due(first_due) then
+      local body = group ~= '' and redis.call('HGET', BODY, id) or ''
       local n = redis.call('ZLEXCOUNT', LANE_ORDER, lanes.range(lane, (now_ms + 1) * 1000))
-      found[#found + 1], bytes = { group, string.sub(lane, -3, -2), n, due, options_of(body) }, bytes + #body
+      found[#found + 1], bytes = { group, string.sub(lane, -3, -2), n, first_due, options_of(body) }, bytes + #body
       name_task_of('\0' .. string.sub(lane, -3, -2))
     end
     from, last, looked = '(' .. lane .. '\255', group, looked + (group == '' and 0 or 1)
   end
-until more or not member
+until more or not lane
 return cmsgpack.pack({
   due = redis.call('ZCOUNT', DUE[LANE], '-inf', text(now_ms * 1000 + 999)),
   since = tonumber(redis.call('ZRANGE', DUE[LANE], 0, 0, 'WITHSCORES')[2]) or false,

@@ -30,9 +30,7 @@ if stepped_back then
   hold_ms = now_ms + lease_ms
 end
 
-local function text(number)
-  return string.format('%.0f', number)
-end
+-- include text
 
 -- Return a due or updated score: milliseconds in front, place of arrival behind, so that equal times stay in order.
 local function score_at(ms)

@@ -74,10 +74,6 @@ local function find_task_code(name)
   return number and struct.pack('<I2', tonumber(number))
 end
 
-local function is_task_of(body, name)
-  return task_name(task_code_of(body)) == name
-end
-
 local function with_class_of(body, other)
   local flags = flags_of(body)
   return string.char(flags - flags % 8 + flags_of(other) % 8) .. string.sub(body, 2)

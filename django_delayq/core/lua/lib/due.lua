@@ -76,16 +76,15 @@ local function wake()
   end
 end
 
--- Due work remains, so another consumer should be woken. A channel wakes all of them, so not at every reserve.
-local function wake_next()
-  local RELAY_MS = 20
-  if channel ~= '' then
-    if now_ms - (tonumber(redis.call('HGET', META, 'relayed')) or 0) < RELAY_MS then
-      return
-    end
+-- Wakes a consumer, but only once in so many ms. Return when it may be woken so again, ms.
+local function wake_each(ms)
+  local relayed_ms = tonumber(redis.call('HGET', META, 'relayed')) or 0
+  if now_ms - relayed_ms >= ms then
     redis.call('HSET', META, 'relayed', text(now_ms))
+    wake()
+    relayed_ms = now_ms
   end
-  wake()
+  return relayed_ms + ms
 end
 
 local function drop_wake()

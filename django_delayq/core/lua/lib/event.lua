@@ -6,9 +6,7 @@ local events = {}
 
 -- `event`: as packed by the worker; nothing when none is wanted.
 function emit(event)
-  if event then
-    events[#events + 1] = event
-  end
+  events[#events + 1] = event or nil
 end
 
 -- Event that is not the end of an attempt: outcome, id, task, jobs, created, extra.

@@ -27,25 +27,28 @@ local function make()
     return '[' .. lane, '(' .. lane .. (before and struct.pack('>d', before) or '\255')
   end
 
-  -- Return the due time in a member of LANE_ORDER; and its id.
-  function lanes.due_of(lane, member)
-    return (struct.unpack('>d', member, #lane + 1))
+  -- Return what a member of LANE_ORDER has: lane, due time and id. The name of a lane ends before the due time.
+  function lanes.parts(member)
+    local lane = string.match(member, '^%Z*%z...')
+    return lane, (struct.unpack('>d', member, #lane + 1)), string.sub(member, #lane + 9)
   end
 
-  function lanes.id_of(lane, member)
-    return string.sub(member, #lane + 9)
+  -- Return the parts of the first member between two places of LANE_ORDER, nil if there is none.
+  function lanes.first(from, behind)
+    local member = redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, 1)[1]
+    if member then
+      return lanes.parts(member)
+    end
   end
 
   function lanes.first_due(lane)
-    local from, behind = lanes.range(lane)
-    local member = redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, 1)[1]
-    return member and lanes.due_of(lane, member)
+    return (select(2, lanes.first(lanes.range(lane))))
   end
 
-  -- Return the scores in TURNS between which the lanes of a task and a class are.
-  function lanes.span(code, class)
+  -- Return the score in TURNS of a moment, ms, in the span of a task and a class.
+  function lanes.score(code, class, ms)
     local number = struct.unpack('<I2', code) % 512 * 16 + class
-    return number * TURN_SPAN, (number + 1) * TURN_SPAN
+    return text(number * TURN_SPAN + math.max(0, math.min(ms - TURNS_BEGIN, TURN_SPAN - 1)))
   end
 
   -- Sets when lanes are offered (lane -> due time of its first job, us, or false): not before the moment, and not before that
@@ -53,13 +56,12 @@ local function make()
   function lanes.set_turns(first_dues, ms)
     local scores, gone = {}, {}
     for lane, due in pairs(first_dues) do
-      lanes.turns = nil
+      lanes.turns_read = nil
       if due then
         local class, at = string.byte(lane, -1), #scores + 1
-        local from, behind = lanes.span(string.sub(lane, -3, -2), class)
-        local turn = math.max(string.byte(lane) == 0 and 0 or ms, math.floor(due / 1000)) - TURNS_BEGIN
+        local turn = math.max(string.byte(lane) == 0 and 0 or ms, math.floor(due / 1000))
         use_class(class)
-        scores[at], scores[at + 1] = text(math.max(from, math.min(from + turn, behind - 1))), lane
+        scores[at], scores[at + 1] = lanes.score(string.sub(lane, -3, -2), class, turn), lane
       else
         gone[#gone + 1] = lane
       end
@@ -76,11 +78,6 @@ local function make()
     lanes.set_turns({ [lane] = lanes.first_due(lane) or false }, ms)
   end
 
-  -- Return the score in TURNS of a moment, ms, in the span that begins at `from`.
-  function lanes.score(from, ms)
-    return text(from + ms - TURNS_BEGIN)
-  end
-
   -- Return the turn in a score of TURNS, ms.
   function lanes.turn_of(score)
     return tonumber(score) % TURN_SPAN + TURNS_BEGIN
@@ -92,57 +89,49 @@ local function make()
     return record and not lanes.is_free and select(2, struct.unpack('<dd', record)) or 0
   end
 
-  function lanes.blocked_until(scope)
-    return end_in(redis.call('HGET', BLOCKED, scope))
-  end
-
-  local function read_turns()
+  -- Return {code, class, ms, limit} for each task and class with lanes: when the first of these may be offered. They are read
+  -- once, until turns or blocks change.
+  function lanes.turns()
+    if lanes.turns_read then
+      return lanes.turns_read
+    end
     local read, from = {}, '-inf'
     repeat
       local first = redis.call('ZRANGEBYSCORE', TURNS, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
       if first[1] then
         local code, class = string.sub(first[1], -3, -2), string.byte(first[1], -1)
         local of_queue, limit = unpack(redis.call('HMGET', BLOCKED, '', '\0' .. code))
-        local of_task = limit and lanes.blocked_until(limit) or 0
+        local of_task = limit and end_in(redis.call('HGET', BLOCKED, limit)) or 0
         read[#read + 1] = { code, class, math.max(lanes.turn_of(first[2]), end_in(of_queue), of_task), limit }
         from = text(math.floor(tonumber(first[2]) / TURN_SPAN + 1) * TURN_SPAN)
       end
     until not first[1]
+    lanes.turns_read = read
     return read
-  end
-
-  -- Calls visit(code, class, ms, limit) for each task and class with lanes: when the first of these may be offered. They are
-  -- read once, until turns or blocks change.
-  function lanes.each_turn(visit)
-    lanes.turns = lanes.turns or read_turns()
-    for _, one in ipairs(lanes.turns) do
-      visit(unpack(one))
-    end
   end
 
   -- Return the smaller one of `first` and when the first lane of some classes may be offered, us. Lanes that are passed over
   -- do not count, but `passed_over_ms` is when the first of them may be offered.
   function lanes.head(from, to, first)
-    lanes.each_turn(function(code, class, ms)
+    for _, turn in ipairs(lanes.turns()) do
+      local code, class, ms = unpack(turn)
       if class >= from and class <= to and lanes.passed_over[code] then
         lanes.passed_over_ms = math.min(lanes.passed_over_ms or ms, ms)
       elseif class >= from and class <= to then
         first = math.min(first or math.huge, ms * 1000)
       end
-    end)
+    end
     return first
   end
 
-  -- Return the lanes of a group, '<group>\0', that have jobs.
+  -- Return the lanes of a scope that have jobs, if it is a group.
   function lanes.of_group(scope)
     local found, from, behind = {}, '[' .. scope, '(' .. string.sub(scope, 1, -2) .. '\1'
-    repeat
-      local member = redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, 1)[1]
-      if member then
-        found[#found + 1] = string.sub(member, 1, #scope + 3)
-        from = '(' .. found[#found] .. '\255'
-      end
-    until not member
+    local lane = string.find(scope, '^%Z+%z$') and lanes.first(from, behind)
+    while lane do
+      found[#found + 1] = lane
+      lane = lanes.first('(' .. lane .. '\255', behind)
+    end
     return found
   end
 

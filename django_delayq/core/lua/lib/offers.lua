@@ -11,19 +11,14 @@ local most = tonumber(served.lanes)
 local want = most and { most = most } or served.lanes ~= '' and cmsgpack.unpack(served.lanes) or nil
 -- A call moves no more than MOST jobs into lanes, because these take Redis several milliseconds.
 local lanes = get_lanes()
-local offers = { moved = 0, offered = 0, list = {}, MOST = 1000 }
+local offers = { moved = 0, offered = 0, list = {}, grants = want and want.grants, MOST = 1000 }
 local is_limited, is_offered = {}, {}
 
-local function codes_of(names)
-  local codes = {}
-  for i, number in ipairs(#names > 0 and redis.call('HMGET', TASK, unpack(names)) or {}) do
-    codes[i] = number and struct.pack('<I2', tonumber(number)) or ''
+-- Marks the codes of tasks in a set.
+local function mark_tasks(names, codes)
+  for _, number in ipairs(#names > 0 and redis.call('HMGET', TASK, unpack(names)) or {}) do
+    codes[number and struct.pack('<I2', tonumber(number)) or ''] = true
   end
-  return codes
-end
-
-local function is_group(scope)
-  return #scope > 1 and string.byte(scope, -1) == 0
 end
 
 -- Stores what a limiter said of a scope. A reply that arrives late does not replace a newer one, and a block does not replace
@@ -33,20 +28,20 @@ local function note(scope, at, until_ms)
   local before = record and (struct.unpack('<d', record)) or 0
   if at == 0 or at > before or (at == before and until_ms == 0) then
     redis.call('HSET', BLOCKED, scope, struct.pack('<dd', math.max(at, before), until_ms))
-    lanes.turns = nil
+    lanes.turns_read = nil
   end
 end
 
 -- Return true if a lane of a scope may be offered now.
 local function is_wanted(scope)
   local found, codes = false, {}
-  for _, lane in ipairs(is_group(scope) and lanes.of_group(scope) or {}) do
-    local due = lanes.first_due(lane)
-    codes[string.sub(lane, -3)] = is_due(due)
+  for _, lane in ipairs(lanes.of_group(scope)) do
+    codes[string.sub(lane, -3)] = is_due(lanes.first_due(lane))
   end
-  lanes.each_turn(function(code, class, ms, its_scope)
+  for _, turn in ipairs(lanes.turns()) do
+    local code, class, ms, its_scope = unpack(turn)
     found = found or (ms <= now_ms and (scope == '' or scope == its_scope or codes[code .. string.char(class)]))
-  end)
+  end
   return found and not paused_out
 end
 
@@ -59,7 +54,7 @@ function offers.apply_blocks()
       redis.call('HSET', BLOCKED, '\0' .. code, scope)
     end
     note(scope, at, ms > 0 and now_ms + ms or 0)
-    for _, lane in ipairs(is_group(scope) and lanes.blocked_until(scope) <= now_ms and lanes.of_group(scope) or {}) do
+    for _, lane in ipairs(ms == 0 and lanes.of_group(scope) or {}) do
       lanes.set_turn(lane, now_ms)
     end
     if ms == 0 and not is_wanted(scope) then
@@ -71,16 +66,16 @@ end
 
 -- Hands out due jobs of lanes, {lane, number, end of their permits (ms), first and last part of these} each: no lease ends
 -- later than its permit. The lanes go behind the others.
-local function hand_out_lanes(grants)
+function offers.hand_out(grants)
   local found, ids, next_due, seen = {}, {}, {}, {}
   for _, grant in ipairs(grants) do
     local lane, n = grant[1], grant[2]
     local from, behind = lanes.range(lane)
     next_due[lane] = false
     for i, member in ipairs(redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', seen[lane] or 0, n + 1)) do
-      local due = lanes.due_of(lane, member)
+      local _, due, id = lanes.parts(member)
       if i <= n and is_due(due) then
-        found[#found + 1], ids[#ids + 1] = { grant, i, member, due }, lanes.id_of(lane, member)
+        found[#found + 1], ids[#ids + 1] = { grant, i, member, due }, id
       else
         next_due[lane] = next_due[lane] or due
       end
@@ -108,33 +103,23 @@ local function hand_out_lanes(grants)
   lanes.set_turns(next_due, now_ms)
 end
 
-function offers.hand_out_granted(worker)
-  if want and want.grants then
-    take_token(worker)
-    hand_out_lanes(want.grants)
-  end
-end
-
 -- Moves due jobs of limited tasks into their lanes; the mark stays in their bodies. Return the others.
 function offers.without_limited(class, ids, scores, bodies)
   if not (want and (want.whole or next(is_limited))) then
     return ids, scores, bodies
   end
-  local kept, moved = { {}, {}, {} }, { {}, {}, {} }
+  local kept, moved, fields = { {}, {}, {} }, { {}, {}, {} }, {}
   for i, id in ipairs(ids) do
     local body, list = bodies[i], kept
     local is_readable = body and #body >= 19 and math.floor(flags_of(body) / 32) % 2 == 1
     if is_readable and (want.whole or is_limited[task_code_of(body)]) then
       body, list = string.char(flags_of(body) + 64) .. string.sub(body, 2, 19) .. '\0' .. string.sub(body, 20), moved
+      fields[#fields + 1], fields[#fields + 2] = id, body
     end
     local n = #list[1] + 1
     list[1][n], list[2][n], list[3][n] = id, scores[i], body
   end
-  if #moved[1] > 0 then
-    local fields = {}
-    for i, id in ipairs(moved[1]) do
-      fields[2 * i - 1], fields[2 * i] = id, moved[3][i]
-    end
+  if #fields > 0 then
     redis.call('HSET', BODY, unpack(fields))
     redis.call('ZREM', DUE[class], unpack(moved[1]))
     lanes.join(unpack(moved))
@@ -145,34 +130,25 @@ end
 
 -- Lanes that its caller passes over are due: leave a token for the others, once a second. Return when to do that again, ms.
 function offers.wake_for_full()
-  local EVERY_MS = 1000
-  if not lanes.passed_over_ms or lanes.passed_over_ms > now_ms then
-    return lanes.passed_over_ms
-  end
-  local relayed = tonumber(redis.call('HGET', META, 'relayed')) or 0
-  if now_ms - relayed >= EVERY_MS then
-    redis.call('HSET', META, 'relayed', text(now_ms))
-    wake()
-    relayed = now_ms
-  end
-  return relayed + EVERY_MS
+  local is_over = (lanes.passed_over_ms or math.huge) <= now_ms
+  return is_over and wake_each(1000) or lanes.passed_over_ms
 end
 
 -- Return the due lanes of a class that are not blocked, {lane, turn} each, in the order of their turns.
 local function due_lanes(class, most)
   local found = {}
-  lanes.each_turn(function(code, its_class, ms)
+  for _, turn in ipairs(lanes.turns()) do
+    local code, its_class, ms = unpack(turn)
     if its_class == class and ms <= now_ms and not lanes.passed_over[code] then
-      local from, _ = lanes.span(code, class)
-      local until_score = lanes.score(from, now_ms)
-      local some = redis.call('ZRANGEBYSCORE', TURNS, text(from), until_score, 'WITHSCORES', 'LIMIT', 0, most)
+      local from, to = lanes.score(code, class, 0), lanes.score(code, class, now_ms)
+      local some = redis.call('ZRANGEBYSCORE', TURNS, from, to, 'WITHSCORES', 'LIMIT', 0, most)
       for i = 1, #some, 2 do
         if not is_offered[some[i]] then
           found[#found + 1] = { some[i], lanes.turn_of(some[i + 1]) }
         end
       end
     end
-  end)
+  end
   table.sort(found, function(one, other)
     return one[2] < other[2] or one[2] == other[2] and one[1] < other[1]
   end)
@@ -181,9 +157,9 @@ end
 
 -- Return the due lanes of a class that may be offered. Those of blocked groups are put off until the block ends.
 local function free_lanes(class, most)
-  local free, was_put_off
+  local free
   repeat
-    free, was_put_off = {}, false
+    free = {}
     local due, scopes = due_lanes(class, most), {}
     for i, one in ipairs(due) do
       scopes[i] = string.sub(one[1], 1, -4)
@@ -193,12 +169,11 @@ local function free_lanes(class, most)
       local until_ms = records[i] and select(2, struct.unpack('<dd', records[i])) or 0
       if until_ms > now_ms then
         lanes.set_turn(one[1], until_ms)
-        was_put_off = true
       else
         free[#free + 1] = one[1]
       end
     end
-  until not was_put_off
+  until #free == #due
   return free
 end
 
@@ -208,7 +183,7 @@ local function add_offers(due)
   local ids = {}
   for _, one in ipairs(due) do
     for i = 1, prefers_own_ttr and #one[2] or 1 do
-      ids[#ids + 1] = lanes.id_of(one[1], one[2][i])
+      ids[#ids + 1] = select(3, lanes.parts(one[2][i]))
     end
   end
   local bodies, place, turns = #ids > 0 and redis.call('HMGET', BODY, unpack(ids)) or {}, 1, {}
@@ -220,7 +195,7 @@ local function add_offers(due)
     end
     lease_ms = math.ceil(lease_ms * 1.1)
     offers.list[#offers.list + 1] = { lane, n, lease_ms, now_ms + lease_ms, options_of(first) }
-    offers.offered, is_offered[lane], turns[lane] = offers.offered + n, true, lanes.due_of(lane, one[2][1])
+    offers.offered, is_offered[lane], turns[lane] = offers.offered + n, true, select(2, lanes.parts(one[2][1]))
     name_task_of('\0' .. string.sub(lane, -3, -2))
   end
   lanes.set_turns(turns, now_ms)
@@ -242,15 +217,11 @@ function offers.offer(class, room)
   if want then
     add_offers(offered)
   else
-    hand_out_lanes(free)
+    offers.hand_out(free)
   end
 end
 
 lanes.is_free = not want
-for _, code in ipairs(codes_of(want and want.tasks or {})) do
-  is_limited[code] = true
-end
-for _, code in ipairs(codes_of(want and want.full or {})) do
-  lanes.passed_over[code] = true
-end
+mark_tasks(want and want.tasks or {}, is_limited)
+mark_tasks(want and want.full or {}, lanes.passed_over)
 return offers

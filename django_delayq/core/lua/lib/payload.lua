@@ -56,33 +56,28 @@ local function payloads_of(id, limit)
   return redis.call('ZRANGEBYLEX', ORDER, first, behind, 'LIMIT', 0, limit)
 end
 
--- Return the payloads in these fields until they have `most` bytes: their records, how many fields were read, and the
--- bytes. A few at a time, because each may have a megabyte.
-local function read_payloads(fields, most)
-  local records, seen, bytes = {}, 0, 0
-  while seen < #fields and (seen == 0 or bytes < most) do
+-- Calls `see(record, place)` for the payloads in these fields, until it returns true. A few are read at a time, because each
+-- may have a megabyte. Return how many fields were read.
+local function each_payload(fields, see)
+  local seen, is_enough = 0, false
+  while seen < #fields and not is_enough do
     local last = math.min(seen + READ_AT_ONCE, #fields)
-    for _, value in ipairs(redis.call('HMGET', PAYLOAD, unpack(fields, seen + 1, last))) do
-      if value then
-        bytes = bytes + #value
-        records[#records + 1] = value
-      end
+    for i, value in ipairs(redis.call('HMGET', PAYLOAD, unpack(fields, seen + 1, last))) do
+      is_enough = value and see(value, seen + i) or is_enough
     end
     seen = last
   end
-  return records, seen, bytes
+  return seen
 end
 
--- Calls `see(record, place)` for the payloads in these fields, of which a few are read at a time.
-local function each_payload(fields, see)
-  for first = 1, #fields, READ_AT_ONCE do
-    local last = math.min(first + READ_AT_ONCE - 1, #fields)
-    for i, value in ipairs(redis.call('HMGET', PAYLOAD, unpack(fields, first, last))) do
-      if value then
-        see(value, first + i - 1)
-      end
-    end
-  end
+-- Return the payloads in these fields until they have `most` bytes: their records, how many fields were read, and the bytes.
+local function read_payloads(fields, most)
+  local records, bytes = {}, 0
+  local seen = each_payload(fields, function(value)
+    records[#records + 1], bytes = value, bytes + #value
+    return bytes >= most
+  end)
+  return records, seen, bytes
 end
 
 -- Marks the payloads in these fields as done; to be called before their deletion.

@@ -168,13 +168,9 @@ local function order_of_classes()
     end
   end
   if rules.weighted and #order > 1 then
-    local lot, first = drawn() * (2 ^ #order - 1), #order
-    for place = 1, #order - 1 do
-      lot = lot - 2 ^ (#order - place)
-      if lot < 0 then
-        first = place
-        break
-      end
+    local lot, first = drawn() * (2 ^ #order - 1), 1
+    while lot >= 2 ^ (#order - first) do
+      lot, first = lot - 2 ^ (#order - first), first + 1
     end
     table.insert(order, 1, table.remove(order, first))
   end
@@ -235,8 +231,9 @@ function reserve(limit, worker)
   if paused_out then
     return batch()
   end
-  if offers and limit > 0 then
-    offers.hand_out_granted(worker)
+  if offers and offers.grants and limit > 0 then
+    take_token(worker)
+    offers.hand_out(offers.grants)
   end
   local next_due = head(unpack(served))
   if limit > #ids and is_due(next_due) then
@@ -258,8 +255,10 @@ function reserve(limit, worker)
     if again_ms then
       next_due = math.min(next_due or math.huge, again_ms * 1000)
     end
-    if is_due(next_due) then
-      (limit > 0 and wake_next or wake)()
+    if is_due(next_due) and limit > 0 and channel ~= '' then
+      wake_each(20) -- a channel wakes all of them
+    elseif is_due(next_due) then
+      wake()
     elseif not again_ms then
       drop_wake()
     end

@@ -91,12 +91,7 @@ local function wait_again(e, s, due)
   put_due(body, text(due), e.id)
 end
 
-local bury
-
-local function make_burial()
-  -- include grave
-  return bury
-end
+-- include grave
 
 -- A merged job of which only the first payload is buried is retried as a fresh job. The record has the payload's own key,
 -- and so has the job that is made of it when it is kicked.
@@ -134,7 +129,6 @@ end
 
 -- Buries only what this attempt held: payloads that arrived since are gated content and stay live.
 function verbs.bury(e, s)
-  bury = bury or make_burial()
   if e.outcome == 'poison' then
     increment(s, 'crashes')
   end
