@@ -251,12 +251,7 @@ class Kick(Action):
     __slots__ = ("_step", "due_ms")
 
     def __init__(
-        self,
-        delay_ms: int = 0,
-        *,
-        per_second: float | None = None,
-        first_ms: float = 0.0,
-        replace: bool = False,
+        self, delay_ms: int = 0, *, per_second: float | None = None, first_ms: float = 0.0, replace: bool = False
     ) -> None:
         if per_second is not None and not 0 < per_second < math.inf:
             raise InvalidJob(f"a pace is a number of jobs per second above 0, not {per_second}")

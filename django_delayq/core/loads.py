@@ -24,6 +24,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, ClassVar, Final, TypeAlias
 from zlib import crc32
 
@@ -38,7 +39,6 @@ from .outcomes import CLOSED_LETTER, FINAL_LETTERS, FULL_LETTER, OF_LETTER, Sche
 from .quotas import RoomSearch
 from .records.frames import CHUNK, fields_of, pack
 from .records.keys import MAX_SHARDS, number_of
-from .redis.faults import REDIS_ERRORS
 from .redis.scripts import Call, SentCalls, clear_errors
 from .resharding import EpochWalk
 
@@ -596,17 +596,6 @@ def memory_of(broker: Broker) -> dict[str, dict[str, Any]]:
     Raises:
         DelayQError: no node answers.
     """
-    client: Any = broker.client
     with clear_errors():
-        if not broker.connection.cluster:
-            return {"": client.info("memory")}
-        by_node: dict[str, dict[str, Any]] = {}
-        refusal: Exception | None = None
-        for node in client.get_primaries():
-            try:
-                by_node[node.name] = client.info("memory", target_nodes=node)
-            except REDIS_ERRORS as error:
-                refusal = error
-        if refusal is not None and not by_node:
-            raise refusal
-        return by_node
+        by_node = broker.connection.replies(partial(broker.client.info, "memory"))
+    return {node.name if node else "": memory for node, memory in by_node.items()}

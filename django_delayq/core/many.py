@@ -99,7 +99,7 @@ class JobSender:
 
         A missing confirmation stops nothing; ask ``unconfirmed`` for it when all jobs were sent.
         """
-        pack = packer()
+        pack, news = packer(), check_together(news) if self._together else news
         batches = self._batches((place, new, pack(entry_of(new))) for place, new in enumerate(news))
         chunks = next(batches, None)
         while chunks:

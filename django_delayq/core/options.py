@@ -559,10 +559,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "payload": Option(kind="merged", job=_ANY),
     "reset_retries": Option(job=_FLAG, field="reset_retries"),
     # lua/lib/reserve.lua finds the length of a lease as the last member by name
-    "ttr": Option(
-        job=Check(lambda name, value: ttr_ms_of(value), _SPAN),
-        member="ttr_ms",
-    ),
+    "ttr": Option(job=Check(lambda name, value: ttr_ms_of(value), _SPAN), member="ttr_ms"),
     "context": Option(job=Check(_context, {"type": "object", "additionalProperties": {}}), member="context"),
     "wait_for_room": Option(job=Check(_room_ms, _SECONDS), field="room_ms"),
     "using_db": Option(call=True),

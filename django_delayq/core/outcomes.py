@@ -42,12 +42,7 @@ class AttemptOutcome(StrEnum):
 
 
 #: outcomes that move a job to the morgue; the hourly metrics count them together, as buried
-IN_MORGUE: Final = (
-    AttemptOutcome.BURIED,
-    AttemptOutcome.EXHAUSTED,
-    AttemptOutcome.POISON,
-    AttemptOutcome.UNDECODABLE,
-)
+IN_MORGUE: Final = (AttemptOutcome.BURIED, AttemptOutcome.EXHAUSTED, AttemptOutcome.POISON, AttemptOutcome.UNDECODABLE)
 #: outcomes that the hourly metrics count one by one
 COUNTED: Final = tuple(one for one in AttemptOutcome if one not in (*IN_MORGUE, AttemptOutcome.BULK))
 

@@ -22,7 +22,7 @@ from .figures import Tally
 from .job import Generation, Job, NewJob, digest_of, new_key, request_for
 from .job_view import Reply
 from .layouts import Layout
-from .many import JobSender, RoomWait, check_together
+from .many import JobSender, RoomWait
 from .outcomes import (
     CLOSED_LETTER,
     FULL_LETTER,
@@ -359,7 +359,6 @@ class Queue(ShardSet):
             NotConfirmed: all jobs were sent, and some are not confirmed; the error names them and all outcomes.
         """
         letter_of: dict[int, str] = {}
-        news = check_together(news) if all_or_none else news
         sender = JobSender(self, not_after_ms, together=all_or_none)
         for places, letters in sender.send(news):
             letter_of.update(zip(places, letters, strict=True))
@@ -371,7 +370,6 @@ class Queue(ShardSet):
         self, news: Iterable[NewJob], *, not_after_ms: float | None = None, all_or_none: bool = False
     ) -> dict[str, int]:
         """Schedule jobs, even an endless iterable, and return their number per outcome; see :meth:`schedule_many`."""
-        news = check_together(news) if all_or_none else news
         sender = JobSender(self, not_after_ms, together=all_or_none)
         counts = count_outcomes(letters for _, letters in sender.send(news))
         sender.unconfirmed.check(counts)

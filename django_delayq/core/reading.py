@@ -410,12 +410,7 @@ class Inspector:
             QueueUnavailable: none answers.
         """
         with clear_errors():
-            deployment = self._deployment
-            replies = [reply for _, reply in deployment.connection.each_server(deployment.client.info)]
-            infos = [reply for reply in replies if not isinstance(reply, Exception)]
-            if not infos:
-                raise replies[-1]
-        return infos
+            return list(self._deployment.connection.replies(self._deployment.client.info).values())
 
     def last_ticks(self, ids: Sequence[tuple[ShardSet, str]]) -> list[int | None]:
         """Return the last tick, Unix ms, that :meth:`.Queue.schedule_tick` fired for each id.

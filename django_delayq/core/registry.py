@@ -143,6 +143,7 @@ class ShardSet:
 
 
 Q_co = TypeVar("Q_co", bound=ShardSet, covariant=True)
+T = TypeVar("T")
 
 
 class QueueRegistry(Generic[Q_co]):
@@ -243,14 +244,8 @@ class QueueRegistry(Generic[Q_co]):
 
         For what people look at, on a cluster of which a part is away.
         """
-        try:
-            with self.deployment.connection.limited(PARTIAL_SECONDS):
-                return self.known_queue(name)
-        except QueueUnavailable:
-            queue = self._queues.get(name)
-            if queue is None or not self.deployment.connection.cluster:
-                raise
-            return None if queue.deleted else queue
+        queue = self._or_known(lambda: self.known_queue(name), self._queues.get(name))
+        return None if queue is None or queue.deleted else queue
 
     def reachable_queues(self) -> list[Q_co]:
         """Return all queues, sorted by name; those that this process knows if the registry does not answer now.
@@ -258,14 +253,17 @@ class QueueRegistry(Generic[Q_co]):
         Raises:
             QueueUnavailable: it does not answer, and this process knows none, or Redis is no cluster.
         """
+        return self._or_known(self.queues, self.opened_queues())
+
+    def _or_known(self, read: Callable[[], T], known: T) -> T:
+        """Return what is read, or on a cluster what this process knows, if the registry does not answer now."""
         try:
             with self.deployment.connection.limited(PARTIAL_SECONDS):
-                return self.queues()
+                return read()
         except QueueUnavailable:
-            opened = self.opened_queues()
-            if not opened or not self.deployment.connection.cluster:
+            if not (known and self.deployment.connection.cluster):
                 raise
-            return opened
+            return known
 
     def opened_queues(self) -> list[Q_co]:
         """Return the queues that this process knows, sorted by name, without asking Redis."""

@@ -69,8 +69,8 @@ local function book(limit, permits, ms)
   end
 end
 
--- Of each limit when all its starts would be over, when the last ones were granted, and since when it counts; and for how long
--- it is paused.
+-- Of each limit when all its starts would be over, when the last ones were granted, and since when it counts; and for how
+-- long it is paused.
 local rates, pauses = {}, {}
 
 -- Return how many of `n` starts a limit allows now, or more; if they are too few, the ms after which to ask again, and true

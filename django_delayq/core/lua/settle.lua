@@ -78,9 +78,7 @@ local function settle_acks(ids, tokens, events, durable)
         states_of_others[#others] = state
       else
         delete_later(id, string.find(state, 'failures', 1, true), taken)
-        if durable[i] then
-          mark_end(durable[i], 'done')
-        end
+        mark_end(durable[i] or '', 'done')
         emit(events[i])
       end
     end

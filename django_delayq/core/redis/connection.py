@@ -214,6 +214,14 @@ class Connection:
                 return reply
         raise cast(Exception, reply)
 
+    def replies(self, command: Callable[..., T]) -> dict[Any, T]:
+        """Return the replies of :meth:`each_server` by node, without errors; raise one if there are only errors."""
+        found = dict(self.each_server(command))
+        replies = {node: reply for node, reply in found.items() if not isinstance(reply, Exception)}
+        if not replies:
+            raise cast(Exception, [*found.values()][-1])
+        return replies
+
     def slots_of(self, key: bytes) -> str:
         """Return the slots of the cluster's node that holds ``key``, and its address, as far as this client can tell.
 

@@ -1,17 +1,6 @@
 -- Brings jobs back from the morgue; shared by kick.lua and reserve.lua.
 -- exports kick
 
-local function put_back_payloads(id, payloads, taken)
-  for _, value in ipairs(payloads) do
-    if #value > 32 then
-      if is_durable(key_of_payload(value)) then
-        expect_durable_payloads()
-      end
-      add_payload(id, digest_of(value), value, '0', taken)
-    end
-  end
-end
-
 local function gate_behind_run(id, body, due)
   local gated = redis.call('HGET', GATE, id)
   if gated then
@@ -57,8 +46,14 @@ local function bring_back(id, record, ms, replace)
   each_buried(record, mark_live)
   local due = tonumber(score_at(ms))
   local reserved = redis.call('ZSCORE', LEASE, id)
-  if merged then
-    put_back_payloads(id, payloads, reserved and read_state(redis.call('HGET', STATE, id)).taken or '')
+  local taken = merged and reserved and read_state(redis.call('HGET', STATE, id)).taken or ''
+  for _, value in ipairs(merged and payloads or {}) do
+    if #value > 32 then
+      if is_durable(key_of_payload(value)) then
+        expect_durable_payloads()
+      end
+      add_payload(id, digest_of(value), value, '0', taken)
+    end
   end
   if reserved then
     gate_behind_run(id, body, due)

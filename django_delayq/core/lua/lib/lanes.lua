@@ -89,8 +89,8 @@ local function make()
     return record and not lanes.is_free and select(2, struct.unpack('<dd', record)) or 0
   end
 
-  -- Return {code, class, ms, limit} for each task and class with lanes: when the first of these may be offered. They are read
-  -- once, until turns or blocks change.
+  -- Return {code, class, ms, limit} for each task and class with lanes: when the first of these may be offered. They are
+  -- read once, until turns or blocks change.
   function lanes.turns()
     if lanes.turns_read then
       return lanes.turns_read

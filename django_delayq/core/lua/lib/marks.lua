@@ -19,9 +19,7 @@ end
 -- Registers an end for write_marks(): done or buried. Of two ends in one call the later one counts; a key that is not
 -- durable is left out.
 function mark_end(key, how)
-  if is_durable(key) then
-    ends[key] = how
-  end
+  ends[key] = is_durable(key) and how or nil
 end
 
 function write_marks()

@@ -68,16 +68,12 @@ local function take_in(e, taken)
   put_payload_of(e, taken)
 end
 
--- A correction neither waits for the back-off of the job that it corrects nor retries too often: 1 s for each failure,
--- at most 60.
-local function due_after_failure(state, current, due)
-  local soonest = (state.failed_at + math.min(state.failures, 60) * 1000) * 1000
-  return math.max(math.min(current, due), math.min(current, soonest))
-end
-
 local function choose_due(e, current, due, state)
   if e.due_policy == KEEP and state and state.failures > 0 then
-    return due_after_failure(state, current, due)
+    -- A correction neither waits for the back-off of the job that it corrects nor retries too often: 1 s for each
+    -- failure, at most 60.
+    local soonest = (state.failed_at + math.min(state.failures, 60) * 1000) * 1000
+    return math.max(math.min(current, due), math.min(current, soonest))
   elseif e.due_policy == KEEP or e.due_policy == INHERIT then
     return current
   elseif e.due_policy == EARLIEST then
