@@ -147,18 +147,8 @@ def pack_generation(generation: Generation | None) -> tuple[bytes, bytes]:
     return (b"", b"") if generation is None else (b"".join(generation.keys), generation.digest)
 
 
-def pack_named(ident: bytes, keys: bytes = b"", payload_digest: bytes = b"") -> bytes:
-    """Return an entry of the scripts that change a list of jobs (``lua/lib/each.lua``).
-
-    Args:
-        ident: the id.
-        keys, payload_digest: see :func:`pack_generation`.
-    """
-    return pack((ident, keys, payload_digest))
-
-
 def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
-    """Return an entry of ``known.lua``.
+    """Return an entry of ``known.lua`` (``lua/lib/each.lua``).
 
     Raises:
         InvalidJob: an invalid id, key or digest.
@@ -166,7 +156,7 @@ def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
     encoded = encode_id(ident)
     if len(key) != KEY_BYTES or len(payload_digest) not in (0, KEY_BYTES):
         raise InvalidJob(f"a key has 16 bytes, and so has a digest, not {len(key)} and {len(payload_digest)}")
-    return pack_named(encoded, key, payload_digest)
+    return pack((encoded, key, payload_digest))
 
 
 def pack_deadline(not_after_ms: float | None) -> bytes:
