@@ -8,8 +8,8 @@
 -- Events  none
 -- include text
 for place, key in ipairs(KEYS) do
-  local oldest = text(ARGV[1] - ARGV[2] + 1)
-  local added = redis.pcall('XADD', key, 'MINID', oldest, ARGV[1] .. '-0', 'sample', ARGV[place + 2])
+  local oldest_ms = text(ARGV[1] - ARGV[2] + 1)
+  local added = redis.pcall('XADD', key, 'MINID', oldest_ms, ARGV[1] .. '-0', 'sample', ARGV[place + 2])
   if type(added) == 'string' then
     redis.call('PEXPIRE', key, ARGV[2])
   end

@@ -24,9 +24,7 @@ local before = head()
 local letters = for_each(function(id, key, packed, task)
   local adopted = packed ~= '' and function() return adopt(packed, task) end
   local letter, payload_count = kick(id, key, math.floor(ms), replace, adopted)
-  if letter == 'k' then
-    ms = ms + step
-  end
+  ms = letter == 'k' and ms + step or ms
   return letter, payload_count
 end)
 wake_if_earlier(before)

@@ -193,7 +193,7 @@ local function gives_way(e, s)
   end
 end
 
--- Ends the attempt of an entry. Return the counter to increment, or nil.
+-- Ends the attempt of an entry.
 local function settle(e, s)
   if e.timed_out or e.outcome == 'timeout' then
     increment(s, 'timeouts')
@@ -206,7 +206,9 @@ local function settle(e, s)
     counter = verbs[e.verb](e, s)
   end
   emit(e.event)
-  return counter
+  if counter then
+    increment_count(counter)
+  end
 end
 
 -- Records the end of an attempt whose job was acked when it began: its event, and the counter that was left out then.
@@ -243,10 +245,7 @@ return function(entries)
   end
   return function()
     for i, e in ipairs(others) do
-      local counter = settle(e, read_state(states_of_others[i]))
-      if counter then
-        increment_count(counter)
-      end
+      settle(e, read_state(states_of_others[i]))
     end
   end
 end
