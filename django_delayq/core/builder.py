@@ -24,9 +24,8 @@ from .options import (
     MERGED_JOB,
     OPTIONS,
     PLAIN_JOB,
-    Limits,
     check_rate,
-    joint_limits,
+    limits_of_group,
     stored_members,
 )
 from .task import Task, check_kind
@@ -184,8 +183,7 @@ class JobBuilder:
                 value = _derive(task, name, args, kwargs)
                 value = None if value is None else check(name, value)
             found.append(value)
-        total, rate, burst = found
-        limits = joint_limits(None if total is None else Limits(total), rate, burst if rate is not None else None)
+        limits = limits_of_group(*found)
         if limits is not None:
             numbers = [limits.total or 0, limits.interval_us or 0, limits.burst]
             new.options = encoded_options({**(json.loads(new.options) if new.options else {}), GROUP_LIMITS: numbers})

@@ -272,6 +272,11 @@ def joint_limits(concurrency: Limits | None, rate: Rate | None, burst: int | Non
     return replace(concurrency or Limits(), interval_us=rate.interval_us, burst=at_once)
 
 
+def limits_of_group(total: Any, rate: Any, burst: Any) -> Limits | None:
+    """Return checked numbers of a group as its limits, None without any; a burst is of no use without a rate."""
+    return joint_limits(None if total is None else Limits(total), rate, None if rate is None else burst)
+
+
 def check_rate(name: str, value: Any) -> Rate:
     """Return a rate given as a number of starts per second, or as a text like "10/s", "1000/m", "5/h" or "100/d".
 
@@ -495,8 +500,7 @@ class TaskOptions:
     def group_limits(self) -> Limits | None:
         """Limits of each group of its jobs that are the same for all arguments; None = none."""
         given = (self.group_concurrency, self.group_rate, self.group_burst)
-        total, rate, burst = (None if callable(value) else value for value in given)
-        return joint_limits(Limits(total) if total else None, rate, burst if rate else None)  # type: ignore[arg-type]
+        return limits_of_group(*(None if callable(value) else value for value in given))
 
     @property
     def recurring(self) -> bool:

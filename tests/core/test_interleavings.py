@@ -118,6 +118,9 @@ class Interleavings(RuleBasedStateMachine):
         due = self.model.next_due_ms()
         if patient and due is not None:
             self.pass_time(max(0.0, due - self.us / 1000))
+        self.reserve_by(worker, limit)
+
+    def reserve_by(self, worker: str, limit: int) -> None:
         self.model.see(self.us)
         expected, _ = self.model.reserve(limit, worker)
         jobs = self.real.reserve(0, limit, worker=worker).jobs
@@ -270,14 +273,6 @@ class LimitedInterleavings(Interleavings):
         return ["queue:q", "task:sync", *(f"group:q:{group}" for group in [self.groups.get(ident)] if group)]
 
     # -- the moves ---------------------------------------------------------------------------------------------------
-
-    @precondition(lambda self: self.model.waiting())
-    @rule(worker=workers, limit=st.integers(1, 3), patient=st.booleans())
-    def reserve(self, worker: str, limit: int, patient: bool) -> None:
-        due = self.model.next_due_ms()
-        if patient and due is not None:
-            self.pass_time(max(0.0, due - self.us / 1000))
-        self.reserve_by(worker, limit)
 
     def reserve_by(self, worker: str, limit: int) -> None:
         """Take what was granted, and what has no limits; the order within a lane is by due time."""

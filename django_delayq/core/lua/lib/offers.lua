@@ -28,7 +28,6 @@ local function note(scope, at, until_ms)
   local before = record and (struct.unpack('<d', record)) or 0
   if at == 0 or at > before or (at == before and until_ms == 0) then
     redis.call('HSET', BLOCKED, scope, struct.pack('<dd', math.max(at, before), until_ms))
-    lanes.turns_read = nil
   end
 end
 
@@ -54,6 +53,7 @@ function offers.apply_blocks()
       redis.call('HSET', BLOCKED, '\0' .. code, scope)
     end
     note(scope, at, ms > 0 and now_ms + ms or 0)
+    lanes.turns_read = nil
     for _, lane in ipairs(ms == 0 and lanes.of_group(scope) or {}) do
       lanes.set_turn(lane, now_ms)
     end
