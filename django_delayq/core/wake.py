@@ -29,20 +29,14 @@ _SILENT_SECONDS: Final = 5.0
 _PING_SECONDS: Final = 1.0
 
 
-def wake(deployment: Deployment, places: Sequence[tuple[str, int]], beside: bytes = b"") -> None:
-    """Wake consumers of these shards, as the scripts do: a list has at most one token of a shard.
-
-    Args:
-        deployment: where they wait.
-        places: queue and number of each shard.
-        beside: key on that node of a cluster which publishes the tokens. Any node can; one that has just answered does.
-    """
+def wake(deployment: Deployment, places: Sequence[tuple[str, int]]) -> None:
+    """Wake consumers of these shards (queue and number), as the scripts do: a list has at most one token of a shard."""
     with clear_errors():
         for queue, number in places:
             key = deployment.wake_key(queue)
             if deployment.connection.cluster:
                 client: Any = deployment.client
-                client.publish(key, number, target_nodes=client.get_node_from_key(beside or key))
+                client.publish(key, number, target_nodes=client.get_node_from_key(key))
             else:
                 pipeline = deployment.client.pipeline()
                 pipeline.lrem(key, 0, str(number))
