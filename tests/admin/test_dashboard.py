@@ -64,12 +64,13 @@ def test_the_numbers_of_the_page_are_those_of_the_inspector(delayq: Broker, dash
 
 def test_the_parts_for_the_script_are_those_of_the_page(delayq: Broker, onlooker: Client) -> None:
     lively(delayq)
-    page, parts = onlooker.get(PAGE), onlooker.get(PARTS, {"all": "1"})
+    page, parts, later = onlooker.get(PAGE), onlooker.get(PARTS, {"all": "1"}), onlooker.get(PAGE)
     tags_of(parts.content)
     assert names(parts) == names(page) - {"dq-live"}
     assert names(onlooker.get(PARTS)) == names(parts) - EXPENSIVE
     for table in ("dq-queues", "dq-backlog-table"):
-        assert cells(parts.content, table) == cells(page.content, table)
+        # a job may have crossed a minute in between
+        assert cells(parts.content, table) in (cells(page.content, table), cells(later.content, table))
     first = {key: text for key, text in tiles(page.content).items() if key in PLACES}
     assert first.items() <= tiles(parts.content).items()
     assert b"<body" not in parts.content
