@@ -29,6 +29,7 @@ NAMES = (
     "reconcile",
     "mirror",
     "confirm",
+    "admin",
 )
 
 

@@ -11,6 +11,8 @@ from benchmarks.server import Server, running_server
 
 COMPARED = {"huey": 1.0, "dramatiq": 3.0}
 BARE = {"bare EVALSHA": "evalsha", "bare LPUSH": "lpush"}
+#: jobs that also have a row, in SQLite in memory
+DURABLE = "ours-durable"
 
 
 def run(
@@ -19,21 +21,25 @@ def run(
     """Run each contender in a process of its own, on an empty database, after a warm-up, in interleaved rounds."""
     jobs = jobs or (1_000 if quick else 20_000)
     rounds = rounds or (1 if quick else 5)
-    names = only or ("ours", "huey", "dramatiq", "celery", *BARE)
+    names = only or ("ours", DURABLE, "huey", "dramatiq", "celery", *BARE)
     rates: dict[str, list[float]] = {name: [] for name in names}
+    cpu: dict[str, list[float]] = {name: [] for name in names}
     with running_server() as server:
         text = server.description()
         for _ in range(rounds):
             for name in names:
-                rates[name].append(_rate(name, server, jobs))
+                result = _measure(name, server, jobs)
+                rates[name].append(result["jobs"] / result["seconds"])
+                cpu[name].append(1e6 * result["cpu_seconds"] / result["jobs"])
     report = Report(
         "enqueue",
         f"{jobs:,} calls one by one, {text}, medians of {rounds}",
-        ("contender", "jobs/s", "µs/job", "ours ×"),
+        ("contender", "jobs/s", "µs/job", "µs of CPU/job", "ours ×"),
     )
     ours = median(rates["ours"]) if "ours" in rates else 0.0
     for name, values in rates.items():
-        report.rows.append((name, median(values), 1e6 / median(values), ours / median(values)))
+        row = median(values), 1e6 / median(values), median(cpu[name]), ours / median(values)
+        report.rows.append((name, *row))
         report.figures[name] = {"jobs_per_second": median(values), "rounds": values}
     if ours:
         report.bars = [
@@ -42,13 +48,12 @@ def run(
     return report
 
 
-def _rate(name: str, server: Server, jobs: int) -> float:
+def _measure(name: str, server: Server, jobs: int) -> dict[str, float]:
     with contextlib.closing(server.client()) as client:
         client.flushdb()
     if name in BARE:
         command = [project_python(), program("bare"), BARE[name], str(jobs)]
-        result = run_program(command, OURS.environment(server))
-    else:
-        peer = BY_NAME[name]
-        result = run_program(peer.program("enqueue", str(jobs)), peer.environment(server))
-    return float(result["jobs"] / result["seconds"])
+        return run_program(command, OURS.environment(server))
+    peer = OURS if name == DURABLE else BY_NAME[name]
+    verb = "enqueue_durable" if name == DURABLE else "enqueue"
+    return run_program(peer.program(verb, str(jobs)), peer.environment(server))

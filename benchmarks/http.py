@@ -1,5 +1,8 @@
 """Benchmark of the HTTP API against an empty view on the same server: one process, four keep-alive clients.
 
+The throughput is that of a machine that does nothing else. The CPU time of the server for each request hardly depends
+on other programs: compare two versions by it where the machine is shared.
+
 Measured under gunicorn (WSGI, four threads, a database connection for each) and under uvicorn (ASGI, which can wait for
 jobs; Django creates a thread and a database connection for each request there).
 """
@@ -18,6 +21,7 @@ from pathlib import Path
 from benchmarks.processes import environment, program, project_python, run_program, running_worker
 from benchmarks.report import Bar, Report, median
 from benchmarks.server import Server, running_server
+from benchmarks.usage import cpu_seconds
 
 CLIENTS = 4
 #: jobs per request in the batched workloads
@@ -71,9 +75,10 @@ class Site:
     port: int
     token: str
     env: Mapping[str, str]
+    pid: int
 
-    def load(self, workload: str, size: int, seconds: float) -> tuple[float, float]:
-        """Run a workload; return rounds and jobs per second."""
+    def load(self, workload: str, size: int, seconds: float) -> tuple[float, float, float]:
+        """Run a workload; return rounds and jobs per second, and the server's CPU seconds for each round."""
         command = [
             sys.executable,
             program("http_load"),
@@ -84,8 +89,11 @@ class Site:
             str(CLIENTS),
             str(seconds),
         ]
+        before = sum(cpu_seconds(self.pid).values())
         result = run_program(command, self.env)
-        return result["rounds"] / result["seconds"], result["jobs"] / result["seconds"]
+        used = sum(cpu_seconds(self.pid).values()) - before
+        seconds = result["seconds"]
+        return result["rounds"] / seconds, result["jobs"] / seconds, used / max(1, result["all_rounds"])
 
 
 def run(
@@ -98,7 +106,7 @@ def run(
     report = Report(
         "http",
         "",
-        ("server", "workload", "requests/s", "jobs/s", "requests × empty", "jobs × empty"),
+        ("server", "workload", "requests/s", "jobs/s", "CPU ms/request", "requests × empty", "jobs × empty"),
     )
     for kind in SERVERS:
         if only and kind not in only:
@@ -112,19 +120,22 @@ def run(
 def _measure(report: Report, kind: str, server: Server, site: Site, rounds: int, seconds: float, jobs: int) -> None:
     requests: dict[str, list[float]] = {name: [] for name, *_ in WORKLOADS}
     handled: dict[str, list[float]] = {name: [] for name, *_ in WORKLOADS}
+    costs: dict[str, list[float]] = {name: [] for name, *_ in WORKLOADS}
     for _ in range(rounds):
         for name, workload, size, each in WORKLOADS:
             _fill(server, site, jobs if workload == "consume" else 0)
-            per_second, jobs_per_second = site.load(workload, size, seconds)
+            per_second, jobs_per_second, cpu = site.load(workload, size, seconds)
             requests[name].append(per_second * each)
             handled[name].append(jobs_per_second)
+            costs[name].append(cpu * 1000 / each)
     empty = median(requests["empty view"])
     for name, *_ in WORKLOADS:
-        rate, jobs_rate = median(requests[name]), median(handled[name])
-        report.rows.append((kind, name, rate, jobs_rate, rate / empty, jobs_rate / empty))
+        rate, jobs_rate, cpu_ms = median(requests[name]), median(handled[name]), median(costs[name])
+        report.rows.append((kind, name, rate, jobs_rate, cpu_ms, rate / empty, jobs_rate / empty))
         report.figures[f"{kind} {name}"] = {
             "requests_per_second": rate,
             "jobs_per_second": jobs_rate,
+            "cpu_ms_per_request": cpu_ms,
             "of_empty": rate / empty,
         }
     report.bars.append(Bar(f"{kind}: produce by {BATCH}, jobs/s", median(handled[f"produce by {BATCH}"]), BATCHED_BAR))
@@ -146,7 +157,7 @@ def running_site(server: Server, kind: str) -> Iterator[Site]:
         with running_worker(command, env) as worker:
             while not _answers(port):
                 worker.require_alive()
-            yield Site(port, token, env)
+            yield Site(port, token, env, worker.pid)
 
 
 def _fill(server: Server, site: Site, jobs: int) -> None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 QUEUE = "snapshot"
 SHARDS = 4
 PAGE = 1000
-IDS_BAR = 0.70
-ALL_BAR = 0.60
+IDS_BAR = 0.80
+ALL_BAR = 0.80
 
 
 def run(

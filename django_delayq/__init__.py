@@ -12,36 +12,39 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from . import limits as limits
     from .core import retry as retry
-    from .core.errors import Bury as Bury
-    from .core.errors import IdTaken as IdTaken
-    from .core.errors import InvalidJob as InvalidJob
-    from .core.errors import LeakedTransaction as LeakedTransaction
-    from .core.errors import NotConfirmed as NotConfirmed
-    from .core.errors import PartialFailure as PartialFailure
-    from .core.errors import QueueFull as QueueFull
-    from .core.errors import QueuePaused as QueuePaused
-    from .core.errors import QueueUnavailable as QueueUnavailable
-    from .core.errors import RateLimited as RateLimited
-    from .core.errors import Release as Release
-    from .core.errors import Retry as Retry
+    from .core.errors import (
+        Bury as Bury,
+        IdTaken as IdTaken,
+        InvalidJob as InvalidJob,
+        LeakedTransaction as LeakedTransaction,
+        NotConfirmed as NotConfirmed,
+        PartialFailure as PartialFailure,
+        QueueFull as QueueFull,
+        QueuePaused as QueuePaused,
+        QueueUnavailable as QueueUnavailable,
+        RateLimited as RateLimited,
+        Release as Release,
+        Retry as Retry,
+    )
     from .core.inputs import priority_of_u32 as priority_of_u32
     from .outbox.inbox import exactly_once as exactly_once
     from .pull import Queue as Queue
     from .scheduling.tasks import task as task
-    from .scheduling.triggers import cancel_on as cancel_on
-    from .scheduling.triggers import schedule_on as schedule_on
-    from .scheduling.verbs import acancel as acancel
-    from .scheduling.verbs import aget_job as aget_job
-    from .scheduling.verbs import areschedule as areschedule
-    from .scheduling.verbs import arun_now as arun_now
-    from .scheduling.verbs import aschedule as aschedule
-    from .scheduling.verbs import aschedule_many as aschedule_many
-    from .scheduling.verbs import cancel as cancel
-    from .scheduling.verbs import get_job as get_job
-    from .scheduling.verbs import reschedule as reschedule
-    from .scheduling.verbs import run_now as run_now
-    from .scheduling.verbs import schedule as schedule
-    from .scheduling.verbs import schedule_many as schedule_many
+    from .scheduling.triggers import cancel_on as cancel_on, schedule_on as schedule_on
+    from .scheduling.verbs import (
+        acancel as acancel,
+        aget_job as aget_job,
+        areschedule as areschedule,
+        arun_now as arun_now,
+        aschedule as aschedule,
+        aschedule_many as aschedule_many,
+        cancel as cancel,
+        get_job as get_job,
+        reschedule as reschedule,
+        run_now as run_now,
+        schedule as schedule,
+        schedule_many as schedule_many,
+    )
     from .worker.attempt import current_job as current_job
 
 __version__: Final = "0.1.0"

@@ -16,8 +16,7 @@ from typing import Any, Final, TypeAlias
 from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.db import DEFAULT_DB_ALIAS
-from django.db import connections as databases
+from django.db import DEFAULT_DB_ALIAS, connections as databases
 from redis.connection import parse_url
 
 from .connections import check_cache, check_embedded, embedded_directory, may_use_redis
@@ -29,7 +28,7 @@ from .outbox.durability import advice_without_table, declared, has_table
 from .outbox.inbox import remembering
 from .repair.orders import QUEUE as SYSTEM_QUEUE
 from .runtime import tasks_setting
-from .settings.conf import SETTING, Conf, conf, context_variable, install_codec, load_function, load_plain_function
+from .settings.conf import SETTING, Conf, conf, install_codec, load_function, load_plain_function
 
 #: hosts that are this machine
 _LOCAL: Final = ("", "localhost", "127.0.0.1", "::1")
@@ -71,7 +70,7 @@ def check_tables(
         config = conf()
     except Misconfigured:
         return []  # reported as delayq.E001
-    if not config.outbox.enabled or not declared(config) or "migrate" in sys.argv[1:2]:
+    if not declared(config) or "migrate" in sys.argv[1:2]:
         return []  # migrate runs the checks before it creates the table
     return [
         Warning(
@@ -116,8 +115,7 @@ def check_deployment(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
 
 def _check_paths(config: Conf) -> Iterator[CheckMessage]:
     """Check the dotted paths in the settings."""
-    for name, path in config.context.items():
-        yield from _check_loads(context_variable, name, path, ident="delayq.E008")
+    yield from _check_loads(lambda: config.context_variables, ident="delayq.E008")
     for path in config.middleware:
         yield from _check_loads(load_function, f"{SETTING}['MIDDLEWARE']", path, ident="delayq.E005")
     for path in config.schedule_middleware:
@@ -232,12 +230,6 @@ def _check_embedded(config: Conf) -> Iterator[CheckMessage]:
         from .embedded import find_binary
 
         find_binary()
-    except ImportError:
-        yield Error(
-            "No Redis is configured, and the embedded one does not run on this system.",
-            hint=f"Set {SETTING}['REDIS'] to a URL or to the alias of a Redis cache.",
-            id="delayq.E003",
-        )
     except Misconfigured as error:
         yield Error(
             str(error),
@@ -317,10 +309,10 @@ def _place(path: str, host: str, port: int, number: int) -> Place:
 
 def _check_outbox(config: Conf) -> Iterator[CheckMessage]:
     durable = declared(config)
-    if durable and not config.outbox.enabled:
+    if durable and not config.outbox.databases:
         yield Error(
             f"Durable jobs are switched off, but {durable[0]} has such.",
-            hint=f"Set {SETTING}['OUTBOX']['enabled'] to True, or take durable=True off there.",
+            hint=f"Name a database in {SETTING}['OUTBOX']['databases'], or take durable=True off there.",
             id="delayq.E013",
         )
     named = [(f"{SETTING}['OUTBOX']['databases']", alias, "delayq.E014") for alias in config.outbox.databases]

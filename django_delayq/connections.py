@@ -76,16 +76,6 @@ def swift_broker() -> DjangoBroker:
     return broker(conf().outbox.budget)
 
 
-def refuse_unwanted() -> None:
-    """Refuse a call that waits for a commit where a test may not use Redis: after the commit it would only be logged.
-
-    Raises:
-        Misconfigured: see :func:`broker`.
-    """
-    if _stand_in is None and not _brokers:
-        refuse_in_tests()
-
-
 class DjangoBroker(Broker):
     """Broker whose queues get their shards, kind and limits from settings and tasks."""
 
@@ -154,12 +144,8 @@ def configured_shards(name: str) -> int | None:
 
 def other_shards(of: Broker) -> list[str]:
     """Return messages about queues whose number of shards in Redis differs from the settings."""
-    messages = []
-    for live in of.queues():
-        shards = configured_shards(live.name)
-        if shards is not None and shards != live.shards:
-            messages.append(live.text_of_other_shards(shards))
-    return messages
+    configured = [(live, configured_shards(live.name)) for live in of.queues()]
+    return [live.text_of_other_shards(shards) for live, shards in configured if shards not in (None, live.shards)]
 
 
 def close_broker() -> None:
@@ -201,11 +187,6 @@ def can_confirm() -> bool:
     return named and RedisConfig.parse(redis).confirmation is not None
 
 
-def is_current(one: Broker) -> bool:
-    """Return True if ``one`` is a broker of this process that has not been closed."""
-    return one is _stand_in or one in _brokers.values()
-
-
 def make_broker(settings: Conf, seconds: float | None = None) -> DjangoBroker:
     """Return a separate broker for ``settings``, see :func:`broker`. The caller closes its connection."""
     connection = make_connection(settings)
@@ -227,7 +208,7 @@ def make_connection(settings: Conf) -> Connection:
     """Return a connection to the Redis that ``settings`` name."""
     redis = settings.redis
     if settings.is_embedded:
-        return connect(RedisConfig.parse(_embedded_url(settings)))
+        return connect(RedisConfig.parse(embedded_url(settings)))
     if isinstance(redis, str) and "://" not in redis:
         return Connection.wrap(check_cache(redis).get_client(write=True))
     return connect(RedisConfig.parse(redis))
@@ -265,16 +246,11 @@ def embedded_directory(settings: Conf) -> Path:
     return Path(settings.embedded_dir or Path(base) / ".delayq")
 
 
-def _embedded_url(settings: Conf) -> str:
-    folder = check_embedded(settings)
-    try:
-        from . import embedded
-    except ImportError as error:  # a system without fcntl
-        raise Misconfigured(
-            f"no Redis is configured and the embedded one does not run here ({error}). Set {SETTING}['REDIS'] to a URL "
-            f"like 'redis://localhost:6379/0' or to the alias of a Redis cache"
-        ) from None
-    return embedded.ensure(folder)
+def embedded_url(settings: Conf) -> str:
+    """Return the URL of the embedded Redis, which is started if necessary; see :func:`check_embedded`."""
+    from . import embedded
+
+    return embedded.ensure(check_embedded(settings))
 
 
 def check_cache(alias: str) -> Any:
@@ -332,12 +308,12 @@ def may_use_redis() -> bool:
 
 
 def refuse_in_tests() -> None:
-    """Refuse the Redis of the settings to a test that did not ask for it.
+    """Refuse the Redis of the settings to a test that did not ask for it; also a call that waits for a commit.
 
     Raises:
         Misconfigured: this is a test run.
     """
-    if not may_use_redis():
+    if _stand_in is None and not _brokers and not may_use_redis():
         raise Misconfigured(
             "this test would use the Redis of the settings. Let the test class inherit from "
             "django_delayq.testing.DelayQTestCase, or use `with fake_queue():` or pytest with its plugin; tests that "

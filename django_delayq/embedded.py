@@ -19,11 +19,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import os
-import re
 import shutil
 import socket
 import stat
@@ -37,7 +35,16 @@ from urllib.parse import quote
 from .core.errors import Misconfigured
 from .core.thread_lock import ThreadLock
 
+try:
+    import fcntl
+except ImportError as error:  # Windows
+    raise Misconfigured(
+        f"the embedded Redis does not run on this system ({error}): set DELAYQ['REDIS'] to a URL like "
+        "'redis://localhost:6379/0', or to the alias of a Redis cache"
+    ) from None
+
 SERVER_NAMES: Final = ("redis-server", "valkey-server")
+OPTIONS: Final = "--port 0 --unixsocketperm 700 --logfile redis.log --appendonly yes --maxmemory-policy noeviction"
 MAX_SOCKET_PATH: Final = 107  # bytes: sizeof(sockaddr_un.sun_path) less its final NUL
 
 START_SECONDS: Final = 20.0  # until the first reply; loading a large append-only file may take longer
@@ -71,25 +78,6 @@ def bundled_binary() -> str | None:
     folders = (spec.submodule_search_locations or ()) if spec else ()
     programs = [str(Path(folder) / "bin" / "redis-server") for folder in folders]
     return next((program for program in programs if os.access(program, os.X_OK)), None)
-
-
-def server_version(binary: str) -> tuple[int, ...]:
-    """Return (major, minor, patch) of a server program.
-
-    Raises:
-        Misconfigured: it cannot be run, or is not a Redis server.
-    """
-    try:
-        answer = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        answer = str(error)
-    match = re.search(r"v=(\d+)\.(\d+)\.(\d+)", answer)
-    if match is None:
-        raise Misconfigured(
-            f"{binary} is not a Redis server that runs here ({binary} --version: {answer[:200]!r}). Install another "
-            f"Redis or set DELAYQ['REDIS']."
-        )
-    return tuple(int(part) for part in match.groups())
 
 
 # --- the server of a folder
@@ -215,30 +203,15 @@ class EmbeddedRedis:
             self._users_lock = None
 
     def _launch(self) -> None:
-        binary = self._binary or find_binary()
-        version = server_version(binary)
-        if version < (6, 2):
-            raise Misconfigured(f"{binary} is Redis {'.'.join(map(str, version))}; 6.2 or newer is needed.")
-        if version < (7,) and (self.directory / "appendonlydir").exists():
-            raise Misconfigured(
-                f"{self.directory} was written by Redis 7 or newer, but {binary} is {'.'.join(map(str, version))} "
-                "and would start empty. Use the newer server, or move the folder away to begin with an empty queue."
-            )
         self.socket_path.unlink(missing_ok=True)  # left behind by a crash; no server listens
-        command = [
-            *(binary, "--port", "0", "--unixsocket", str(self.socket_path), "--unixsocketperm", "700"),
-            *("--logfile", "redis.log", "--appendonly", "yes", "--appendfsync", self._appendfsync, "--save", ""),
-            *("--maxmemory-policy", "noeviction"),
-        ]
+        command = [self._binary or find_binary(), *OPTIONS.split(), "--appendfsync", self._appendfsync]
+        command += ["--unixsocket", str(self.socket_path), "--save", ""]
+        if (self.directory / "appendonlydir").exists():  # of Redis 7: an older one would start empty, so it must refuse
+            command += ["--appenddirname", "appendonlydir"]
         with self._open("redis.log") as log:  # gets what the server writes before it opens the file itself
             # A session of its own: Ctrl-C in the terminal must reach the worker first, not its Redis.
-            quiet: dict[str, Any] = {
-                "stdin": subprocess.DEVNULL,
-                "stdout": log,
-                "stderr": log,
-                "start_new_session": True,
-            }
-            self._process = _Server(command, cwd=self.directory, umask=0o077, **quiet)
+            options: Any = {"cwd": self.directory, "umask": 0o077, "start_new_session": True}
+            self._process = _Server(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **options)
 
     def _await_reply(self) -> None:
         deadline = time.monotonic() + START_SECONDS

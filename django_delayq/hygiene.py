@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 import time
-from typing import Any, Final
+from typing import Final
 
 from asgiref.sync import SyncToAsync
 from django.db import connections
@@ -28,12 +28,8 @@ logger: Final = logging.getLogger("django_delayq.hygiene")
 
 #: seconds to wait for the thread of thread-sensitive code, which another job may keep busy
 _CHECK_SECONDS: Final = 30.0
-#: seconds for which a connection that has answered is trusted without a check. Longer for housekeeping, which survives
-#: an error; a job would fail.
+#: seconds for which a connection that has answered is trusted without a check
 _TRUSTED_SECONDS: Final = 1.0
-_TRUSTED_SECONDS_HOUSEKEEPING: Final = 30.0
-#: statuses of libpq while a transaction is open, and while it is open and broken
-_IN_TRANSACTION: Final = frozenset((2, 3))
 
 
 class _Thread(threading.local):
@@ -42,58 +38,39 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         #: aliases that it opened, each with the time at which its connection last answered (``time.monotonic()``)
         self.answered: dict[str, float] = {}
-        self.is_housekeeping = False
 
 
 _thread: Final = _Thread()
 #: set if a connection was opened in the thread of ``sync_to_async``
 _opened_by_async: Final = threading.Event()
-#: the project's own values of the settings that :func:`install` overrides
-_replaced: Final[dict[str, dict[str, Any]]] = {}
 
 
-def install(*, conn_max_age: float | None = 60.0, conn_health_checks: bool = True) -> None:
+def install(*, conn_max_age: float | None = 60.0) -> None:
     """Prepare this process to run jobs. Call it in a fresh worker process, before any thread is started.
 
     Args:
         conn_max_age: seconds that connections are kept, instead of Django's CONN_MAX_AGE (whose default of 0 would mean
-            a reconnect per job); None keeps the project's values.
-        conn_health_checks: check a kept connection before its first use by a job.
+            a reconnect per job), and each is checked before its first use by a job; None keeps the project's values.
     """
     connection_created.connect(_remember, dispatch_uid="django_delayq.hygiene")
     if conn_max_age is not None:
         for alias in connections:
             database = connections.settings[alias]
             if not _pooled(database):
-                _replaced.setdefault(alias, {name: database[name] for name in ("CONN_MAX_AGE", "CONN_HEALTH_CHECKS")})
                 database["CONN_MAX_AGE"] = conn_max_age
-                database["CONN_HEALTH_CHECKS"] = conn_health_checks
+                database["CONN_HEALTH_CHECKS"] = True
     thread_end()  # connections that were opened during start-up used the project's values
     _opened_by_async.clear()
 
 
 def uninstall() -> None:
-    """Close the connections of this thread and of ``async def`` jobs, and restore the project's settings."""
+    """Close the connections of this thread and of ``async def`` jobs, unless their thread is busy for a second."""
     connection_created.disconnect(dispatch_uid="django_delayq.hygiene")
-    close_elsewhere(1.0)
     thread_end()
-    for alias, values in _replaced.items():
-        if alias in connections.settings:
-            connections.settings[alias].update(values)
-    _replaced.clear()
-
-
-def close_elsewhere(timeout: float) -> None:
-    """Close the connections of ``async def`` jobs. Wait up to ``timeout`` seconds for their thread."""
     if _opened_by_async.is_set():
         _opened_by_async.clear()
         with contextlib.suppress(TimeoutError):
-            SyncToAsync.single_thread_executor.submit(thread_end).result(timeout)
-
-
-def housekeeping_thread() -> None:
-    """Mark the current thread as housekeeping of the library, which closes its connections itself."""
-    _thread.is_housekeeping = True
+            SyncToAsync.single_thread_executor.submit(thread_end).result(1.0)
 
 
 def before_job(job: object = None) -> None:
@@ -121,8 +98,6 @@ def _opened() -> list[BaseDatabaseWrapper]:
 def _renew(connection: BaseDatabaseWrapper) -> None:
     now = time.monotonic()
     silence = now - _thread.answered[connection.alias]
-    if _thread.is_housekeeping and silence < _TRUSTED_SECONDS_HOUSEKEEPING and connection.connection is not None:
-        return
     connection.close_if_unusable_or_obsolete()
     if silence > _TRUSTED_SECONDS:
         connection.close_if_health_check_failed()
@@ -180,7 +155,7 @@ def _begun_by_sql(connection: BaseDatabaseWrapper) -> bool:
     if raw is None or not connection.autocommit:
         return False
     if connection.vendor == "postgresql":
-        return raw.info.transaction_status in _IN_TRANSACTION
+        return raw.info.transaction_status in (2, 3)  # open; open and broken (libpq)
     return connection.vendor == "sqlite" and raw.in_transaction
 
 
@@ -193,12 +168,10 @@ def thread_end() -> None:
 def _drop(connection: BaseDatabaseWrapper) -> None:
     """Close a connection in any state, so that the server rolls back. The next query of this thread opens a new one."""
     logger.warning("dropping the connection to the database %r: a transaction was left open on it", connection.alias)
-    try:
+    with contextlib.suppress(Exception):  # it is discarded all the same
         if connection.connection is not None:
             # close() would keep it inside an atomic block
             connection._close()  # type: ignore[attr-defined]
-    except Exception:  # it is discarded all the same
-        logger.debug("close failed", exc_info=True)
     del _thread.answered[connection.alias]
     del connections[connection.alias]
 

@@ -17,20 +17,13 @@ import sys
 import threading
 from typing import Any, Final
 
-from django.core.exceptions import ImproperlyConfigured
-
-from .core.errors import Misconfigured
-from .core.inputs import CONTROL
 from .core.times import iso_of
-from .settings.conf import conf, mask
+from .settings.conf import conf_or_defaults, mask
 from .worker.attempt import current_job
 
 PACKAGE: Final = "django_delayq"
 PLAIN: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
-#: characters that json.dumps does not escape although they end a line or move a cursor; only texts in a line contain
-#: them
-_CONTROL: Final = re.compile(CONTROL)
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -63,13 +56,6 @@ def job_fields() -> dict[str, Any]:
     return fields
 
 
-def _fields_of_context() -> list[str]:
-    try:
-        return [f"context_{name}" for name in conf().context]
-    except (Misconfigured, ImproperlyConfigured):  # which the system checks report
-        return []
-
-
 class JobFilter(logging.Filter):
     """Filter that passes every record and adds the fields of :func:`job_fields`. Existing fields are kept.
 
@@ -86,7 +72,8 @@ class JobFilter(logging.Filter):
         """Return True after adding the fields to ``record``."""
         found = job_fields()
         if self._missing is not None:
-            found = dict.fromkeys((*FIELDS, *_fields_of_context()), self._missing) | found
+            context = [f"context_{name}" for name in conf_or_defaults().context]
+            found = dict.fromkeys((*FIELDS, *context), self._missing) | found
         fields = vars(record)
         for name, value in found.items():
             fields.setdefault(name, value)
@@ -128,7 +115,7 @@ class JsonFormatter(logging.Formatter):
             line["traceback"] = self.formatException(record.exc_info)
         elif record.exc_text:
             line["traceback"] = record.exc_text
-        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(line, default=str, ensure_ascii=False))
+        return json.dumps(line, default=str)
 
 
 def configure(style: str = "plain", verbosity: int = 1) -> bool:
@@ -150,25 +137,18 @@ def configure(style: str = "plain", verbosity: int = 1) -> bool:
     if is_configured:
         return False
     handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if style == "json" else logging.Formatter(PLAIN))
     if style == "json":
-        handler.addFilter(JobFilter(missing=None))
-        handler.setFormatter(JsonFormatter())
-        _take_over(handler)
-        if verbosity >= 3:
-            logging.root.setLevel(logging.DEBUG)
-        return True
-    handler.setFormatter(logging.Formatter(PLAIN))
-    if verbosity < 3:
-        package.addHandler(handler)
-    else:
-        logging.root.addHandler(handler)
+        handler.addFilter(_job_filter)
+        _log_everything()
+    if verbosity >= 3:
         logging.root.setLevel(logging.DEBUG)
+    (logging.root if style == "json" or verbosity >= 3 else package).addHandler(handler)
     return True
 
 
-def _take_over(handler: logging.Handler) -> None:
-    """Make the handler write all that the process logs, warns of or does not catch."""
-    logging.root.addHandler(handler)
+def _log_everything() -> None:
+    """Pass all that the process logs, warns of or does not catch to the root logger."""
     for own in [one for one in logging.getLogger("django").handlers if isinstance(one, logging.StreamHandler)]:
         logging.getLogger("django").removeHandler(own)  # Django's default; its records arrive at the root, too
     logging.captureWarnings(True)

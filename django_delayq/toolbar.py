@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from asgiref.local import Local
 from debug_toolbar.panels import Panel
 from django.http import HttpRequest, HttpResponse
-from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy as _, ngettext
 
 from .transactions import in_transaction
 

@@ -11,14 +11,14 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils.connection import ConnectionDoesNotExist
 
-from .connections import refuse_unwanted
-from .core.errors import DelayQError, InvalidJob, NotConfirmed, QueuePaused, QueueUnavailable
+from .connections import refuse_in_tests
+from .core.errors import DelayQError, InvalidJob, NotConfirmed, QueueUnavailable
 from .core.inputs import short, suggest
 from .core.outcomes import REFUSALS
 from .core.task import Task
@@ -108,49 +108,52 @@ def now_or_on_commit(send: Callable[[], T], what: CallDescription, *, using: str
     """
     if not in_transaction(using):
         return send()
-    OnCommitCall(send, what).wait(using)
+    OnCommitCall(what, using, send).wait()
     return ON_COMMIT
 
 
+@dataclass(eq=False)
 class OnCommitCall:
     """Call that waits for the commit. The testing kit finds these among Django's callbacks.
 
     Attributes:
         what: description of the call.
+        using: alias of the database; None = the default one.
+        function: sends the call, unless :meth:`send` is overridden.
         sent: True once the call was sent after the commit.
     """
 
-    __slots__ = ("_send", "sent", "what")
+    what: CallDescription
+    using: str | None
+    function: Callable[[], object] = lambda: None
+    sent: bool = field(default=False, init=False)
 
-    def __init__(self, send: Callable[[], object], what: CallDescription) -> None:
-        self._send = send
-        self.what = what
-        self.sent = False
+    def send(self) -> None:
+        """Send the call."""
+        self.function()
 
-    def wait(self, using: str | None) -> None:
+    def wait(self) -> None:
         """Register the call to run after the commit of the open transaction.
 
         Raises:
             Misconfigured: this is a test that may not use Redis.
         """
-        refuse_unwanted()
-        transaction.on_commit(self, using=using, robust=True)
+        refuse_in_tests()
+        transaction.on_commit(self, using=self.using, robust=True)
 
     def __call__(self) -> None:
         if self.sent:  # Django's nested test helpers call it twice
             return
         self.sent = True
         try:
-            self._send()
+            self.send()
         except Exception as error:
             self.failed(error)
 
     def failed(self, error: Exception) -> None:
         """Log, count and signal a call that failed. It cannot be raised, because its caller is gone."""
         what = self.what
-        is_stored, is_reply = isinstance(error, NotConfirmed), isinstance(error, (NotConfirmed, QueuePaused))
-        is_away = isinstance(error, QueueUnavailable) and not is_reply
-        advice = _UNLESS_DURABLE if what.verb == "schedule" and is_away else ""
+        advice = _UNLESS_DURABLE if what.verb == "schedule" and type(error) is QueueUnavailable else ""
         with _counting:
             not_sent[type(error).__name__] += 1
         logger.error(
@@ -158,7 +161,7 @@ class OnCommitCall:
             what.verb,
             what.id or "several jobs",
             what.queue,
-            "stored, but not confirmed," if is_stored else "not sent",
+            "stored, but not confirmed," if isinstance(error, NotConfirmed) else "not sent",
             type(error).__name__,
             error,
             advice,

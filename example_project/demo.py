@@ -74,8 +74,8 @@ def begin(stage: Stage) -> None:
     defaults = {"SHOP_REMIND_BEFORE": wait * 0.4, "SHOP_WAREHOUSE_AFTER": wait * 0.4, "SHOP_RESTOCK_AFTER": 20}
     defaults |= {"SHOP_REPORT_EVERY": 20, "SHOP_CAMPAIGN_SPREAD": 12}
     stage.env = {name: str(value) for name, value in defaults.items()} | stage.env | {"SHOP_CANCEL_AFTER": str(wait)}
-    stage.manage("migrate", "--verbosity", "0")
-    stage.manage("shop_seed", "--demo-user")
+    stage.manage("migrate --verbosity 0", most=0)
+    stage.manage("shop_seed --demo-user", most=1)
     stage.start("worker", "delayq_worker")
     stage.serve()
     if options.rate > 0:
@@ -113,7 +113,7 @@ def finish(stage: Stage, since: float) -> None:
     """
     stage.line("demo", "stopping …")
     stage.stop()
-    command = [sys.executable, "manage.py", "shop_summary", "--json", "--since", str(since)]
+    command = [sys.executable, "manage.py", "shop_summary", "--since", str(since)]
     done = subprocess.run(command, env=stage.env, cwd=HERE, stdout=subprocess.PIPE, text=True, start_new_session=True)
     if done.returncode:
         raise Failed("The summary cannot be read: the shop's database is not complete.")

@@ -22,7 +22,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,12 +33,16 @@ if TYPE_CHECKING:
 
 QUEUE = "greetings"
 #: the jobs of the campaign fall due in the minute after the file is written, once Spark has had time to schedule them
-LEAD = timedelta(seconds=30)
-MINUTE = timedelta(minutes=1)
-#: with very many customers the minute is longer: jobs a second that two cores run, beside all else
+LEAD = timedelta(seconds=20)
+SPAN = timedelta(seconds=30)
+#: with very many customers the span is longer: jobs a second that two cores run, beside all else
 RATE = 1_500
+#: seconds between two reports of progress
+REPORT = 15
 #: lines of output that a command shows
 MOST_LINES = 4
+#: providers that accept a message at the third attempt, and none until they are up again (see shop/mail.py)
+SLOW, NOWHERE = "slow.example", "nowhere.example"
 SLOW_EVERY = 500
 #: with fewer customers, addresses that cannot be reached are more frequent, so that a few are included
 NOWHERE_EVERY = 20_000
@@ -54,21 +57,6 @@ RECONCILE = """delayq_reconcile --model shop.Order --filter '{"status": "placed"
 HISTORY = """SELECT sum(runs), sum(succeeded), sum(failed), sum(buried) FROM django_delayq_hourlystat WHERE queue = ?"""
 LATENESS = """SELECT lateness_p50_ms, lateness_p99_ms, lateness_max_ms FROM django_delayq_hourlystat WHERE queue = ?
     ORDER BY runs DESC LIMIT 1"""
-
-
-@dataclass(frozen=True)
-class Campaign:
-    """Contents of a file of customers.
-
-    Attributes:
-        slow: customers whose provider accepts a message at the third attempt.
-        nowhere: customers whose provider is down.
-    """
-
-    path: Path
-    rows: int
-    slow: int
-    nowhere: int
 
 
 class Story:
@@ -91,12 +79,12 @@ class Story:
         path = self.stage.folder / "customers.csv"
         bulk = BULK.format(path=path, day=day)
         with self.step("The shop: its database and products, and a check of what the pipeline needs"):
+            self.run("delayq_pipeline doctor", most=1)
             self.run("migrate --verbosity 0")
             self.run("shop_seed --demo-user", most=1)
-            self.run("delayq_pipeline doctor", most=1)
         with self.step(f"A file with {customers:,} customers, whose messages are due within the next minute"):
-            campaign = write_customers(path, customers, datetime.now(UTC))
-            providers = f"{campaign.slow:,} of them to a slow provider, {campaign.nowhere:,} at one that is down"
+            at = write_customers(path, customers, datetime.now(UTC))
+            providers = f"{at[SLOW]:,} of them to a slow provider, {at[NOWHERE]:,} at one that is down"
             self.say(f"{path}: {path.stat().st_size / 1e6:.1f} MB, {providers}")
         with self.step("The campaign, scheduled by Spark: one job for each customer. Two workers wait for them"):
             workers = self.start_workers(2)
@@ -114,7 +102,7 @@ class Story:
             p50, p99, longest = self.query(LATENESS)
             self.say(f"lateness of an attempt: median {p50:,} ms, 99 of 100 within {p99:,} ms, longest {longest:,} ms")
         with self.step("Is it all there, once? Four that counted by themselves are compared"):
-            self.compare(campaign)
+            self.compare(at)
         self.farewell()
 
     # -- steps -------------------------------------------------------------------------------------------------------
@@ -132,18 +120,7 @@ class Story:
         self.stage.line("demo", text)
 
     def run(self, command: str, most: int = MOST_LINES) -> None:
-        """Run a command of the project as a user would type it, and show the end of its output."""
-        arguments, log = shlex.split(command), self.stage.folder / "command.log"
-        self.say(f"$ {shlex.join(('manage.py', *arguments))}")
-        log.unlink(missing_ok=True)
-        part = self.stage.start("command", *arguments, log=log)
-        code = part.wait()
-        self.stage.end(part)
-        output = [line for line in log.read_text().splitlines() if line.strip()]
-        for line in output if code else output[max(0, len(output) - most) :]:
-            self.stage.line("spark" if "pipeline" in command else "demo", line)
-        if code:
-            raise Failed(f"`manage.py {arguments[0]}` ended with exit code {code}; its output is above.")
+        self.stage.manage(command, most, "spark" if "pipeline" in command else "demo")
 
     def counts(self, queue: str) -> Counts:
         return self._broker.inspector.counts(queue)
@@ -163,10 +140,8 @@ class Story:
         begin = told = time.monotonic()
         while left := self.counts(QUEUE).live:
             if workers.poll() is not None:
-                raise Failed(
-                    f"The workers have ended ({left:,} jobs are left). Their output is in {self._workers_log}."
-                )
-            if time.monotonic() - told >= MINUTE.total_seconds() / 4:
+                raise Failed(f"The workers have ended, {left:,} jobs are left. Their output: {self._workers_log}.")
+            if time.monotonic() - told >= REPORT:
                 told = time.monotonic()
                 self.say(f"{self.acked():,} done, {left:,} left")
             time.sleep(0.2)  # other processes: there is no event to wait for
@@ -181,17 +156,17 @@ class Story:
         with closing(sqlite3.connect(self.stage.env["SHOP_DB"])) as database:
             return tuple(database.execute(sql, [QUEUE]).fetchone())
 
-    def compare(self, campaign: Campaign) -> None:
+    def compare(self, at: Counter[str]) -> None:
         """Check that the file, the core's counters, the history and the mailbox agree."""
         runs, succeeded, failures, buried = self.query(HISTORY)
         core = self.counts(QUEUE)
         mailbox = (self.stage.folder / "mailbox").glob("*.txt")
         letters = Counter(line for file in mailbox for line in file.read_text().split())
         # jobs for a slow provider fail twice; for one that is down they fail twice and then move to the morgue
-        done, failed, given_up = campaign.rows, 2 * (campaign.slow + campaign.nowhere), campaign.nowhere
+        done, failed, given_up = at.total(), 2 * (at[SLOW] + at[NOWHERE]), at[NOWHERE]
         for what, wanted, found in (
             ("jobs done", done, {"core": core.counters["acked"], "history": succeeded, "mailbox": letters.total()}),
-            ("customers with a message", done, {"file": campaign.rows, "mailbox": len(letters)}),
+            ("customers with a message", done, {"file": done, "mailbox": len(letters)}),
             ("runs that failed", failed, {"core": core.counters["failed"], "history": failures}),
             ("jobs into the morgue", given_up, {"core": core.counters["buried"], "history": buried}),
             ("jobs in the morgue now", 0, {"core": core.morgue}),
@@ -220,22 +195,22 @@ class Story:
         self.stage.plain(f"   The history and its charts in the admin:   make demo-pipeline ARGS={look}\n")
 
 
-def write_customers(path: Path, rows: int, now: datetime) -> Campaign:
-    """Write a file of numbered customers with address and due time, the same for the same arguments."""
+def write_customers(path: Path, rows: int, now: datetime) -> Counter[str]:
+    """Write a file of numbered customers, the same for the same arguments. Return their number by provider."""
     nowhere_every = max(1, min(NOWHERE_EVERY, rows // LEAST_NOWHERE))
     providers: Counter[str] = Counter()
     begin = now + LEAD
-    step = max(MINUTE - LEAD, timedelta(seconds=rows / RATE)) / rows
+    step = max(SPAN, timedelta(seconds=rows / RATE)) / rows
     with path.open("w", newline="") as file:
         out = csv.writer(file)
         out.writerow(("customer", "address", "due"))
         for number in range(1, rows + 1):
-            provider = "slow.example" if number % SLOW_EVERY == 0 else "example.com"
-            provider = "nowhere.example" if number % nowhere_every == 0 else provider
+            provider = SLOW if number % SLOW_EVERY == 0 else "example.com"
+            provider = NOWHERE if number % nowhere_every == 0 else provider
             providers[provider] += 1
             due = (begin + step * number).isoformat(timespec="milliseconds")
             out.writerow((number, f"customer-{number}@{provider}", due))
-    return Campaign(path, rows, providers["slow.example"], providers["nowhere.example"])
+    return providers
 
 
 def expect(what: str, found: int, wanted: int) -> None:
@@ -272,24 +247,10 @@ def _customers(text: str) -> int:
     return int(digits)
 
 
-def check_java() -> None:
-    """Raise Failed if Spark would not find a Java."""
-    from django_delayq.pipeline import java
-    from django_delayq.pipeline.errors import SparkMissing
-    from django_delayq.pipeline.session import check
-
-    try:
-        check()
-        java.find()
-    except SparkMissing as error:
-        raise Failed(f"{error}\n`make demo-pipeline` makes an environment with everything in it") from error
-
-
 def main(arguments: list[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     try:
-        check_packages([*NEEDED, "pyspark", "pyarrow", "pandas"], "demo-pipeline", "demo,spark-java")
-        check_java()
+        check_packages([*NEEDED, "pyspark", "pyarrow", "pandas"], "demo-pipeline", "demo,spark")
         if options.look and not (options.folder / "shop.sqlite3").exists():
             raise Failed(f"There is no story in {options.folder} yet. First: make demo-pipeline")
         with Stage(options, empty=not options.look, appendfsync="no") as stage:

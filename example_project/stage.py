@@ -30,24 +30,25 @@ LOUD = {"CANCELLED": "1;97;41", "PAID": "1;30;42"}
 NEEDED = ("django", "redis", "rest_framework", "drf_spectacular", "django_redis", "django_delayq")
 
 #: ends the programs when the demo has ended, however it ended: its pipe closes then. As the last user of the embedded
-#: Redis it also stops that: a demo that was killed uses it until its process is gone. A line is the id of a process
-#: that began, or that has ended.
+#: Redis it also stops that: a demo that was killed uses it until its process is gone, and a program that a signal ends
+#: does not stop it. A line is the id of a process that began, or that has ended.
 WATCHDOG = """
 import contextlib, os, signal, sys, time
 from django_delayq.embedded import ensure
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 ensure(sys.argv[1])
-alive, demo = set(), int(sys.argv[2])
+alive = set()
 for line in sys.stdin:
-    if line == "end\\n":
-        demo = None
-    else:
-        alive ^= {int(line)}
-while os.getppid() == demo:
+    alive ^= {line.strip()}
+while "end" not in alive and os.getppid() == int(sys.argv[2]):
     time.sleep(0.01)
-for pid in alive:
+signal.alarm(30)
+for pid in alive - {"end"}:
     with contextlib.suppress(OSError):
-        os.kill(pid, signal.SIGTERM)
+        os.kill(int(pid), signal.SIGTERM)
+        while True:
+            os.kill(int(pid), 0)
+            time.sleep(0.01)
 """
 
 
@@ -171,16 +172,21 @@ class Stage:
         self.parts.append(part)
         return part
 
-    def manage(self, *arguments: str, speaker: str = "demo") -> None:
-        """Run a command of the project to its end, as a user would.
+    def manage(self, command: str, most: int, speaker: str = "demo") -> None:
+        """Run a command of the project to its end, as a user would type it, and show the last lines of its output.
 
         Raises:
-            Failed: it did not succeed.
+            Failed: it did not succeed; then all its output is shown.
         """
+        arguments, log = shlex.split(command), self.folder / "command.log"
         self.line("demo", f"$ {shlex.join(('manage.py', *arguments))}")
-        part = self.start(speaker, *arguments)
+        log.unlink(missing_ok=True)
+        part = self.start("command", *arguments, log=log)
         code = part.wait()
         self.end(part)
+        output = [line for line in log.read_text().splitlines() if line.strip()]
+        for line in output if code else output[max(0, len(output) - most) :]:
+            self.line(speaker, line)
         if code:
             raise Failed(f"`manage.py {arguments[0]}` ended with exit code {code}; its output is above.")
 

@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from .support.postgres_box import PostgresBox, PostgresDatabase
 
 # How long an example takes says more about what else the machine does than about the code.
-hypothesis.settings.register_profile("busy machine", deadline=None)
+_EXAMPLES = int(os.environ.get("DELAYQ_MODEL_EXAMPLES", "50"))
+hypothesis.settings.register_profile("busy machine", deadline=None, max_examples=_EXAMPLES)
 hypothesis.settings.load_profile("busy machine")
 
 _numbers = itertools.count(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.embedded import MAX_SOCKET_PATH, EmbeddedRedis
 
 from .support.processes import alive, wait_until
+from .support.redis_box import server_version
 
 Spawn = Callable[..., Any]
 
@@ -226,15 +228,24 @@ def test_a_server_that_ends_at_once_is_quoted(folder: Path) -> None:
 
 
 def test_a_program_that_is_no_redis_is_named(folder: Path) -> None:
-    with pytest.raises(Misconfigured, match="is not a Redis server"):
+    with pytest.raises(Misconfigured, match="exited immediately: --port 0"):
         EmbeddedRedis(folder, binary="/bin/echo").start()
+    with pytest.raises(Misconfigured, match=r"cannot start: .*/dev/null"):
+        EmbeddedRedis(folder, binary="/dev/null").start()
 
 
 def test_a_folder_of_a_newer_server_is_not_opened_empty_by_an_older_one(folder: Path) -> None:
     old = embedded.bundled_binary()
-    if old is None or embedded.server_version(old) >= (7,):
+    if old is None or server_version(old) >= (7,):
         pytest.skip("no bundled Redis 6.2 on this Python")
     folder.mkdir(mode=0o700)
     (folder / "appendonlydir").mkdir()
-    with pytest.raises(Misconfigured, match="would start empty"):
+    with pytest.raises(Misconfigured, match=r"exited immediately: .*appendonlydir"):
         EmbeddedRedis(folder, binary=old).start()
+
+
+def test_a_system_without_file_locks_is_told_to_name_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows: the import fails
+    monkeypatch.delitem(sys.modules, "django_delayq.embedded")
+    with pytest.raises(Misconfigured, match=r"on this system \(.*fcntl.*\): set DELAYQ\['REDIS'\] to a URL"):
+        importlib.import_module("django_delayq.embedded")

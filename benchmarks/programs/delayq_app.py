@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import django
+from django.core.management import call_command
 
 from benchmarks.programs import stamp
 
@@ -63,6 +64,9 @@ def main(verb: str, jobs: int) -> None:
         print(json.dumps(produced(jobs, threads, lambda number: schedule(unsteady, str(number), delay=delay))))
     elif verb == "enqueue":
         stamp.measured(jobs, lambda number: schedule(blank, str(number)))
+    elif verb == "enqueue_durable":
+        call_command("migrate", verbosity=0)
+        stamp.measured(jobs, lambda number: schedule(blank, str(number), durable=True))
     elif verb == "bulk":
         schedule_many(blank, [{"args": ["warm"], "delay": BULK_DELAY_SECONDS}])
         started = time.perf_counter()

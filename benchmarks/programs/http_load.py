@@ -1,7 +1,7 @@
 """Client of the HTTP benchmark: threads with keep-alive connections that repeat one operation for some seconds.
 
-``http_load.py PORT TOKEN WORKLOAD SIZE THREADS SECONDS`` prints requests, jobs and seconds as JSON. Standard library
-only.
+``http_load.py PORT TOKEN WORKLOAD SIZE THREADS SECONDS`` prints rounds, jobs and seconds as JSON, and the number of all
+rounds, those of the warm-up included. Standard library only.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main(port: int, token: str, workload: str, size: int, threads: int, seconds:
     run = WORKLOADS[workload]
     begin = time.perf_counter() + WARM_UP_SECONDS
     until = begin + seconds
-    rounds, jobs = [0] * threads, [0] * threads
+    rounds, jobs, warm = [0] * threads, [0] * threads, [0] * threads
     errors: list[BaseException] = []
 
     def work(number: int) -> None:
@@ -76,7 +76,9 @@ def main(port: int, token: str, workload: str, size: int, threads: int, seconds:
                 done = run(post, size)
                 if not done:  # less is measured then, but correctly
                     break
-                if now >= begin:
+                if now < begin:
+                    warm[number] += 1
+                else:
                     rounds[number] += 1
                     jobs[number] += done
         except BaseException as error:
@@ -89,7 +91,9 @@ def main(port: int, token: str, workload: str, size: int, threads: int, seconds:
         thread.join()
     if errors:
         raise errors[0]
-    print(json.dumps({"rounds": sum(rounds), "jobs": sum(jobs), "seconds": max(0.001, time.perf_counter() - begin)}))
+    seconds = max(0.001, time.perf_counter() - begin)
+    counts = {"rounds": sum(rounds), "all_rounds": sum(rounds) + sum(warm), "jobs": sum(jobs)}
+    print(json.dumps({**counts, "seconds": seconds}))
 
 
 if __name__ == "__main__":

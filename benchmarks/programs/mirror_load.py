@@ -48,12 +48,11 @@ def measured(rate: int, seconds: int, size: int) -> dict[str, Any]:
     from django_delayq.connections import broker
     from django_delayq.mirror import Mirror
     from django_delayq.models import FailedJob
-    from django_delayq.settings.conf import conf
     from django_delayq.worker.loop import Changes
 
     changes = Changes()
     queue = broker().queue(QUEUE, shards=SHARDS)
-    mirror = Mirror(conf(), broker(), changes, lambda: [queue])
+    mirror = Mirror(broker(), changes, lambda: [queue])
     mirror.run()
     failing = threading.Thread(target=fail_steadily, args=(queue, changes, rate, seconds, error_of(size)))
     statements = [0]
@@ -71,7 +70,7 @@ def measured(rate: int, seconds: int, size: int) -> dict[str, Any]:
             time.sleep(min(mirror.run(), TICK))
             if failing.is_alive():
                 ended = time.perf_counter()
-            elif not (mirror._work or mirror._to_copy):
+            elif all(index.due_at == float("inf") for index in mirror._mirrors.values()):
                 break
         caught_up = time.perf_counter()
         cpu, made = time.thread_time() - before[1], statements[0] - before[2]

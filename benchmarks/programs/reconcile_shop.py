@@ -24,7 +24,6 @@ from django_delayq.connections import broker
 from django_delayq.core.job import NewJob
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
-from django_delayq.pipeline.repair import EVERY_STATE
 from django_delayq.pipeline.session import SessionOptions, opened
 
 QUEUE = "notifications"
@@ -86,9 +85,9 @@ def comparison_of(spark: Any) -> Reconciliation:
         filters=[{"status": "placed"}],
     )
 
-    def read(before: datetime | None, written: bool) -> Any:
+    def read(before: datetime) -> Any:
         path = f"{FOLDER}/{time.monotonic_ns()}.parquet"
-        write_rows(rows.rows(before, None), rows.columns, path)
+        write_rows(rows.rows(before), rows.columns, path)
         return spark.read.parquet(path)
 
     return Reconciliation(spark, ReconcileOptions(jobs=jobs), read)
@@ -96,13 +95,12 @@ def comparison_of(spark: Any) -> Reconciliation:
 
 def read_queue(comparison: Reconciliation) -> None:
     """Read what the comparison reads of the queue, and discard it."""
-    frame = comparison._snapshot(("id", "state"), EVERY_STATE)
-    frame.write.format("noop").mode("overwrite").save()
+    comparison.read_queue().write.format("noop").mode("overwrite").save()
 
 
 def read_table(comparison: Reconciliation) -> None:
     """Read what the comparison reads of the table, and discard it."""
-    comparison._read_rows(comparison._cutoff(), False).write.format("noop").mode("overwrite").save()
+    comparison._read_rows(datetime.now(UTC)).write.format("noop").mode("overwrite").save()
 
 
 # -- test data --------------------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ def measured(jobs: int, call: object, warm_up: int = 200) -> None:
     """Time ``jobs`` calls of ``call(number)`` after a warm-up and print the result as JSON."""
     for number in range(warm_up):
         call(number)  # type: ignore[operator]
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     for number in range(warm_up, warm_up + jobs):
         call(number)  # type: ignore[operator]
-    print(json.dumps({"jobs": jobs, "seconds": time.perf_counter() - started}))
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
+    print(json.dumps({"jobs": jobs, "seconds": seconds, "cpu_seconds": cpu_seconds}))

@@ -13,7 +13,7 @@ from django_delayq.api.base import ApiView, operation
 class Empty(ApiView):
     """View that only authenticates and authorises."""
 
-    @operation("produce")
+    @operation("POST empty", "produce")
     def empty(self, request: Any) -> Response:
         """Return an empty object."""
         return Response({})

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from benchmarks.site.settings import *  # noqa: F403
-from benchmarks.site.settings import DELAYQ as _DELAYQ
-from benchmarks.site.settings import INSTALLED_APPS as _APPS
+from benchmarks.site.settings import DELAYQ as _DELAYQ, INSTALLED_APPS as _APPS
 
 INSTALLED_APPS = [*_APPS, "rest_framework", "rest_framework.authtoken"]
 DATABASES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from django.apps import apps
 from rest_framework.authentication import BaseAuthentication
@@ -19,19 +19,7 @@ from rest_framework.views import APIView
 from ..settings.conf import SETTING, conf, load_function, load_object
 from . import outside_transactions, problems
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 logger: Final = logging.getLogger("django_delayq.api")
-
-
-def requires(permission: str) -> Callable[[F], F]:
-    """Return a decorator for handlers of views: they require view, produce, consume, operate or admin."""
-
-    def apply(handler: F) -> F:
-        handler.__dict__["permission"] = permission
-        return handler
-
-    return apply
 
 
 def allows() -> Callable[..., bool] | None:
@@ -100,7 +88,7 @@ class ActionThrottle(ScopedRateThrottle):
 
 
 class GuardedView(APIView):
-    """Base view whose handlers each require a permission (:func:`requires`). Errors are problem details in JSON.
+    """Base view that requires a permission for each request. Errors are problem details in JSON.
 
     Views run outside the project's transactions: the work is committed when the response is sent.
     """
@@ -109,21 +97,17 @@ class GuardedView(APIView):
     permission_classes: Sequence[Any] = (MayDo,)
     throttle_classes: Sequence[type[BaseThrottle]] = (ActionThrottle,)
     versioning_class = None
+    #: permission of a view that only shows something
+    permission = ""
 
     @classmethod
     def as_view(cls, *args: Any, **initkwargs: Any) -> Any:
         """Return the view function, exempt from ``ATOMIC_REQUESTS``."""
         return outside_transactions(super().as_view(*args, **initkwargs))
 
-    def handler(self, request: Request) -> Any:
-        """Return the method that handles this request; None for an unsupported one, and for OPTIONS."""
-        method = "get" if request.method == "HEAD" else (request.method or "").lower()
-        return None if method == "options" else getattr(self, method, None)
-
     def permission_of(self, request: Request) -> str | None:
         """Return the permission this request requires; None for OPTIONS and unsupported methods."""
-        handler = self.handler(request)
-        return None if handler is None else str(handler.permission)
+        return self.permission if request.method in ("GET", "HEAD") else None
 
     def queues_of_address(self, request: Request) -> Sequence[str]:
         """Return the queue of the address, "" if it names none: the project's ``allow`` rule is called for it."""

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext as _, ngettext
 
 from ..core.errors import DelayQError, Misconfigured, QueuePaused, QueueUnavailable
 from .base import RedisPages

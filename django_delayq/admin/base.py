@@ -24,7 +24,7 @@ from django.utils.translation import gettext as _
 from redis.exceptions import RedisError
 
 from ..core.errors import Misconfigured, QueueUnavailable
-from ..status.reading import unreachable_parts
+from ..status.snapshot import unreachable_parts
 from .formatting import grouped
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from ..core.inputs import check_id
 from ..core.job_filter import EVERY_JOB, JobFilter
 from ..core.reading import SEARCHED, Accepts
 from ..core.times import ms_of
-from ..status.job_content import TextSearch
+from ..status.job_content import text_search
 from .content import MOST_BYTES
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class BrowseQuery:
 
     def accepts(self) -> Accepts | None:
         """Return the condition that the filter leaves open; None if there is none."""
-        text = TextSearch(self.where.text) if self.where.text else None
+        text = text_search(self.where.text) if self.where.text else None
         if self.place != "gated":
             return text
         return lambda view: view.gated_due_ms is not None and (text is None or text(view))
@@ -213,7 +213,7 @@ def search(broker: Broker, query: BrowseQuery, counts: Sequence[Counts], *, seco
     for view in _by_id(broker, [name for name, places in searched if places], query.text):
         if query.where.holds(view):
             add(view)
-    where, accepts = replace(query.where, text=query.text), TextSearch(query.text)
+    where, accepts = replace(query.where, text=query.text), text_search(query.text)
     for name, places in searched:
         for place in places:
             cursor: str | None = ""

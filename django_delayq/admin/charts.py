@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Any, Final
 
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ..core.figures import DepthPoint
-from .formatting import clock, grouped, wall_seconds
+from .formatting import grouped, local_of
 
 #: span of a chart over time → (minutes, minutes between two rows)
 SPAN_MINUTES: Final = {"hour": (60, 1), "day": (1440, 10)}
@@ -23,7 +25,7 @@ Cells = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of a chart's table.
+    """Row of a chart's table. Its texts are made of numbers and moments, so that they need no escaping.
 
     Attributes:
         label: time or place of the row.
@@ -38,6 +40,14 @@ class Row:
     brief: str = ""
     x: str = ""
     until: str = ""
+
+    @property
+    def html(self) -> SafeString:
+        """Row of the table. The template of a loop takes five times as long."""
+        place = f' data-x="{self.x}" data-until="{self.until}"' if self.x else ""
+        brief = f' data-brief="{self.brief}"' if self.brief else ""
+        cells = "".join(f'<td class="dq-number" data-number="{number}">{text}</td>' for text, number in self.cells)
+        return SafeString(f'<tr{place}{brief}><th scope="row">{self.label}</th>{cells}</tr>')
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,5 +102,6 @@ def depth_rows(
 
 def timed_row(at_ms: float, cells: Cells, seconds: float) -> Row:
     """Return a row of a chart over time, whose line leads on for so many seconds."""
-    x = wall_seconds(at_ms)
-    return Row(clock(at_ms), cells, x=f"{x:.3f}", until=f"{x + seconds:.3f}")
+    at = local_of(at_ms)
+    x = at.replace(tzinfo=UTC).timestamp()  # charts show the wall clock, too
+    return Row(f"{at:%H:%M:%S}", cells, x=f"{x:.3f}", until=f"{x + seconds:.3f}")

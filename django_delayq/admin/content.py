@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final
 
+from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, pgettext
+from django.utils.translation import gettext as _, ngettext, pgettext
 
 from ..core.job import POSTPONED, STARTED, STOPPING, Payload
 from ..core.job_view import JobView
 from ..core.task import registry
 from ..settings.conf import conf, mask
-from ..status.formatting import size
+from ..status.formatting import NOTHING, duration
 from ..status.job_content import call_rows, loaded
-from .formatting import NOTHING, When, duration, grouped, moment
+from .formatting import When, grouped, moment
 
 #: bytes of arguments that a list reads of a job; of longer ones only the length is shown
 MOST_BYTES: Final = 10_000
@@ -28,10 +27,6 @@ MOST_BYTES: Final = 10_000
 _LONGEST: Final = 20_000
 #: characters of the arguments that a list shows
 _LINE: Final = 100
-_FRAME: Final = re.compile(r'\s*File "(?P<file>[^"\n]*)", line \d+, in ')
-_FOREIGN: Final = re.compile(
-    r"[/\\](site-packages|dist-packages|lib[/\\]python\d[\d.]*)[/\\]|^<|[/\\]django_delayq[/\\]"
-)
 
 #: names and texts, for the template of arguments
 Rows = list[tuple[str, str]]
@@ -61,12 +56,7 @@ class JobText:
     @property
     def state(self) -> str:
         """Display name of the state."""
-        return {
-            "delayed": pgettext("state of a job", "delayed"),
-            "ready": pgettext("state of a job", "ready"),
-            "reserved": pgettext("state of a job", "reserved"),
-            "morgue": pgettext("state of a job", "in the morgue"),
-        }.get(self.view.state, self.view.state)
+        return state_name(self.view.state)
 
     @cached_property
     def when(self) -> dict[str, When | None]:
@@ -139,19 +129,9 @@ class JobText:
         return ": ".join(filter(None, (self.error_class, first)))
 
     @property
-    def traceback(self) -> SafeString:
-        """Traceback of the last error, with the frames of the project highlighted."""
-        spans: list[tuple[str, str]] = []
-        kind = "message"
-        text = mask().traceback(str(self.view.error.get("traceback") or "").rstrip())
-        for line in text.split("\n") if text else ():
-            frame = _FRAME.match(line)
-            if frame is not None:
-                kind = "own" if _FOREIGN.search(frame["file"]) is None else "foreign"
-            elif not line.startswith("    "):
-                kind = "message"
-            spans.append((kind, line))
-        return format_html_join("\n", '<span class="delayq-{}">{}</span>', spans)
+    def traceback(self) -> str:
+        """Traceback of the last error."""
+        return mask().traceback(str(self.view.error.get("traceback") or "").rstrip())
 
     @property
     def error_rest(self) -> Rows:
@@ -200,13 +180,23 @@ class JobText:
             number = self.view.payload_count
             return ngettext("%(n)s payload", "%(n)s payloads", number) % {"n": grouped(number)}
         if self.view.cut or self.view.size > MOST_BYTES:
-            return size(self.view.size)
+            return filesizeformat(self.view.size)
         try:
             rows = call_rows(self.job.task, self.job.args)
             text = ", ".join(f"{name}={json.dumps(_readable(value), ensure_ascii=False)}" for name, value in rows)
         except ValueError:
             text = " ".join(json_text(self.job.args).split())
         return text if len(text) <= _LINE else f"{text[:_LINE]}…"
+
+
+def state_name(state: str) -> str:
+    """Return the display name of the state of a job."""
+    return {
+        "delayed": pgettext("state of a job", "delayed"),
+        "ready": pgettext("state of a job", "ready"),
+        "reserved": pgettext("state of a job", "reserved"),
+        "morgue": pgettext("state of a job", "in the morgue"),
+    }.get(state, state)
 
 
 def arguments_of(task: str, stored: bytes) -> tuple[Rows, str]:

@@ -1,10 +1,9 @@
-"""Numbers, sizes, durations and moments as texts: one form each. ``clock.js`` counts moments on in the same form."""
+"""Numbers, sizes, durations and moments as texts: one form each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from typing import Final
+from datetime import date, datetime
 
 from django.conf import settings
 from django.utils import timezone
@@ -14,10 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ..core.times import datetime_of
-
-#: text of a missing value
-NOTHING: Final = "–"
-
+from ..status.formatting import NOTHING, duration
 
 # --- numbers
 
@@ -41,34 +37,12 @@ def percent(fraction: float | None) -> str:
     return f"{100 * fraction:.1f} %" if 0 < fraction < 0.0995 else f"{100 * fraction:.0f} %"
 
 
-# --- durations
-
-
-def millis(ms: float | None) -> str:
-    """Return a duration given in ms, with fractions of a second below a minute."""
-    if ms is None:
-        return NOTHING
-    if ms < 1000:
-        return f"{ms:.0f} ms"
-    return f"{ms / 1000:.1f} s" if ms < 60_000 else duration(ms / 1000)
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its two largest units: ``4 min 12 s``."""
-    whole = int(abs(seconds))
-    days, rest = divmod(whole, 86_400)
-    hours, rest = divmod(rest, 3_600)
-    parts = [(days, "d"), (hours, "h"), *zip(divmod(rest, 60), ("min", "s"), strict=True)]
-    first = next((place for place, (number, _unit) in enumerate(parts) if number), 3)
-    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number) or "0 s"
-
-
 # --- moments
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """Moment as of another moment. The browser updates ``relative`` from ``ms``."""
+    """Moment as of another moment."""
 
     ms: int
     relative: str
@@ -83,8 +57,8 @@ class When:
     @property
     def html(self) -> SafeString:
         """Element with the relative text; the style sheet puts the absolute one behind it."""
-        tag = '<time class="dq-when" datetime="{}" title="{}" data-at="{}" data-ms="{}">{}</time>'
-        return format_html(tag, self.iso, self.full, self.brief, str(self.ms), self.relative)
+        tag = '<time class="dq-when" datetime="{}" title="{}" data-at="{}">{}</time>'
+        return format_html(tag, self.iso, self.full, self.brief, self.relative)
 
 
 def moment(ms: float | None, now_ms: float) -> When | None:
@@ -151,15 +125,11 @@ def _as_of_now(at: datetime | None) -> When | None:
 
 def clock(ms: float) -> str:
     """Return the time of day of a Unix ms in the current time zone: ``14:03:22``."""
-    return f"{_local(ms):%H:%M:%S}"
+    return f"{local_of(ms):%H:%M:%S}"
 
 
-def wall_seconds(ms: float) -> float:
-    """Return a Unix ms as seconds on the wall clock of the current time zone, for the axis of a chart."""
-    return _local(ms).replace(tzinfo=UTC).timestamp()
-
-
-def _local(ms: float) -> datetime:
+def local_of(ms: float) -> datetime:
+    """Return a Unix ms in the current time zone."""
     return timezone.localtime(datetime_of(ms))
 
 

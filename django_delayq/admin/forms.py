@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.utils import timezone
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from .. import connections, limits
 from ..core.errors import InvalidJob
@@ -19,8 +18,8 @@ from ..core.layouts import LIMITS, limits_in_force
 from ..core.records.keys import MAX_SHARDS
 from ..core.workers import CHOICES
 from ..masking import HIDDEN, MaskError
-from ..settings.conf import conf, mask
-from .formatting import duration
+from ..settings.conf import mask
+from ..status.formatting import duration
 
 if TYPE_CHECKING:
     from .actions import Target
@@ -50,7 +49,7 @@ class TargetForm(forms.Form):
 
 def _unit(**options: Any) -> forms.ChoiceField:
     choices = [(unit, name) for unit, (_, name) in _UNITS.items()]
-    return forms.ChoiceField(label=gettext_lazy("unit"), initial="minutes", choices=choices, **options)
+    return forms.ChoiceField(label=gettext_lazy("Unit"), initial="minutes", choices=choices, **options)
 
 
 class RescheduleForm(TargetForm):
@@ -177,7 +176,7 @@ class LimitsForm(TargetForm):
 
     max_length = _count(gettext_lazy("Maximum of live jobs"), gettext_lazy("further ones are refused"))
     morgue_max = _count(gettext_lazy("Maximum of jobs in the morgue"), gettext_lazy("the oldest are deleted first"))
-    morgue_ttl = _span(gettext_lazy("Kept in the morgue for (seconds)"), gettext_lazy("604800 is a week"))
+    morgue_ttl = _span(gettext_lazy("Kept in the morgue for"), gettext_lazy("seconds; 604800 is a week"))
     priorities = forms.ChoiceField(
         label=gettext_lazy("Priorities"),
         choices=[
@@ -186,8 +185,8 @@ class LimitsForm(TargetForm):
         ],
     )
     starve_after = _span(
-        gettext_lazy("Due jobs starve after (seconds)"),
-        gettext_lazy("then a quarter of the jobs that workers take are such jobs, whatever their priority"),
+        gettext_lazy("Due jobs starve after"),
+        gettext_lazy("seconds; then a quarter of the jobs that workers take are such jobs, whatever their priority"),
     )
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -278,20 +277,6 @@ class CreateForm(LimitsForm):
         if connections.broker().known_queue(name) is not None:
             raise forms.ValidationError(_("There is a queue of this name. Change that one, or take another name."))
         return name
-
-    def clean(self) -> dict[str, Any]:
-        """Check that the settings, if they name the queue, have the same values."""
-        cleaned = super().clean() or {}
-        name = cleaned.get("name", "")
-        if not connections.is_configured(name):
-            return cleaned
-        entry, shards = conf().queue(name), connections.configured_shards(name)
-        declared = {word: getattr(entry, word) for word in ("kind", *LIMITS)}
-        for word, value in (declared if shards is None else {**declared, "shards": shards}).items():
-            if word in cleaned and cleaned[word] != value:
-                text = _("The settings name this queue, with %(word)s=%(value)r. Enter that, or change it there.")
-                self.add_error(word, text % {"word": word, "value": value})
-        return cleaned
 
 
 # -- other content -----------------------------------------------------------------------------------------------------

@@ -11,19 +11,31 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 from redis.exceptions import RedisError
 
 from .. import connections
 from ..core.errors import Misconfigured, QueueUnavailable
 from ..history.forecast import Forecast, QueueForecast, forecast
-from ..history.periods import HOUR, NAMED, USUAL, Period, SeriesQuery, from_row, named, to_row
-from ..history.series import FAILURES, SeriesSum, Summary, summary
+from ..history.series import (
+    FAILURES,
+    HOUR,
+    NAMED,
+    USUAL,
+    Period,
+    SeriesQuery,
+    SeriesSum,
+    Summary,
+    from_row,
+    named,
+    summary,
+    to_row,
+)
+from ..status.formatting import NOTHING, duration, millis
 from .base import TableAdmin, column
 from .charts import Chart, Row, number
 from .filters import MOST, ValueFilter
-from .formatting import NOTHING, duration, grouped, local_text, millis, percent
+from .formatting import grouped, local_text, percent
 
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList

@@ -16,8 +16,7 @@ from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 import django_delayq
 
@@ -29,10 +28,11 @@ from ..core.inputs import short
 from ..core.job import Generation
 from ..core.outcomes import AttemptOutcome
 from ..settings.conf import conf
+from ..status.formatting import NOTHING, millis
 from .actions import Action, ActionPages, Outcome, Target, action, result_message
 from .browse import LIMITS, PLACES, SEARCH_SECONDS, BrowseQuery, Listing, browse, count_at, search
 from .content import JobText, payload_rows
-from .formatting import NOTHING, When, grouped, millis, moment
+from .formatting import When, grouped, moment
 from .forms import RescheduleForm, TargetForm
 from .queues import jobs_url
 

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlencode
 
-from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, DELETION
@@ -24,10 +23,8 @@ from django.db.models.functions import Length, Substr
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import path
 from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html, strip_tags
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 
 from ..connections import broker, hurried_broker
 from ..core import codec
@@ -37,9 +34,9 @@ from ..core.job_view import JobView
 from ..core.task import registry
 from ..mirror.duty import LATE_SECONDS, age
 from ..repair import orders
-from ..repair.jobs import VERBS, retry_edited
+from ..repair.jobs import act, retry_edited
 from ..settings.conf import conf, mask
-from ..status.formatting import size as size_text
+from ..status.formatting import NOTHING
 from ..status.job_content import argument_names, split_call
 from . import content, formatting
 from .actions import Action, result_message
@@ -63,13 +60,11 @@ _COUNTED_ROWS: Final = 10_000
 _MOST_KINDS: Final = 8
 #: payloads of one job that are shown
 MOST_PAYLOADS: Final = 100
-#: maximum size of arguments that can be edited in a form
-_MOST_BYTES: Final = 200_000
 
-RETRY_NOW: Final = Action(name="retry_now", permission="retry", title=_("Retry now"), run=VERBS["retry"])
-RETRY_IN: Final = Action(name="retry_in", permission="retry", title=_("Retry in…"), run=VERBS["retry"], form=DelayForm)
-BURY: Final = Action(name="bury", permission="bury", title=_("Bury"), run=VERBS["bury"])
-DISCARD: Final = Action(name="discard", permission="discard", title=_("Discard"), run=VERBS["discard"], harmful=True)
+RETRY_NOW: Final = Action(name="retry_now", permission="retry", title=_("Retry now"), run=act)
+RETRY_IN: Final = Action(name="retry_in", permission="retry", title=_("Retry in…"), run=act, form=DelayForm)
+BURY: Final = Action(name="bury", permission="bury", title=_("Bury"), run=act)
+DISCARD: Final = Action(name="discard", permission="discard", title=_("Discard"), run=act, harmful=True)
 
 
 def _listed(verb: Action) -> Any:
@@ -118,16 +113,12 @@ def read_state(row: MirroredJob) -> RedisState:
         return RedisState(gettext("Redis does not answer: %(error)s") % {"error": error}, "bad")
     is_live = live is not None and live.state != "morgue"
     if live is not None and is_live and live.job.key == row.key.bytes:
-        label = {
-            "delayed": gettext("waiting for retry"),
-            "ready": gettext("due, waiting for a worker"),
-            "reserved": gettext("reserved by a worker"),
-        }.get(live.state, live.state)
         payloads = islice(inspector.payloads(row.queue, row.job_id) if live.job.merged else (), MOST_PAYLOADS)
-        return RedisState(label, "good" if live.state == "reserved" else "plain", live, list(payloads))
+        kind = "good" if live.state == "reserved" else "plain"
+        return RedisState(content.state_name(live.state), kind, live, list(payloads))
     buried = next((record for record in records if record.job.key == row.key.bytes), None)
     if buried is not None:
-        label, kind = gettext("in the morgue"), "plain"
+        label, kind = content.state_name("morgue"), "plain"
         if is_live:
             label, kind = gettext("in the morgue, while another job of this id is live"), "late"
         return RedisState(label, kind, buried, buried.payloads[:MOST_PAYLOADS])
@@ -271,7 +262,9 @@ class MirrorAdmin(TableAdmin):
 
     def _chosen(self, request: HttpRequest, rows: QuerySet[Any]) -> Chosen:
         """Return the jobs. "All matching" excludes rows newer than the confirmation page."""
-        until = _moment(request.POST.get("until")) or timezone.now()
+        text, now = request.POST.get("until", ""), timezone.now()
+        shown = formatting.from_ms(int(text)) if text.isdecimal() and len(text) < 16 else None
+        until = min(shown or now, now)
         if request.POST.get("select_across") != "1":
             return Chosen(rows, rows.count(), None, until)
         changelist = request.delayq_changelist  # type: ignore[attr-defined]
@@ -285,11 +278,9 @@ class MirrorAdmin(TableAdmin):
         named = kinds.most_common(_MOST_KINDS)
         selected = request.POST.getlist(ACTION_CHECKBOX_NAME)
         across = chosen.lookups is not None
-        hidden = [("action", verb.name), ("select_across", int(across)), ("until", chosen.until.isoformat())]
-        hidden += [
-            ("confirmed", "yes"),
-            *((ACTION_CHECKBOX_NAME, one) for one in (selected[:1] if across else selected)),
-        ]
+        until_ms = int(chosen.until.timestamp() * 1000)
+        hidden = [("action", verb.name), ("select_across", int(across)), ("until", until_ms), ("confirmed", "yes")]
+        hidden += [(ACTION_CHECKBOX_NAME, one) for one in (selected[:1] if across else selected)]
         context = {
             "action": verb,
             "form": form,
@@ -307,7 +298,7 @@ class MirrorAdmin(TableAdmin):
     def _carry_out(self, request: HttpRequest, chosen: Chosen, verb: Action, delay: float | None) -> Counter[str]:
         rows, flag = list(chosen.rows), DELETION if verb is DISCARD else CHANGE
         try:
-            outcomes: Counter[str] = verb.run(rows, delay or None)
+            outcomes: Counter[str] = verb.run(verb.permission, rows, delay or None)
         except DelayQError:
             text = gettext("Redis did not answer; the action may be incomplete.")
             self.note(request, rows, flag, f"{verb.title}: {text}")
@@ -321,12 +312,8 @@ class MirrorAdmin(TableAdmin):
         lookups, total = chosen.lookups or {}, chosen.total
         order = orders.order(verb.permission, self.model, lookups, user=request.user, delay=delay, total=total)
         self.note(request, [order], CHANGE, f"{verb.title}: {total}")
-        progress = self.url_of("bulkaction", "change", order.pk)
-        text = gettext("A worker carries out this action.")
-        if progress:
-            text = gettext("A worker carries out this action. This page shows its progress.")
-        self.message_user(request, text, messages.INFO)
-        return progress or request.get_full_path()
+        self.message_user(request, gettext("A worker carries out this action."), messages.INFO)
+        return self.url_of("bulkaction", "change", order.pk) or request.get_full_path()
 
 
 class FailedJobAdmin(MirrorAdmin):
@@ -384,7 +371,7 @@ class MorgueJobAdmin(MirrorAdmin):
     @admin.display(description=_("buried"), ordering="buried_at")
     def when(self, row: MorgueJob) -> SafeString:
         """Return the reason for the burial, and the time since."""
-        reason = mask().text(row.reason) or row.outcome or formatting.NOTHING
+        reason = mask().text(row.reason) or row.outcome or NOTHING
         badge = formatting.badge(reason, "bad" if row.reason == "poison" else "")
         return format_html("<div>{}</div> {}", badge, formatting.ago(row.buried_at))
 
@@ -440,18 +427,10 @@ def _refusal(state: RedisState) -> str:
         return gettext("There is nothing to edit (%(state)s).") % {"state": state.label}
     if view.job.merged:
         return gettext("The arguments of a merged job are its payloads. Retry it unchanged, or schedule a new job.")
-    if len(view.job.args) > _MOST_BYTES:
-        size = {"size": size_text(len(view.job.args))}
-        text = gettext(
-            "The content has %(size)s, too much for this form. Retry the job unchanged, or schedule a new one."
-        )
-        return text % size
     try:
         split_call(view.job.args)
     except ValueError:
-        return gettext(
-            "The stored content is not JSON, so it cannot be edited. Retry the job unchanged, or schedule a new one."
-        )
+        return gettext("The stored content is not JSON. Retry the job unchanged, or schedule a new one.")
     return ""
 
 
@@ -486,17 +465,6 @@ def _copy_of(row: Any) -> JobView:
     else:
         job.failed_at_ms = int(row.failed_at.timestamp() * 1000)
     return view
-
-
-def _moment(text: str | None) -> datetime | None:
-    """Return a moment posted by our form; None if it is invalid. It can only narrow what is chosen."""
-    try:
-        moment = parse_datetime(text or "")
-    except ValueError:
-        return None
-    if moment is None or timezone.is_aware(moment) is not settings.USE_TZ:
-        return None
-    return min(moment, timezone.now())
 
 
 def _age_text() -> str | SafeString:

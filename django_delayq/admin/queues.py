@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +15,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from .. import connections, limits
 from ..core import bulk, layouts
@@ -28,16 +28,15 @@ from ..core.registry import pause_recurring
 from ..core.task import registry
 from ..core.times import datetime_of
 from ..outbox import row_verbs
-from ..repair.sweeping import Sweep
 from ..settings.conf import conf
 from ..status import read_recurring
-from ..status.reading import queue_status, worker_status
-from ..status.snapshot import PLACES
+from ..status.formatting import duration
+from ..status.snapshot import PLACES, queue_status, worker_status
 from ..worker import recurring
 from .actions import Action, ActionPages, Outcome, Target, action
 from .base import AdminPages
 from .charts import SPAN_MINUTES, depth_chart, depth_rows
-from .formatting import When, duration, exact, grouped, moment
+from .formatting import When, exact, grouped, moment
 from .forms import CreateForm, DeleteForm, LimitsForm, PauseForm, PurgeForm, ReshardForm, ThrottleForm, WorkerChoiceForm
 
 if TYPE_CHECKING:
@@ -71,12 +70,11 @@ PAUSED_NAMES: Final = {
     "out": gettext_lazy("paused for workers"),
     "both": gettext_lazy("paused"),
 }
-LIMIT_NAMES: Final = {
-    "max_length": gettext_lazy("maximum of live jobs"),
-    "morgue_max": gettext_lazy("maximum of jobs in the morgue"),
-    "morgue_ttl": gettext_lazy("kept in the morgue for"),
-    "priorities": gettext_lazy("priorities"),
-    "starve_after": gettext_lazy("due jobs starve after"),
+#: how values of limits are shown; other numbers are grouped
+LIMIT_TEXTS: Final[dict[str, Callable[[Any], str]]] = {
+    "morgue_ttl": duration,
+    "starve_after": duration,
+    "priorities": str,
 }
 
 
@@ -131,7 +129,9 @@ class QueueText:
     @property
     def limits(self) -> str:
         """Names and values of the limits in force."""
-        return ", ".join(f"{LIMIT_NAMES[name]}: {_limit_text(name, one)}" for name, one in self.status.limits.items())
+        names = {name: LimitsForm.base_fields[name].label for name in self.status.limits}
+        texts = {name: LIMIT_TEXTS.get(name, grouped)(value) for name, value in self.status.limits.items()}
+        return ", ".join(f"{names[name]}: {text}" for name, text in texts.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +141,6 @@ class WorkerText:
     status: WorkerStatus
     seen: When | None
     commands: Sequence[Any] = ()
-
-
-def _limit_text(name: str, value: Any) -> str:
-    if name == "priorities":
-        return _("weighted")
-    return duration(value) if name in ("morgue_ttl", "starve_after") else grouped(value)
-
-
-def _serves(info: Mapping[str, Any], queue: str) -> bool:
-    queues, ignored = info.get("queues"), info.get("ignored")
-    if isinstance(ignored, list) and queue in ignored:
-        return False
-    return info.get("all_queues") is True or not isinstance(queues, list) or not queues or queue in queues
 
 
 class QueueEntryAdmin(ActionPages):
@@ -298,11 +285,12 @@ class QueueEntryAdmin(ActionPages):
         self, request: HttpRequest, broker: Broker, now_ms: float, queue: str = "", *, others: bool = False
     ) -> list[WorkerText]:
         """Return the registered worker processes (that serve ``queue``; with ``others`` the rest), lost ones last."""
-        chosen = [info for info in broker.workers() if not queue or _serves(info, queue) != others]
-        statuses = sorted((worker_status(info, now_ms) for info in chosen), key=lambda one: (one.lost, one.name))
+        statuses = [worker_status(info, now_ms) for info in broker.workers()]
+        chosen = [one for one in statuses if not queue or one.serves(queue) != others]
+        chosen.sort(key=lambda one: (one.lost, one.name))
         return [
             WorkerText(one, moment(one.seen_ms, now_ms), self.offered(request, WORKER_ACTIONS, one.name))
-            for one in statuses
+            for one in chosen
         ]
 
     def dump_view(self, request: HttpRequest, name: str) -> HttpResponse:
@@ -389,16 +377,19 @@ def worker(target: Target, data: Mapping[str, Any]) -> Outcome:
     return Outcome(text, f"{data['word']} by {data['worker']}")
 
 
-def _sweep(name: str, target: Target, *verbs: Callable[..., dict[str, int]]) -> tuple[dict[str, int], Outcome | None]:
+def _sweep(name: str, target: Target, *verbs: Callable[..., bulk.Changed]) -> tuple[dict[str, int], Outcome | None]:
     """Run verbs on all jobs of a queue. Return the counts, and the outcome if the time limit was hit."""
-    sweep, counts = Sweep(LONGEST_SWEEP), dict[str, int]()
+    counts, give_up = dict[str, int](), time.monotonic() + LONGEST_SWEEP
     for verb in verbs:
-        counts |= sweep.run(partial(verb, target.subject))
-    if not sweep.over:
-        return counts, None
-    numbers = {"seen": sweep.seen, "total": sweep.total, "seconds": f"{sweep.seconds:g}"}
-    text = _("Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were processed. Repeat the action to continue.")
-    return counts, Outcome(text % numbers, f"{name}: {counts or sweep.seen}", messages.WARNING)
+        changed = verb(target.subject, seconds=give_up - time.monotonic())
+        counts |= changed.counts
+        if changed.cursor:
+            numbers = {"seen": changed.examined, "total": changed.total, "seconds": f"{LONGEST_SWEEP:g}"}
+            text = _(
+                "Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were processed. Repeat the action to continue."
+            )
+            return counts, Outcome(text % numbers, f"{name}: {counts}", messages.WARNING)
+    return counts, None
 
 
 @action(gettext_lazy("Run all now"), asks=True)
@@ -410,15 +401,11 @@ def run(target: Target, data: Mapping[str, Any]) -> Outcome:
     return stopped or Outcome(text, f"run all now: {counts}")
 
 
-def _discard_all(queue: Queue, *, progress: bulk.Progress | None = None) -> dict[str, int]:
-    return dict(bulk.change(queue, bulk.DISCARD, progress=progress).counts)
-
-
 @action(gettext_lazy("Purge"), asks=True, form=PurgeForm, yes=gettext_lazy("Purge the queue"), harmful=True)
 def purge(target: Target, data: Mapping[str, Any]) -> Outcome:
     """Cancel all waiting jobs, and optionally discard the morgue."""
-    verbs = (row_verbs.cancel_all, _discard_all) if data["morgue"] else (row_verbs.cancel_all,)
-    counts, stopped = _sweep("purge", target, *verbs)
+    more = [partial(bulk.change, verb=bulk.DISCARD)] if data["morgue"] else []
+    counts, stopped = _sweep("purge", target, row_verbs.cancel_all, *more)
     cancelled, discarded = counts.get("cancelled", 0), counts.get("discarded", 0)
     text = ngettext("%d waiting job was cancelled.", "%d waiting jobs were cancelled.", cancelled) % cancelled
     if data["morgue"]:
@@ -483,6 +470,9 @@ def create(target: Target, data: Mapping[str, Any]) -> Outcome:
     """Create a queue."""
     given = {name: data[name] for name in layouts.LIMITS}
     name, kind, shards = data["name"], data["kind"], data["shards"]
+    if connections.is_configured(name):
+        connections.queue(name)
+        return Outcome(_("The queue was created as the settings say."), "create: as configured", about=name)
     _queue, is_new = connections.broker().registry.create_with(name, kind=kind, shards=shards, **given)
     if is_new:
         return Outcome(_("The queue was created."), f"create: {kind}, shards {shards}, {given}", about=name)

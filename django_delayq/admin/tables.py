@@ -12,18 +12,17 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import path
 from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html, format_html_join
-from django.utils.translation import gettext, ngettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _, ngettext
 from django.views.decorators.http import require_POST
 
 from ..history.records import DIED, SILENT, seconds_of, state_of
-from ..models import BulkAction, FailedJob, MorgueJob
+from ..models import BulkAction
 from ..models.history import PipelineRun
 from ..outbox.rows import unpack_job
 from ..repair import orders
-from ..settings.conf import conf, mask
+from ..settings.conf import conf
+from ..status.formatting import NOTHING, duration
 from . import content, formatting
 from .actions import phrases
 from .base import TableAdmin, column
@@ -105,9 +104,8 @@ class OutboxJobAdmin(TableAdmin):
             job: Any = unpack_job(bytes(row.record))
         except ValueError as error:
             return content.pre(str(error))
-        if job.payload is not None:
-            return content.table(content.payload_rows([job.payload]))
-        return content.table(content.arguments_of(job.task, job.args)[0])
+        payloads = None if job.payload is None else content.payload_rows([job.payload])
+        return content.table(payloads or content.arguments_of(job.task, job.args)[0])
 
     @admin.display(description=_("options"))
     def context(self, row: OutboxJob) -> SafeString | str:
@@ -115,7 +113,7 @@ class OutboxJobAdmin(TableAdmin):
         try:
             options = unpack_job(bytes(row.record)).options
         except ValueError:
-            return formatting.NOTHING
+            return NOTHING
         return content.pre(content.json_text(options) if options else "")
 
 
@@ -142,8 +140,6 @@ class InboxEntryAdmin(TableAdmin):
 
 # -- bulk actions ------------------------------------------------------------------------------------------------------
 
-_TARGETS: Final = {model.__name__: model._meta for model in (FailedJob, MorgueJob)}
-_SIGNS: Final = {"": "=", "gte": "≥", "lte": "≤", "gt": ">", "lt": "<", "startswith": "…"}
 _VERB_NAMES: Final = {"retry": _("Retry"), "discard": _("Discard"), "bury": _("Bury")}
 
 
@@ -158,7 +154,7 @@ class BulkActionAdmin(TableAdmin):
     sortable_by = ("ordered",)
     fieldsets: ClassVar = [
         (_("Progress"), {"fields": ("status", "progress", "outcomes", "problem", "ended")}),
-        (_("Action"), {"fields": ("what", "which", "delay", "ordered_by", "ordered")}),
+        (_("Action"), {"fields": ("what", "which", "ordered_by", "ordered")}),
     ]
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
@@ -213,8 +209,7 @@ class BulkActionAdmin(TableAdmin):
     @admin.display(description=_("progress"))
     def progress(self, row: BulkAction) -> SafeString:
         """Return a progress bar, and the number of jobs done."""
-        is_done = row.state == row.State.DONE or not row.total
-        bar = formatting.progress_bar(float(row.state == row.State.DONE) if is_done else min(1.0, row.done / row.total))
+        bar = formatting.progress_bar(1.0 if row.state == row.State.DONE else min(1.0, row.done / max(1, row.total)))
         numbers = {"done": formatting.grouped(row.done), "total": formatting.grouped(row.total)}
         return format_html('{} <span class="delayq-note">{}</span>', bar, gettext("%(done)s of %(total)s") % numbers)
 
@@ -222,39 +217,17 @@ class BulkActionAdmin(TableAdmin):
     def outcomes(self, row: BulkAction) -> SafeString | str:
         """Return a sentence for each outcome."""
         lines = phrases(row.counts if isinstance(row.counts, dict) else {})
-        return format_html_join("", "<div>{}</div>", ((line,) for line in lines)) or formatting.NOTHING
+        return format_html_join("", "<div>{}</div>", ((line,) for line in lines)) or NOTHING
 
     problem = column("error", content.pre, _("error"))
     ended = column("ended_at", formatting.ago, _("ended"))
 
     @admin.display(description=_("target"))
     def which(self, row: BulkAction) -> SafeString | str:
-        """Return the target and its filters."""
-        options = _TARGETS.get(row.target)
-        filters = mask().value(row.filters if isinstance(row.filters, dict) else {})
-        lines = [_condition(options, name, value) for name, value in filters.items()]
-        name = row.target if options is None else options.verbose_name_plural
-        return format_html("{}{}", name, format_html_join("", "<br>{}", ((line,) for line in lines)))
-
-    @admin.display(description=_("delay"))
-    def delay(self, row: BulkAction) -> str:
-        """Return the delay of a retry."""
-        seconds = row.options.get("delay") if isinstance(row.options, dict) else None
-        return formatting.duration(seconds) if isinstance(seconds, (int, float)) else formatting.NOTHING
+        """Return the target, its filters, and the options of the action."""
+        return content.details({"target": row.target, "filters": row.filters, "options": row.options})
 
     ordered = column("created_at", formatting.ago, _("ordered"), ordering="created_at")
-
-
-def _condition(options: Any, name: str, value: Any) -> str:
-    """Return a filter as text: "queue = orders", "buried ≤ 2030-01-31 12:00:00 UTC"."""
-    field, _sep, lookup = name.partition("__")
-    known = {one.name: one.verbose_name for one in options.concrete_fields} if options is not None else {}
-    try:
-        moment = parse_datetime(value) if isinstance(value, str) and field.endswith("_at") else None
-    except ValueError:
-        moment = None
-    sign = _SIGNS.get(lookup, lookup)
-    return f"{known.get(field, field)} {sign} {value if moment is None else formatting.exact(moment)}"
 
 
 # -- pipeline runs -----------------------------------------------------------------------------------------------------
@@ -323,9 +296,10 @@ class PipelineRunAdmin(TableAdmin):
         """Return the number of rows done, with a bar while it is running and its total is known."""
         if not row.total or state_of(row) != _RUNNING:
             return formatting.grouped(row.rows)
-        return format_html("{} · {}", formatting.progress_bar(min(1.0, row.rows / row.total)), row.rows)
+        bar = formatting.progress_bar(min(1.0, row.rows / row.total))
+        return format_html("{} · {}", bar, formatting.grouped(row.rows))
 
-    rows_total = column("total", lambda n: formatting.NOTHING if n is None else formatting.grouped(n), _("rows in all"))
+    rows_total = column("total", lambda n: NOTHING if n is None else formatting.grouped(n), _("rows in all"))
     rows_done = column("rows", formatting.grouped, _("rows done"))
     rows_created = column("created", formatting.grouped, _("created"))
     already_existed = column("known", formatting.grouped, _("already existed"))
@@ -334,7 +308,7 @@ class PipelineRunAdmin(TableAdmin):
     @admin.display(description=_("duration"))
     def run_time(self, row: PipelineRun) -> str:
         """Return the duration so far or in all; of a run that died, up to its last heartbeat."""
-        return formatting.duration(seconds_of(row))
+        return duration(seconds_of(row))
 
     started = column("started_at", formatting.ago, _("started"), ordering="started_at")
     ended = column("ended_at", formatting.ago, _("ended"))

@@ -1,8 +1,8 @@
 """HTTP API: queues, jobs, workers and metrics for programs in any language. Needs the extra ``api``.
 
-    urls         table of the routes: path("delayq/", include("django_delayq.api.urls"))
+    urls         the routes, collected from the handlers: path("delayq/", include("django_delayq.api.urls"))
     base         base view, and how handlers describe themselves (permissions and errors: :mod:`django_delayq.access`)
-    queues, jobs, consuming, operations, health   the handlers, one view for each resource
+    queues, limits, jobs, consuming, operations, history   the handlers, one view for each resource
     requests, responses   what they read and return, on the fields and base classes of ``fields``
     entries      the fast path of producers; content and settle: that of consumers
     waiting      responses that wait for jobs

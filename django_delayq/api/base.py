@@ -7,7 +7,7 @@ OpenAPI document; the first line of its docstring is the summary there, the rest
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -22,11 +22,11 @@ from rest_framework.viewsets import ViewSetMixin
 
 from .. import connections
 from ..access import outside_transactions, problems
-from ..access.views import GuardedView, may_use, requires
+from ..access.views import GuardedView, may_use
 from ..core.inputs import short
 from ..core.queue import Queue
 from . import idempotency, responses
-from .fields import Entries, Resource
+from .fields import Described, Entries, Resource, texts_of
 from .parsing import LimitedJSONParser, check_head
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,60 +50,40 @@ _PROBLEM: Final = OpenApiResponse(responses.Problem, description="An error; `cod
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """Description of a handler: what it reads and returns (by status), and the queues that a request names."""
+class operation:
+    """Decorator for the handlers of an :class:`ApiView`.
 
-    reads: Any
-    returns: Mapping[Any, Any]
-    query: type[Resource] | None
-    queues: Callable[[Any, Request], Sequence[str]] | None
-    only_queues: bool
-
-
-def operation(
-    permission: str,
-    *,
-    reads: Any = None,
-    returns: Any = None,
-    query: type[Resource] | None = None,
-    queues: Callable[[Any, Request], Sequence[str]] | None = None,
-    only_queues: bool = False,
-) -> Callable[[F], F]:
-    """Return a decorator for the handlers of an :class:`ApiView`.
-
-    Args:
+    Attributes:
+        route: method and address ("GET v1/queues/{queue}").
         permission: view, produce, consume, operate or admin; "" = the view is open to everybody.
         reads: serializer of the request body.
         returns: serializer of the response, or a serializer for each status; None = nothing is returned.
         query: serializer of the query.
-        queues: returns the queues that a request names otherwise than by its address; the project's ``allow`` rule is
-            called for each.
-        only_queues: the request is about these queues alone, so the rule is not called for "".
     """
-    by_status = returns if isinstance(returns, Mapping) else {200: returns}
 
-    def apply(handler: F) -> F:
-        handler.__dict__["operation"] = Operation(reads, by_status, query, queues, only_queues)
-        return requires(permission)(handler)
+    route: str
+    permission: str
+    reads: Any = None
+    returns: Any = None
+    query: type[Resource] | None = None
 
-    return apply
+    def __call__(self, handler: F) -> F:
+        """Return the handler, described by this."""
+        handler.__dict__["operation"] = self
+        return handler
 
 
 class ApiSchema(AutoSchema):
     """Description of the operations, from what their handlers say."""
 
     @property
-    def _handler(self) -> Any:
-        return getattr(self.view, self.view.action)  # type: ignore[attr-defined]
-
-    @property
-    def _operation(self) -> Operation:
-        found: Operation = self._handler.operation
+    def _operation(self) -> operation:
+        found: operation = self.view.described  # type: ignore[attr-defined]
         return found
 
     def get_operation_id(self) -> str:
         """Return the name of the handler."""
-        return str(self._handler.__name__)
+        return str(self.view.action)  # type: ignore[attr-defined]
 
     def get_tags(self) -> list[str]:
         """Return the group of the operation, which its view names."""
@@ -115,16 +95,15 @@ class ApiSchema(AutoSchema):
 
     def get_description(self) -> str:  # type: ignore[override]
         """Return the rest of the docstring, and the permission."""
-        permission = self._handler.permission
-        return f"{self._texts()[1]}\n\n{f'Permission: `{permission}`.' if permission else 'Open to everybody.'}".strip()
+        permission = self._operation.permission
+        return f"{self._texts()[2]}\n\n{f'Permission: `{permission}`.' if permission else 'Open to everybody.'}".strip()
 
-    def _texts(self) -> tuple[str, str]:
-        summary, _, rest = (inspect.getdoc(self._handler) or "").partition("\n\n")
-        return summary, rest
+    def _texts(self) -> tuple[str, str, str]:
+        return (inspect.getdoc(getattr(self.view, self.get_operation_id())) or "").partition("\n\n")
 
     def get_extensions(self) -> dict[str, Any]:
         """Return the permission as an extension."""
-        return {"x-permission": self._handler.permission} if self._handler.permission else {}
+        return {"x-permission": self._operation.permission} if self._operation.permission else {}
 
     def get_override_parameters(self) -> list[Any]:
         """Return the query, the names in the address, and the key of a POST."""
@@ -141,7 +120,8 @@ class ApiSchema(AutoSchema):
 
     def get_response_serializers(self) -> Any:
         """Return what the handler returns, and the form of every error."""
-        return {**self._operation.returns, ("default", problems.PROBLEM): _PROBLEM}
+        returns = self._operation.returns
+        return {**(returns if isinstance(returns, dict) else {200: returns}), ("default", problems.PROBLEM): _PROBLEM}
 
     def _get_request_body(self, direction: Any = "request") -> Any:
         body = super()._get_request_body(direction)  # type: ignore[no-untyped-call]
@@ -150,14 +130,16 @@ class ApiSchema(AutoSchema):
         return body
 
     def _needs_body(self) -> bool:
-        kind = self._operation.reads
         try:
-            return not (isinstance(kind, type) and isinstance(kind.read({}), dict))  # type: ignore[attr-defined]
-        except ValidationError:
+            self._operation.reads.read({})
+        except (AttributeError, ValidationError):
             return True
+        return False
 
     def _map_serializer(self, serializer: Any, direction: Any, bypass_extensions: bool = False) -> Any:
         schema = super()._map_serializer(serializer, direction, bypass_extensions)  # type: ignore[no-untyped-call]
+        if isinstance(serializer, Described):
+            schema["description"] = texts_of(type(serializer))[0]
         if isinstance(serializer, Resource) and direction == "request":
             schema["additionalProperties"] = False
         return schema
@@ -190,22 +172,27 @@ class ApiView(ViewSetMixin, GuardedView):
         """Check the caller, the permission and the rate, then look for a stored response."""
         check_head(request)
         super().initial(request, *args, **kwargs)
-        handler = self.handler(request)
-        named = handler.operation.queues if handler is not None else None
-        for name in named(self, request) if named is not None else ():
-            if not may_use(request, handler.permission, name):
-                raise PermissionDenied(f"you may not {handler.permission} in queue {short(name)}")
+        permission = self.permission_of(request)
+        for name in self.queues_of_body(request) if permission else ():
+            if not may_use(request, str(permission), name):
+                raise PermissionDenied(f"you may not {permission} in queue {short(name)}")
         self._record = idempotency.begin(request)
 
-    def handler(self, request: Request) -> Any:
-        """Return the handler of the request's method; None for an unsupported one, and for OPTIONS."""
-        method = (request.method or "").lower()
-        name = self.action_map.get(method) if method != "options" else None
-        return None if name is None else getattr(self, name)
+    @property
+    def described(self) -> Any:
+        """Description of the request's handler; None for an unsupported method, and for OPTIONS."""
+        return getattr(getattr(self, self.action or "", None), "operation", None)
 
-    def queues_of_address(self, request: Request) -> Sequence[str]:
-        """Return the queue of the address, "" if it names none; nothing if the request is about other queues alone."""
-        return () if self.handler(request).operation.only_queues else super().queues_of_address(request)
+    def permission_of(self, request: Request) -> str | None:
+        """Return the permission this request requires; None for OPTIONS and unsupported methods."""
+        return None if self.described is None else self.described.permission
+
+    def queues_of_body(self, request: Request) -> Sequence[str]:
+        """Return the queues that a request names otherwise than by its address: the ``allow`` rule is called for each.
+
+        A view whose requests are about these alone leaves "" out of :meth:`queues_of_address`.
+        """
+        return ()
 
     def handle_exception(self, exc: Exception) -> HttpResponse:  # type: ignore[override]
         """Return a response for every error, or the stored response for a repeated key."""
@@ -225,19 +212,20 @@ class ApiView(ViewSetMixin, GuardedView):
             self._record.keep(response)
         return finalized
 
-    def read(self, request: Request, kind: type[Resource]) -> dict[str, Any]:
+    def read(self, request: Request) -> Any:
         """Return the validated request body. An empty body is an empty object.
 
         Raises:
             ValidationError: the body is invalid.
         """
         data = request.data
-        body = {} if data is None or (data == {} and not isinstance(data, list)) else data
-        return kind.read(body)
+        return self.described.reads.read(
+            {} if data is None or data == {} else data
+        )  # without a body it is an empty QueryDict
 
-    def read_query(self, request: Request, kind: type[Resource]) -> dict[str, Any]:
+    def read_query(self, request: Request) -> Any:
         """Return the validated query parameters; raises like :meth:`read`."""
-        return kind.read({name: request.query_params[name] for name in request.query_params})
+        return (self.described.query or Resource).read_texts(request.query_params.dict())
 
     def queue(self, name: str) -> Queue:
         """Return the queue named in the URL.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rest_framework.request import Request
@@ -17,7 +17,6 @@ from ..pull.search import Holder, Search
 from ..settings.conf import conf
 from . import requests, responses, settle
 from .base import ApiView, operation
-from .fields import Resource
 from .waiting import WaitingResponse, answer, can_wait, let_go_of_databases, reserved
 
 #: maximum bytes of a holder's name
@@ -32,7 +31,7 @@ class Consuming(ApiView):
 
     tag = "consuming"
 
-    @operation("consume", reads=requests.Reserve, returns=responses.HeldJobs)
+    @operation("POST v1/queues/{queue}/reserve", "consume", reads=requests.Reserve, returns=responses.HeldJobs)
     def reserve(self, request: Request, queue: str) -> Response:
         """Reserve due jobs of a queue.
 
@@ -44,29 +43,32 @@ class Consuming(ApiView):
         `deadline_soon`. In a queue of kind python this competes with its workers. With `id` the job of this id is
         reserved (with `buried` also from the morgue, its failures reset).
         """
-        options = self.read(request, requests.Reserve)
+        options = self.read(request)
         if "id" not in options:
             return self._take(request, (queue,), options)
         opened, ident, holder = self.queue(queue), options["id"], _holder(request, options)
         held = reserve_id(opened, ident, holder, early=options["early"], buried=options["buried"])
         return reserved(held, self._record)
 
-    @operation(
-        "consume",
-        reads=requests.ReserveFromMany,
-        returns=responses.HeldJobs,
-        queues=lambda view, request: view.read(request, requests.ReserveFromMany)["queues"],
-        only_queues=True,
-    )
+    def queues_of_address(self, request: Request) -> Sequence[str]:
+        """Return the queue, if the address names one."""
+        return tuple(self.kwargs.values())
+
+    def queues_of_body(self, request: Request) -> Sequence[str]:
+        """Return the queues of a reserve from several."""
+        names: Sequence[str] = () if self.kwargs else self.read(request)["queues"]
+        return names
+
+    @operation("POST v1/reserve", "consume", reads=requests.ReserveFromMany, returns=responses.HeldJobs)
     def reserve_from_many(self, request: Request) -> Response:
         """Reserve due jobs of several queues.
 
         Each call begins with another of the queues. Otherwise this is the reserve of one queue.
         """
-        options = self.read(request, requests.ReserveFromMany)
+        options = self.read(request)
         return self._take(request, options["queues"], options)
 
-    @operation("consume", reads=requests.Ack, returns=responses.Settled)
+    @operation("POST v1/queues/{queue}/ack", "consume", reads=requests.Ack, returns=responses.Settled)
     def ack(self, request: Request, queue: str) -> Response:
         """Acknowledge jobs: they are done and deleted.
 
@@ -74,34 +76,34 @@ class Consuming(ApiView):
         then nothing was changed. After a 503 some jobs may be settled. If the request is repeated with the same
         Idempotency-Key, these are `true` again, provided that all jobs of the request have the same outcome.
         """
-        return self._settle(request, queue, requests.Ack, settle.acked)
+        return self._settle(request, queue)
 
-    @operation("consume", reads=requests.Fail, returns=responses.Settled)
+    @operation("POST v1/queues/{queue}/fail", "consume", reads=requests.Fail, returns=responses.Settled)
     def fail(self, request: Request, queue: str) -> Response:
         """Report failed attempts.
 
         Each counts as an attempt. The job is due again after its back-off, or `delay`; after its last attempt it is in
         the morgue. `counted` is as for ack.
         """
-        return self._settle(request, queue, requests.Fail, settle.failed)
+        return self._settle(request, queue)
 
-    @operation("consume", reads=requests.Release, returns=responses.Settled)
+    @operation("POST v1/queues/{queue}/release", "consume", reads=requests.Release, returns=responses.Settled)
     def release(self, request: Request, queue: str) -> Response:
         """Release jobs.
 
         No attempt is counted. They are due after `delay`, or keep their due times. `counted` is as for ack.
         """
-        return self._settle(request, queue, requests.Release, settle.released)
+        return self._settle(request, queue)
 
-    @operation("consume", reads=requests.Bury, returns=responses.Settled)
+    @operation("POST v1/queues/{queue}/bury", "consume", reads=requests.Bury, returns=responses.Settled)
     def bury(self, request: Request, queue: str) -> Response:
         """Bury jobs: they go to the morgue with the reason.
 
         `counted` is as for ack.
         """
-        return self._settle(request, queue, requests.Bury, settle.buried)
+        return self._settle(request, queue)
 
-    @operation("consume", reads=requests.Touch, returns=responses.Touched)
+    @operation("POST v1/queues/{queue}/touch", "consume", reads=requests.Touch, returns=responses.Touched)
     def touch(self, request: Request, queue: str) -> Response:
         """Extend leases.
 
@@ -109,7 +111,7 @@ class Consuming(ApiView):
         lease was lost. `stopping` is true if the job was cancelled: it may be settled in any way, and is not retried.
         """
         opened = self.queue(queue)
-        return Response({"results": settle.touch(opened, self.read(request, requests.Touch)["jobs"])})
+        return Response({"results": settle.touch(opened, self.read(request)["jobs"])})
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Hand the key's record to a waiting response, which stores itself, and close the database connections."""
@@ -129,12 +131,12 @@ class Consuming(ApiView):
             return WaitingResponse(request, search, min(wait, left), to_deadline=left < wait)
         return answer(search, self._record, deadline_soon=left <= 0)
 
-    def _settle(self, request: Request, queue: str, kind: type[Resource], build: settle.Builder) -> Response:
-        """End the held jobs of a request and return the results."""
+    def _settle(self, request: Request, queue: str) -> Response:
+        """End the held jobs of a request by the verb of its address, and return the results."""
         opened = self.queue(queue)
-        jobs = self.read(request, kind)["jobs"]
+        jobs = self.read(request)["jobs"]
         seed = None if self._record is None else self._record.call()
-        counted = settle.settle(opened, jobs, build, _name_of(request), seed)
+        counted = settle.settle(opened, jobs, str(self.action), _name_of(request), seed)
         return Response({"results": [{"id": job.id, "counted": one} for job, one in zip(jobs, counted, strict=True)]})
 
 

@@ -85,8 +85,8 @@ def render_held_job(job: HeldJob) -> dict[str, Any]:
         "noe": job.noe,
         "releases": job.releases,
         "lives": job.lives,
-        "context": plain(job.context),
-        "lease_ends": iso_of(job.deadline.timestamp() * 1000),
+        "context": plain(job.context) if job.context else {},
+        "lease_ends": iso_of(job.deadline_ms),
     }
 
 

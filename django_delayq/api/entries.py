@@ -12,7 +12,6 @@ import re
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NoReturn
 
 from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
@@ -26,16 +25,16 @@ from ..core.errors import InvalidJob, QueueFull, QueueUnavailable
 from ..core.inputs import check_task_name, short, suggest
 from ..core.job import NewJob, random_block, random_blocks
 from ..core.many import check_together
-from ..core.options import OPTIONS, PLAIN_JOB
+from ..core.options import OPTIONS, PLAIN_JOB, Check
 from ..core.outcomes import ScheduleOutcome
 from ..core.task import Task, check_option_names, registry
 from ..core.times import iso_of, parse_moment, span_ms_of
 from ..outbox import durability
-from ..scheduling.build import COLLECTED, Chain, Plan, Scheduling, chain, find_task, job_rules, plan_of
+from ..scheduling.build import COLLECTED, Plan, Scheduling, chain, find_task, job_rules, plan_of
 from ..scheduling.sending import Prepared, send, send_at_once
 from ..scheduling.verbs import JobHandle
 from ..settings.conf import collect_context, conf
-from .fields import MOST_ERRORS, CheckedField, DelayField, FlagField, MomentField, NumberField, Resource, checked
+from .fields import DELAY, FLAG, MOMENT, MOST_ERRORS, Member, Resource, number
 from .idempotency import IdempotencyRecord
 from .parsing import LONGEST_WAIT, too_many
 
@@ -100,8 +99,7 @@ def produce_many(entries: Any, reader: Reader, queue: str, *, all_or_none: bool 
         QueueFull, QueueUnavailable: Redis accepted no more; some may be stored.
     """
     if not isinstance(entries, list) or not entries:
-        text = "jobs is a list with at least one job"
-        raise problems.invalid(text, ("/jobs", text))
+        raise serializers.ValidationError({"jobs": "this is a list with at least one job"})
     most = conf().api.max_jobs
     if len(entries) > most:
         raise too_many(most, "jobs")
@@ -185,9 +183,7 @@ class Reader:
             jobs, args, kwargs, options = self._read_call(entry, 0)
             answer = self._middlewares(Scheduling(jobs.task, args, kwargs, options, many=False, end=end))
         except InvalidEntry as error:
-            raise invalid_entries([(error.member, str(error))]) from None
-        except TaskNotFound as error:
-            raise tasks_not_found([("/task", str(error))]) from None
+            raise refusal([("", error)]) from None
         if isinstance(answer, JobHandle):  # a middleware may return one without passing the job on
             return answer
         return built[-1] if built else JobHandle("", self._queue, "skipped", 0)
@@ -199,24 +195,16 @@ class Reader:
             Problem: some entries are invalid (400), or name an unknown task (404). Nothing was stored.
         """
         jobs: list[Prepared | None] = []
-        invalid: list[tuple[str, str]] = []
-        unknown: list[tuple[str, str]] = []
-        middlewares = self._middlewares
+        refused: list[tuple[str, InvalidEntry]] = []
         for place, entry in enumerate(entries):
             try:
-                jobs.append(
-                    self._read(entry, place) if middlewares is None else self._pass_on(middlewares, entry, place)
-                )
+                jobs.append(self._read(entry, place) if self._middlewares is None else self._pass_on(entry, place))
             except InvalidEntry as error:
-                invalid.append((f"/jobs/{place}{error.member}", str(error)))
-            except TaskNotFound as error:
-                unknown.append((f"/jobs/{place}/task", str(error)))
-            if len(invalid) + len(unknown) == MOST_ERRORS:
-                break
-        if unknown:
-            raise tasks_not_found(unknown)
-        if invalid:
-            raise invalid_entries(invalid)
+                refused.append((f"/jobs/{place}", error))
+                if len(refused) == MOST_ERRORS:
+                    break
+        if refused:
+            raise refusal(refused)
         return jobs
 
     # -- one entry ---------------------------------------------------------------------------------------------------
@@ -267,10 +255,10 @@ class Reader:
         task = registry.get(name)
         # Callers may only produce: they must not learn the names of other tasks.
         if task is None or not task.options.api:
-            raise TaskNotFound(f"no task {short(name)} can be scheduled over HTTP; it needs @task(api=True)")
+            raise TaskNotFound("/task", f"no task {short(name)} can be scheduled over HTTP; it needs @task(api=True)")
         return task
 
-    def _pass_on(self, middlewares: Chain, entry: Any, place: int) -> Prepared | None:
+    def _pass_on(self, entry: Any, place: int) -> Prepared | None:
         jobs, args, kwargs, options = self._read_call(entry, place)
         built: list[Prepared] = []
 
@@ -285,6 +273,7 @@ class Reader:
             )
             return built[-1].handle
 
+        middlewares: Any = self._middlewares
         middlewares(Scheduling(jobs.task, args, kwargs, options, many=True, end=end))
         return built[-1] if built else None
 
@@ -305,8 +294,6 @@ class Reader:
 
 class _TaskJobs:
     """Parts common to all jobs of one task in one request."""
-
-    __slots__ = ("_plan", "makes_ids", "members", "task")
 
     def __init__(self, task: Task, queue: str, *, many: bool = False) -> None:
         self.task = task
@@ -390,7 +377,7 @@ class InvalidEntry(InvalidJob):
         self.member = member
 
 
-class TaskNotFound(Exception):
+class TaskNotFound(InvalidEntry):
     """Error for a task name that cannot be scheduled over HTTP."""
 
 
@@ -425,107 +412,106 @@ def locate_error(error: Exception, task: Task | None, members: frozenset[str]) -
     return InvalidEntry(f"/{word}" if word in members else "", text)
 
 
-def invalid_entries(errors: list[tuple[str, str]]) -> Problem:
-    """Return a 400 problem for these pairs of a JSON pointer and a text."""
-    where, text = errors[0]
-    return Problem("invalid", f"{where or '/'}: {text}. Nothing was stored", errors=errors)
-
-
-def tasks_not_found(errors: list[tuple[str, str]]) -> Problem:
-    """Return a 404 problem for these pairs of a JSON pointer and a text."""
-    return Problem("task_not_found", f"{errors[0][1]}. Nothing was stored", errors=errors)
+def refusal(errors: list[tuple[str, InvalidEntry]]) -> Problem:
+    """Return the problem of entries, each with its JSON pointer: 404 if a task is unknown, else 400."""
+    unknown = [one for one in errors if isinstance(one[1], TaskNotFound)]
+    found = [(f"{pointer}{error.member}", str(error)) for pointer, error in unknown or errors]
+    where, text = found[0]
+    if unknown:
+        return Problem("task_not_found", f"{text}. Nothing was stored", errors=found)
+    return Problem("invalid", f"{where or '/'}: {text}. Nothing was stored", errors=found)
 
 
 # -- their description ------------------------------------------------------------------------------------------------
 
 
-def _expires(data: Any) -> object:
+def _expires(name: str, data: Any) -> object:
     if isinstance(data, str):
         return parse_moment(data)
-    if span_ms_of("expires", data, allow_far=conf().allow_far) == 0:
+    if span_ms_of(name, data, allow_far=conf().allow_far) == 0:
         raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
     return data
 
 
-def _of_type(kind: type, what: str) -> Any:
-    def check(data: Any) -> Any:
+def _of_type(kind: type, what: str, **schema: Any) -> Check:
+    def run(name: str, data: Any) -> Any:
         if isinstance(data, kind):
             return data
-        raise InvalidJob(f"this is {what}, not {short(data)}")
+        raise InvalidJob(f"{name} is {what}, not {short(data)}")
 
-    return check
+    return Check(run, schema)
 
 
-_TaskField: Final = checked(check_task_name, type="string")
-_TextField: Final = checked(_of_type(str, "a text"), type="string")
-_ListField: Final = checked(_of_type(list, "a list"), type="array", items={})
-_ObjectField: Final = checked(_of_type(dict, "an object"), type="object", additionalProperties={})
-_ExpiresField: Final = checked(
-    _expires, oneOf=[{"type": "number", "minimum": 0.001}, {"type": "string", "format": "date-time"}]
+_TEXT: Final = _of_type(str, "a text", type="string")
+_EXPIRES: Final = Check(
+    _expires, {"oneOf": [{"type": "number", "minimum": 0.001}, {"type": "string", "format": "date-time"}]}
 )
-#: descriptions of options of jobs
-_TEXTS: Final = {
-    "id": "default: a random one",
-    "priority": "0 (first) … 7 (last)",
-    "on_conflict": "the id is waiting already",
-    "due_policy": "whose due time counts then",
-    "reset_retries": "with replace: forget earlier failures",
-    "retry_in": "back-off: seconds, a list of them, or the name of a preset",
-    "timeout": "seconds that one attempt in a worker may take",
-    "ttr": "seconds of the lease for a consumer that names none with its reserve",
-    "context": "travels along",
-    "wait_for_confirmation": "answer when replicas or disks confirm the job; default: the server's setting",
-    "score": "of a merged task: orders the payloads of an id",
-}
-#: option of a job -> class of its field
-_OPTION_FIELDS: Final[dict[str, type[CheckedField]]] = {
-    name: checked(partial(row.job, name), **row.job.schema) for name, row in OPTIONS.items() if row.job is not None
-}
 
 
-def _option(name: str) -> CheckedField:
-    return _OPTION_FIELDS[name](required=False, help_text=_TEXTS.get(name))
+def _option(name: str) -> Member:
+    """Return the member for an option, which has the rule of the table."""
+    rule: Any = OPTIONS[name].job
+    return Member(rule, required=False)
 
 
 class _NewJob(Resource):
-    """Options of a job; those that are written otherwise than ``schedule()`` takes them have fields of their own."""
+    """Options of a job; those that are written otherwise than ``schedule()`` takes them are declared here.
 
-    delay = DelayField(
-        required=False, help_text="seconds from now, negative = now; at most one of delay and at, neither = now"
-    )
-    at = MomentField(required=False)
-    expires = _ExpiresField(required=False, help_text="do not start it later: a moment, or seconds behind its due time")
-    wait_for_room = NumberField(
-        required=False,
-        min_value=0,
-        max_value=LONGEST_WAIT,
-        help_text="wait so many seconds for room in a full queue, before the answer is queue_full (or full)",
-    )
+    Attributes:
+        id: default: a random one.
+        delay: seconds from now, negative = now; at most one of delay and at, neither = now.
+        priority: 0 (first) … 7 (last).
+        on_conflict: the id is waiting already.
+        due_policy: whose due time counts then.
+        reset_retries: with replace: forget earlier failures.
+        retry_in: back-off: seconds, a list of them, or the name of a preset.
+        timeout: seconds that one attempt in a worker may take.
+        ttr: seconds of the lease for a consumer that names none with its reserve.
+        expires: do not start it later: a moment, or seconds behind its due time.
+        context: travels along.
+        wait_for_room: wait so many seconds for room in a full queue, before the answer is queue_full (or full).
+        wait_for_confirmation: answer when replicas or disks confirm the job; default: the server's setting.
+    """
 
-    def get_fields(self) -> dict[str, Any]:
+    delay = Member(DELAY, required=False)
+    at = Member(MOMENT, required=False)
+    expires = Member(_EXPIRES, required=False)
+    wait_for_room = number(0, LONGEST_WAIT, required=False)
+
+    def declared(self) -> dict[str, Any]:
         """Return the members that are declared, and one for each other option."""
-        return {name: _option(name) for name in sorted(PLAIN_JOB)} | super().get_fields()
+        return {name: _option(name) for name in sorted(PLAIN_JOB)} | super().declared()
 
 
 class Call(_NewJob):
     """Call of a task, for queues of kind python. A merged task has `id`, `payload` and `score` instead of arguments.
 
     Arguments are plain JSON and reach the task unchanged.
+
+    Attributes:
+        task: a task with @task(api=True).
+        payload: of a merged task.
+        score: of a merged task: orders the payloads of an id.
+        durable: keep it in the database, too, until it is done.
     """
 
-    task = _TaskField(help_text="a task with @task(api=True)")
-    args = _ListField(required=False)
-    kwargs = _ObjectField(required=False)
-    payload = checked(lambda data: data)(required=False, help_text="of a merged task")
+    task = Member(Check(lambda name, data: check_task_name(data), {"type": "string"}))
+    args = Member(_of_type(list, "a list", type="array", items={}), required=False)
+    kwargs = Member(_of_type(dict, "an object", type="object", additionalProperties={}), required=False)
+    payload = Member(Check(lambda name, data: data, {}), required=False)
     score = _option("score")
-    durable = FlagField(required=False, help_text="keep it in the database, too, until it is done")
+    durable = Member(FLAG, required=False)
 
 
 class Bytes(_NewJob):
-    """Bytes, for queues of kind pull: `body` (a text) or `body_base64`."""
+    """Bytes, for queues of kind pull: `body` (a text) or `body_base64`.
 
-    body = _TextField(required=False, help_text="stored as UTF-8")
-    body_base64 = _TextField(required=False)
+    Attributes:
+        body: stored as UTF-8.
+    """
+
+    body = Member(_TEXT, required=False)
+    body_base64 = Member(_TEXT, required=False)
 
 
 @extend_schema_field(
@@ -537,15 +523,22 @@ class _EntriesField(serializers.ListField):
     pass
 
 
-class ManyJobs(Resource):
+class Together(Resource):
+    """Options of all jobs of a request together. Those of one job go into its entry.
+
+    Attributes:
+        all_or_none: if a job is refused, store none of the jobs of its shard: for up to 250 jobs, none of them durable;
+            in a queue with one shard that is all of them.
+    """
+
+    null_is_missing = True
+    all_or_none = Member(FLAG, default=False)
+
+
+class ManyJobs(Together):
     """Up to 1,000 jobs, of any tasks of the API; in a queue of kind pull bytes."""
 
     jobs = _EntriesField()
-    all_or_none = FlagField(
-        required=False,
-        help_text="if a job is refused, store none of the jobs of its shard: for up to 250 jobs, none of them durable; "
-        "in a queue with one shard that is all of them",
-    )
 
 
 #: one job or many

@@ -2,12 +2,14 @@
 
 In JSON "1" is no number, nor is true, so the fields of requests are strict: ``core`` checks them. Unknown members are
 refused, because most often they are misspelled. Responses are rendered from the attributes of objects. One instance of
-each class serves all requests.
+each class serves all requests. The docstring of a class describes its members, under ``Attributes:``.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache, cached_property, partial
@@ -17,10 +19,12 @@ from typing import Any, ClassVar, Final, Self
 from drf_spectacular.drainage import set_override
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
+from rest_framework.fields import empty
 
 from ..core.errors import InvalidJob
-from ..core.inputs import check_flag, check_id, check_int, check_number, check_queue_name, short, suggest
-from ..core.options import check_rate
+from ..core.inputs import check_choice, check_flag, check_id, check_int, check_number, check_queue_name, short, suggest
+from ..core.job import MAX_ID_BYTES
+from ..core.options import Check
 from ..core.reading import unpack_cursor
 from ..core.times import delay_ms_of, iso_of, parse_moment, span_ms_of
 from ..settings.conf import conf, mask
@@ -33,10 +37,18 @@ MOST_ERRORS: Final = 50
 ADDED: Final[dict[str, Any]] = {"source": "*"}
 OPTIONAL: Final[dict[str, Any]] = {**ADDED, "required": False}
 _KEY_DIGITS: Final = 32
+_MEMBER: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
-class Resource(serializers.Serializer[Any]):
-    """Base of the serializers of requests."""
+@cache
+def texts_of(kind: type) -> tuple[str, dict[str, str]]:
+    """Return the description in a class's docstring, and those of its members."""
+    text, _, members = (inspect.getdoc(kind) or "").partition("\n\nAttributes:\n")
+    return text, {name: " ".join(found.split()).removesuffix(".") for name, found in _MEMBER.findall(members)}
+
+
+class Described(serializers.Serializer[Any]):
+    """Base of the serializers."""
 
     @classmethod
     @cache
@@ -44,47 +56,22 @@ class Resource(serializers.Serializer[Any]):
         """Return the instance that serves all requests: creating one copies all its fields."""
         return cls()
 
-    @classmethod
-    def read(cls, data: Any) -> dict[str, Any]:
-        """Return the validated members of a request.
+    def declared(self) -> dict[str, Any]:
+        """Return the fields without their descriptions; those of a table are added here."""
+        fields: dict[str, Any] = super().get_fields()
+        return fields
 
-        Raises:
-            ValidationError: the request is invalid.
-        """
-        return dict(cls.shared().run_validation(data))
-
-    def to_internal_value(self, data: Any) -> Any:
-        """Return the validated values."""
-        unknown = [name for name in data if name not in self.fields] if isinstance(data, Mapping) else ()
-        if unknown:
-            text = f"unknown member; known are: {', '.join(self.fields) or 'none'}"
-            raise serializers.ValidationError({str(name)[:60]: [text] for name in unknown[:10]})
-        return super().to_internal_value(data)
+    def get_fields(self) -> dict[str, Any]:
+        """Return the fields with their descriptions."""
+        fields = self.declared()
+        for kind in reversed(type(self).__mro__):
+            for name, text in texts_of(kind)[1].items() if issubclass(kind, Described) else ():
+                fields[name].help_text = text
+        return fields
 
 
-class Query(Resource):
-    """Base of the queries, in which every value is a text."""
-
-    def to_internal_value(self, data: Any) -> Any:
-        """Return the validated values, after those of :class:`CheckedField` were read as a body has them."""
-        values: dict[str, Any] = {}
-        for name, text in data.items():
-            if "\0" in text:
-                raise serializers.ValidationError({name[:60]: ["this has a zero character; leave it out"]})
-            field = self.fields.get(name)
-            value = field.from_text(text) if isinstance(field, CheckedField) else text
-            values |= {} if value is None else {name: value}
-        return super().to_internal_value(values)
-
-
-class Shown(serializers.Serializer[Any]):
+class Shown(Described):
     """Base of the serializers of responses."""
-
-    @classmethod
-    @cache
-    def shared(cls) -> Self:
-        """Return the instance that renders all responses."""
-        return cls()
 
     @classmethod
     def render(cls, instance: Any) -> dict[str, Any]:
@@ -103,6 +90,65 @@ class Shown(serializers.Serializer[Any]):
         return {name: None if value is None else render(value) for name, value, render in found}
 
 
+class Resource(Described):
+    """Base of the serializers of requests. Their members are read in one pass, by the checks of their fields."""
+
+    #: a member that is null counts as missing
+    null_is_missing: ClassVar[bool] = False
+
+    @classmethod
+    def read(cls, data: Any) -> Any:
+        """Return the validated members of a request, or what :meth:`validate` makes of them.
+
+        Raises:
+            ValidationError: the request is invalid.
+        """
+        checks, needed, defaults = cls._plan()
+        if not isinstance(data, dict):
+            raise serializers.ValidationError(f"this is an object with {', '.join(checks)}, not {short(data)}")
+        values, errors = dict(defaults), dict[str, Any]()
+        for name, value in data.items():
+            if value is None and cls.null_is_missing and name in checks and name not in needed:
+                continue
+            try:
+                if name not in checks:
+                    raise InvalidJob(f"unknown member.{suggest(name, checks)} Known are: {', '.join(checks) or 'none'}")
+                values[name] = checks[name](value)
+            except InvalidJob as error:
+                errors[name[:60]] = str(error)
+            except serializers.ValidationError as error:
+                errors[name] = error.detail
+        errors |= {name: "this is required" for name in needed if name not in data}
+        if errors:
+            raise serializers.ValidationError(errors)
+        return cls.shared().validate(values)
+
+    @classmethod
+    def read_texts(cls, texts: Mapping[str, str]) -> Any:
+        """Return the validated members of a query, in which every value is a text; raises like :meth:`read`."""
+        values: dict[str, Any] = {}
+        for name, text in texts.items():
+            if "\0" in text:
+                raise serializers.ValidationError({name[:60]: "this has a zero character; leave it out"})
+            field: Any = cls.shared().fields.get(name)
+            value = text if field is None else _value_of(field.schema, text)
+            values |= {} if value is None else {name: value}
+        return cls.read(values)
+
+    @classmethod
+    @cache
+    def _plan(cls) -> tuple[dict[str, Callable[[Any], Any]], tuple[str, ...], dict[str, Any]]:
+        """Return the checks of the members, the members that must be there, and the values of those that are not."""
+        fields: dict[str, Any] = dict(cls.shared().fields)
+        defaults = {name: field.default for name, field in fields.items() if field.default is not empty}
+        needed = tuple(name for name, field in fields.items() if field.required)
+        return {name: field.check for name, field in fields.items()}, needed, defaults
+
+    def check(self, data: Any) -> Any:
+        """Return the validated object as a member of another one."""
+        return self.read(data)
+
+
 def exactly_one(attrs: Mapping[str, Any], *names: str) -> None:
     """Check that exactly one of these members is given, and that ``all`` is not false.
 
@@ -116,191 +162,102 @@ def exactly_one(attrs: Mapping[str, Any], *names: str) -> None:
 
 
 class Entries(serializers.ListSerializer[Any]):
-    """List of 1 … ``Entry.most`` entries, read in one pass: hundreds of entries do not need hundreds of serializers."""
+    """List of 1 … ``Entry.most`` entries."""
 
-    def to_internal_value(self, data: Any) -> list[Any]:
-        """Return the entries; errors are reported for all invalid entries, up to :data:`MOST_ERRORS`."""
-        if not isinstance(data, list) or not data:
-            raise serializers.ValidationError("this is a list with at least one entry")
-        kind: type[Entry] = type(self.child)  # type: ignore[assignment]
-        most = kind.most or conf().api.max_jobs
-        if len(data) > most:
-            raise too_many(most, "jobs")
-        checks, needed = kind.checks()
-        entries, wrong = [], {}
-        for place, entry in enumerate(data):
-            errors: dict[str, Any] = {}
-            values = _read_entry(entry, checks, needed, errors)
-            if errors:
-                wrong[str(place)] = errors.get("", errors)
-                if len(wrong) == MOST_ERRORS:
-                    break
-            else:
-                entries.append(kind.build(values))
-        if wrong:
-            raise serializers.ValidationError(wrong)
-        return entries
+    def check(self, data: Any) -> list[Any]:
+        """Return the entries."""
+        entry: Any = self.child
+        return _read_all(data, entry.read, 1, entry.most or conf().api.max_jobs, "jobs")
 
 
 class Entry(Resource):
-    """Base of the entries of a list. A member that is null counts as missing."""
+    """Base of the entries of a list."""
 
+    null_is_missing = True
     #: maximum number of entries; None = ``API["max_jobs"]``
     most: ClassVar[int | None] = None
 
     class Meta:
         list_serializer_class = Entries
 
-    @classmethod
-    def build(cls, values: dict[str, Any]) -> Any:
-        """Return the entry with these validated values."""
-        return values
 
-    @classmethod
-    @cache
-    def checks(cls) -> tuple[dict[str, Callable[[Any], Any]], tuple[str, ...]]:
-        """Return the check of each member, and the members that every entry has; created once for all requests."""
-        fields: Mapping[str, Any] = cls.shared().fields
-        return {name: field.check for name, field in fields.items()}, tuple(
-            name for name, field in fields.items() if field.required
-        )
-
-
-def _read_entry(
-    entry: Any, checks: Mapping[str, Callable[[Any], Any]], needed: tuple[str, ...], errors: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the validated values of an entry; put what is wrong into ``errors``, by member, "" = the whole entry."""
-    values: dict[str, Any] = {}
-    if not isinstance(entry, dict):
-        errors[""] = [f"this is an object with {', '.join(checks)}, not {short(entry)}"]
-        return values
-    for name, value in entry.items():
+def _read_all(data: Any, read: Callable[[Any], Any], least: int, most: int, what: str) -> list[Any]:
+    """Return the values of a list; errors are reported for all invalid ones, up to :data:`MOST_ERRORS`."""
+    if not isinstance(data, list) or len(data) < least:
+        raise InvalidJob("this is a list with at least one entry" if least else f"this is a list, not {short(data)}")
+    if len(data) > most:
+        raise too_many(most, what)
+    values, errors = [], dict[str, Any]()
+    for place, value in enumerate(data):
         try:
-            if name not in checks:
-                raise InvalidJob(f"unknown member.{suggest(name, checks)} Known are: {', '.join(checks)}")
-            if value is not None or name in needed:
-                values[name] = checks[name](value)
-        except InvalidJob as error:
-            errors[name[:60]] = [str(error)]
-    for name in needed:
-        if name not in entry:
-            errors[name] = ["this is required"]
+            values.append(read(value))
+        except (InvalidJob, serializers.ValidationError) as error:
+            errors[str(place)] = getattr(error, "detail", str(error))
+            if len(errors) == MOST_ERRORS:
+                break
+    if errors:
+        raise serializers.ValidationError(errors)
     return values
 
 
 # -- members of requests ---------------------------------------------------------------------------------------------
 
 
-class CheckedField(serializers.Field[Any, Any, Any, Any]):
-    """Field that accepts what its ``check`` accepts: the error of the check is that of the field."""
+class Member(serializers.Field[Any, Any, Any, Any]):
+    """Member of a request, with a rule of ``core``: an error of its check is that of the member."""
+
+    def __init__(self, rule: Check, **options: Any) -> None:
+        super().__init__(**options)
+        self._rule = rule
+        self.schema = dict(rule.schema)
+        set_override(self, "field", self.schema)
 
     def check(self, data: Any) -> Any:
         """Return the value; raise InvalidJob if it is not valid."""
-        raise NotImplementedError
-
-    def from_text(self, text: str) -> Any:
-        """Return the value of a query parameter as a body has it; None if it counts as missing."""
-        return text
-
-    def to_internal_value(self, data: Any) -> Any:
-        """Return the checked value."""
-        try:
-            return self.check(data)
-        except InvalidJob as error:
-            raise serializers.ValidationError(str(error)) from None
-
-    def to_representation(self, value: Any) -> Any:
-        """Return the value."""
-        return value
+        return None if data is None and self.allow_null else self._rule(self.field_name or "this", data)
 
 
-def checked(check: Callable[[Any], Any], from_text: Callable[[str], Any] = str, **schema: Any) -> type[CheckedField]:
-    """Return a field class for a check of ``core``.
-
-    Args:
-        check: returns the value or raises InvalidJob.
-        from_text: see :meth:`CheckedField.from_text`.
-        schema: the OpenAPI schema of the values.
-    """
-    methods = {"check": staticmethod(check), "from_text": staticmethod(from_text)}
-    kind = type("CheckedField", (CheckedField,), methods)
-    return extend_schema_field(schema)(kind)
+def whole(low: int, high: int, **options: Any) -> Member:
+    """Return a member that is a whole number of this range."""
+    rule = Check(partial(check_int, low=low, high=high), {"type": "integer", "minimum": low, "maximum": high})
+    return Member(rule, **options)
 
 
-class IntField(CheckedField):
-    """Whole number from ``min_value`` to ``max_value``."""
-
-    kind = "integer"
-
-    def __init__(self, *, min_value: float, max_value: float, **options: Any) -> None:
-        super().__init__(**options)
-        self.low, self.high = min_value, max_value
-        set_override(self, "field", {"type": self.kind, "minimum": min_value, "maximum": max_value})
-
-    def from_text(self, text: str) -> Any:
-        """Return the whole number, or another text, which is not valid."""
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text or None
-
-    def check(self, data: Any) -> float:
-        """Return the value if it is a number of the field's range; raise InvalidJob if not."""
-        return check_int(self.field_name or "this", data, int(self.low), int(self.high))
+def number(low: float, high: float, **options: Any) -> Member:
+    """Return a member that is a number of this range."""
+    rule = partial(check_number, low=low, high=high, unit="")
+    return Member(Check(rule, {"type": "number", "minimum": low, "maximum": high}), **options)
 
 
-class NumberField(IntField):
-    """Number from ``min_value`` to ``max_value``."""
+def text(most: int, **options: Any) -> Member:
+    """Return a member that is a text of at most so many characters."""
 
-    kind = "number"
-
-    def check(self, data: Any) -> float:
-        """Return the value if it is a number of the field's range; raise InvalidJob if not."""
-        return check_number(self.field_name or "this", data, self.low, self.high, unit="")
-
-
-class TextField(CheckedField):
-    """Text of at most ``max_length`` characters."""
-
-    def __init__(self, max_length: int, **options: Any) -> None:
-        super().__init__(**options)
-        self._most = max_length
-        set_override(self, "field", {"type": "string", "maxLength": max_length})
-
-    def from_text(self, text: str) -> str | None:
-        """Return the text. Spaces count."""
-        return text or None
-
-    def check(self, data: Any) -> str:
-        """Return the text."""
-        if isinstance(data, str) and len(data) <= self._most:
+    def run(name: str, data: Any) -> str:
+        if isinstance(data, str) and len(data) <= most:
             return data
-        raise InvalidJob(f"{self.field_name} is a text of up to {self._most} characters, not {short(data)}")
+        raise InvalidJob(f"{name} is a text of up to {most} characters, not {short(data)}")
+
+    return Member(Check(run, {"type": "string", "maxLength": most}), **options)
 
 
-@extend_schema_field({"type": "number", "minimum": 0})
-class SecondsField(CheckedField):
-    """Span in seconds, 0 or more; its value is in milliseconds."""
-
-    def check(self, data: Any) -> int:
-        """Return the span in milliseconds."""
-        return span_ms_of(self.field_name or "this", data, allow_far=conf().allow_far)
+def choice(*choices: str, **options: Any) -> Member:
+    """Return a member that is one of these texts."""
+    return Member(Check(partial(check_choice, choices=choices), {"type": "string", "enum": [*choices]}), **options)
 
 
-@extend_schema_field({"type": "array", "items": {"type": "string", "maxLength": 255}, "minItems": 1, "maxItems": 1000})
-class IdsField(serializers.ListField):
-    """List of 1 … ``API["max_jobs"]`` job ids."""
+def items(rule: Check, least: int, most: int | None = None, **options: Any) -> Member:
+    """Return a member that is a list of ``least`` to ``most`` values; None = ``API["max_jobs"]`` ids."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options, child=IdField(), allow_empty=False)
+    def run(name: str, data: Any) -> list[Any]:
+        if most is not None and isinstance(data, list) and len(data) > most:
+            raise InvalidJob(f"this is a list of no more than {most} values")
+        return _read_all(data, partial(rule, name), least, conf().api.max_jobs if most is None else most, "ids")
 
-    def to_internal_value(self, data: Any) -> list[str]:
-        """Return the ids."""
-        most = conf().api.max_jobs
-        if isinstance(data, list) and len(data) > most:
-            raise too_many(most, "ids")
-        ids: list[str] = super().to_internal_value(data)
-        return ids
+    schema = {"type": "array", "items": dict(rule.schema), "minItems": least, "maxItems": most or 1000}
+    return Member(Check(run, schema), **options)
 
 
-def _moment(data: object) -> datetime | float:
+def _moment(name: str, data: object) -> datetime | float:
     if isinstance(data, (int, float)) and not isinstance(data, bool) and math.isfinite(data):
         return data
     return parse_moment(data)
@@ -317,25 +274,26 @@ def number_of(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _moment_of(text: str) -> Any:
-    """Return the moment in a query value as a body has it: a number of seconds, or a text."""
-    seconds = number_of(text)
-    return text or None if seconds is None else seconds
+def _value_of(schema: Mapping[str, Any], text: str) -> Any:
+    """Return a query value as a body has it, or the text, which may not be valid; None if it counts as missing."""
+    kind = schema.get("type")
+    if kind == "boolean":
+        return {"true": True, "1": True, "false": False, "0": False}.get(text, text)
+    if kind == "integer" and text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    if "oneOf" in schema and (number := number_of(text)) is not None:
+        return number
+    return text if text or schema.keys() & {"enum", "minLength"} else None
 
 
-def _flag_of(text: str) -> Any:
-    return {"true": True, "1": True, "false": False, "0": False}.get(text, text)
-
-
-def page_cursor(data: object) -> str:
-    """Return a cursor of a page or a search, checked."""
+def _page_cursor(name: str, data: object) -> str:
     if not isinstance(data, str):
         raise InvalidJob(f"a cursor is a text, not {short(data)}")
     unpack_cursor(data)
     return data
 
 
-def _key(data: object) -> bytes:
+def _key(name: str, data: object) -> bytes:
     if isinstance(data, str) and len(data) == _KEY_DIGITS:
         try:
             return bytes.fromhex(data)
@@ -344,22 +302,23 @@ def _key(data: object) -> bytes:
     raise InvalidJob(f"key is the 32 hexadecimal digits that GET shows, not {short(data)}")
 
 
-IdField: Final = checked(check_id, type="string", minLength=1, maxLength=255)
-QueueNameField: Final = checked(check_queue_name, type="string", pattern="^[A-Za-z][A-Za-z0-9_.-]{0,63}$")
-FlagField: Final = checked(partial(check_flag, "this"), _flag_of, type="boolean")
-CursorField: Final = checked(page_cursor, type="string", maxLength=2000)
+ID: Final = Check(lambda name, data: check_id(data), {"type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES})
+QUEUE_NAME: Final = Check(
+    lambda name, data: check_queue_name(data), {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_.-]{0,63}$"}
+)
+FLAG: Final = Check(check_flag, {"type": "boolean"})
+#: cursor of a page or a search
+CURSOR: Final = Check(_page_cursor, {"type": "string", "maxLength": 2000})
 #: key of a generation; its value is in bytes
-KeyField: Final = checked(_key, type="string", pattern="^[0-9a-f]{32}$")
-#: rate of starts, as ``@task(rate=…)`` accepts it
-RateField: Final = checked(
-    partial(check_rate, "rate"), oneOf=[{"type": "string", "maxLength": 40}, {"type": "number", "minimum": 0}]
+KEY: Final = Check(_key, {"type": "string", "pattern": "^[0-9a-f]{32}$"})
+#: span in seconds, 0 or more; its value is in milliseconds
+SPAN: Final = Check(
+    lambda name, data: span_ms_of(name, data, allow_far=conf().allow_far), {"type": "number", "minimum": 0}
 )
 #: delay in seconds, below 0 = now; its value is in milliseconds
-DelayField: Final = checked(lambda data: delay_ms_of(data, allow_far=conf().allow_far), type="number")
+DELAY: Final = Check(lambda name, data: delay_ms_of(data, allow_far=conf().allow_far), {"type": "number"})
 #: a moment as ``schedule(at=…)`` accepts it
-MomentField: Final = checked(
-    _moment, _moment_of, oneOf=[{"type": "string", "format": "date-time"}, {"type": "number", "minimum": 0}]
-)
+MOMENT: Final = Check(_moment, {"oneOf": [{"type": "string", "format": "date-time"}, {"type": "number", "minimum": 0}]})
 
 
 # -- members of responses --------------------------------------------------------------------------------------------

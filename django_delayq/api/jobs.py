@@ -11,7 +11,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -22,22 +21,21 @@ from .. import connections
 from ..access.problems import Problem, invalid, job_not_found
 from ..core import actions, bulk
 from ..core.errors import InvalidJob
-from ..core.inputs import check_id, short
+from ..core.inputs import check_id
 from ..core.job_filter import EVERY_JOB, JobFilter
 from ..core.job_view import JobView
 from ..core.queue import Queue
 from ..core.reading import Accepts, Page
 from ..core.times import iso_of
 from ..outbox import row_verbs
-from ..outbox.push import NOT_WAITING
+from ..outbox.row_verbs import NOT_WAITING
 from ..outbox.rows import NOW, DueTime
-from ..repair.sweeping import Sweep
 from ..settings.conf import conf
-from ..status.job_content import TextSearch
+from ..status.job_content import text_search
 from . import requests, responses
 from .base import ApiView, operation
 from .content import payloads_of
-from .entries import PRODUCE, Reader, kind_of, produce_many, produce_one
+from .entries import PRODUCE, Reader, Together, kind_of, produce_many, produce_one
 
 #: maximum seconds of an operation on all jobs of a queue
 LONGEST: Final = 10.0
@@ -54,15 +52,16 @@ class Jobs(ApiView):
 
     tag = "jobs"
 
-    @operation("view", returns=responses.JobsPage, query=requests.JobsQuery)
+    @operation("GET v1/queues/{queue}/jobs", "view", returns=responses.JobsPage, query=requests.JobsQuery)
     def list_jobs(self, request: Request, queue: str) -> Response:
         """List the jobs of a queue of one state in one order, page by page.
 
         Arguments are masked, and left out if they are large (`cut`).
         """
-        return Response(jobs_page(self.queue(queue), self.read_query(request, requests.JobsQuery)))
+        return Response(jobs_page(self.queue(queue), self.read_query(request)))
 
     @operation(
+        "POST v1/queues/{queue}/jobs",
         "produce",
         reads=PRODUCE,
         returns={200: responses.PRODUCED, 201: responses.Produced, 202: responses.PRODUCED},
@@ -81,14 +80,8 @@ class Jobs(ApiView):
         many = "jobs" in body
         reader = Reader(queue, kind_of(queue), self._record, many=many)
         if many:
-            for name in body.keys() - {"jobs", "all_or_none"}:
-                text = "unknown member beside jobs; put the options of a job into its entry"
-                raise invalid(text, (f"/{name[:60]}", text))
-            all_or_none = body.get("all_or_none") or False
-            if not isinstance(all_or_none, bool):
-                text = f"all_or_none is true or false, not {short(all_or_none)}"
-                raise invalid(text, ("/all_or_none", text))
-            status, answer = produce_many(body["jobs"], reader, queue, all_or_none=all_or_none)
+            together = Together.read({name: value for name, value in body.items() if name != "jobs"})
+            status, answer = produce_many(body["jobs"], reader, queue, all_or_none=together["all_or_none"])
             return Response(answer, status=status)
         status, answer = produce_one(body, reader)
         response = Response(answer, status=status)
@@ -96,7 +89,7 @@ class Jobs(ApiView):
             response["Location"] = location(request, queue, answer["queue"], answer["id"])
         return response
 
-    @operation("view", returns=responses.Job)
+    @operation("GET v1/queues/{queue}/jobs/{id}", "view", returns=responses.Job)
     def get_job(self, request: Request, queue: str, id: str) -> Response:
         """Show the live job of this id, else the one that was buried last."""
         live, ident = self.queue(queue), ident_of(id)
@@ -110,7 +103,9 @@ class Jobs(ApiView):
             rendered |= payloads_of(view, payloads)
         return Response(rendered)
 
-    @operation("operate", returns={200: responses.Outcome, 202: responses.Outcome})
+    @operation(
+        "DELETE v1/queues/{queue}/jobs/{id}", "operate", returns={200: responses.Outcome, 202: responses.Outcome}
+    )
     def cancel_job(self, request: Request, queue: str, id: str) -> Response:
         """Cancel one job.
 
@@ -124,13 +119,18 @@ class Jobs(ApiView):
             raise job_not_found(live.name, id)
         return Response({"outcome": outcome}, status=_status(outcome))
 
-    @operation("operate", reads=requests.Due, returns={200: responses.Moved, 202: responses.Moved})
+    @operation(
+        "PATCH v1/queues/{queue}/jobs/{id}",
+        "operate",
+        reads=requests.Due,
+        returns={200: responses.Moved, 202: responses.Moved},
+    )
     def reschedule_job(self, request: Request, queue: str, id: str) -> Response:
         """Give one job another due time, also while it waits behind a running attempt.
 
         202 `outbox`: as for a cancel. 409: the job is running, and nothing waits.
         """
-        when: DueTime = self.read(request, requests.Due)["due"]
+        when: DueTime = self.read(request)["due"]
         live, ident = self.queue(queue), ident_of(id)
         (outcome,) = row_verbs.change_many(live, [ident], "reschedule", when, [None])
         if outcome == NOT_WAITING:
@@ -141,7 +141,7 @@ class Jobs(ApiView):
 
     # -- verbs for many jobs -------------------------------------------------------------------------------------------
 
-    @operation("operate", reads=requests.IdsOrAll, returns=responses.CHANGED)
+    @operation("POST v1/queues/{queue}/cancel", "operate", reads=requests.IdsOrAll, returns=responses.CHANGED)
     def cancel_jobs(self, request: Request, queue: str) -> Response:
         """Cancel jobs by their ids, all waiting jobs, or the waiting ones that match.
 
@@ -150,7 +150,7 @@ class Jobs(ApiView):
         """
         return self._ids_or_all(request, queue, "cancel", None, row_verbs.cancel_all, bulk.CANCEL)
 
-    @operation("operate", reads=requests.IdsOrAll, returns=responses.CHANGED)
+    @operation("POST v1/queues/{queue}/run-now", "operate", reads=requests.IdsOrAll, returns=responses.CHANGED)
     def run_jobs_now(self, request: Request, queue: str) -> Response:
         """Make jobs due now.
 
@@ -158,30 +158,30 @@ class Jobs(ApiView):
         """
         return self._ids_or_all(request, queue, "run_now", NOW, row_verbs.run_all_now, bulk.RUN_NOW)
 
-    @operation("operate", reads=requests.Reschedule, returns=responses.Results)
+    @operation("POST v1/queues/{queue}/reschedule", "operate", reads=requests.Reschedule, returns=responses.Results)
     def reschedule_jobs(self, request: Request, queue: str) -> Response:
         """Give many jobs another due time.
 
         Outcomes: `moved`, `not_waiting` (no such job, or it is running), or `outbox` (a relay sends it).
         """
-        body, live = self.read(request, requests.Reschedule), self.queue(queue)
+        body, live = self.read(request), self.queue(queue)
         return self._change_ids(live, body["ids"], "reschedule", body["due"])
 
-    @operation("operate", reads=requests.Matching, returns=responses.Bulk)
+    @operation("POST v1/queues/{queue}/kill-failed", "operate", reads=requests.Matching, returns=responses.Bulk)
     def kill_failed_jobs(self, request: Request, queue: str) -> Response:
         """Bury waiting jobs that have failed (`killed`), all or those that match.
 
         Running ones are left alone.
         """
-        return self._change(self.queue(queue), bulk.KILL_FAILED, self.read(request, requests.Matching))
+        return self._change(self.queue(queue), bulk.KILL_FAILED, self.read(request))
 
-    @operation("operate", reads=requests.Matching, returns=responses.Bulk)
+    @operation("POST v1/queues/{queue}/delete-failed", "operate", reads=requests.Matching, returns=responses.Bulk)
     def delete_failed_jobs(self, request: Request, queue: str) -> Response:
         """Delete waiting jobs that have failed (`deleted`), all or those that match.
 
         Running ones are left alone.
         """
-        return self._change(self.queue(queue), bulk.DELETE_FAILED, self.read(request, requests.Matching))
+        return self._change(self.queue(queue), bulk.DELETE_FAILED, self.read(request))
 
     def _ids_or_all(
         self,
@@ -189,14 +189,12 @@ class Jobs(ApiView):
         queue: str,
         verb: str,
         when: DueTime | None,
-        to_all: Callable[..., dict[str, int]],
+        to_all: Callable[..., bulk.Changed],
         matching: bulk.Verb,
     ) -> Response:
-        body, live = self.read(request, requests.IdsOrAll), self.queue(queue)
+        body, live = self.read(request), self.queue(queue)
         if "all" in body:
-            bounded = Sweep(LONGEST)
-            counts = bounded.run(partial(to_all, live))
-            return _totals(counts, complete=not bounded.over, seen=bounded.seen, total=bounded.total)
+            return _totals(to_all(live, seconds=LONGEST))
         if "where" in body:
             return self._change(live, matching, body)
         return self._change_ids(live, body["ids"], verb, when)
@@ -211,7 +209,7 @@ class Jobs(ApiView):
         where, cursor = body.get("where", otherwise), body.get("cursor", "")
         changed = bulk.change(live, verb, where, accepts=_text_of(where), cursor=cursor, seconds=LONGEST)
         more = {"cursor": changed.cursor} if "where" in body and changed.cursor else {}
-        return _totals(changed.counts, complete=not changed.cursor, seen=changed.examined, total=changed.total, **more)
+        return _totals(changed, **more)
 
     def _change_ids(self, live: Queue, idents: Sequence[str], verb: str, when: DueTime | None) -> Response:
         """Cancel jobs named by id, or set their due time, and return the response."""
@@ -227,15 +225,15 @@ class Morgue(Jobs):
 
     tag = "morgue"
 
-    @operation("view", returns=responses.JobsPage, query=requests.MorgueQuery)
+    @operation("GET v1/queues/{queue}/morgue", "view", returns=responses.JobsPage, query=requests.MorgueQuery)
     def list_morgue(self, request: Request, queue: str) -> Response:
         """List the morgue of a queue, page by page.
 
         Records come in the order in which they were buried, or by id. An id may have several.
         """
-        return Response(jobs_page(self.queue(queue), self.read_query(request, requests.MorgueQuery)))
+        return Response(jobs_page(self.queue(queue), self.read_query(request)))
 
-    @operation("view", returns=responses.JobsPage, query=requests.GravesQuery)
+    @operation("GET v1/queues/{queue}/morgue/{id}", "view", returns=responses.JobsPage, query=requests.GravesQuery)
     def get_graves(self, request: Request, queue: str, id: str) -> Response:
         """Show all records of an id in the morgue, the last buried first.
 
@@ -243,7 +241,7 @@ class Morgue(Jobs):
         Arguments are masked, and left out (`cut`) if they are larger than both a MiB and `MAX_ARGS_BYTES` of the
         settings.
         """
-        query, live, ident = self.read_query(request, requests.GravesQuery), self.queue(queue), ident_of(id)
+        query, live, ident = self.read_query(request), self.queue(queue), ident_of(id)
         page = connections.hurried_broker().inspector.graves_page(
             live.name,
             ident,
@@ -259,13 +257,13 @@ class Morgue(Jobs):
             )
         return Response(_rendered(page, whole=True))
 
-    @operation("operate", reads=requests.Kick, returns=responses.CHANGED)
+    @operation("POST v1/queues/{queue}/kick", "operate", reads=requests.Kick, returns=responses.CHANGED)
     def kick_jobs(self, request: Request, queue: str) -> Response:
         """Bring jobs back from the morgue and reset their failures.
 
         Outcomes: `kicked`, `live` (a live job has the same id) or `gone`.
         """
-        body, live = self.read(request, requests.Kick), self.queue(queue)
+        body, live = self.read(request), self.queue(queue)
         options = {"delay_ms": body.get("delay", 0), "replace": body.get("replace", False)}
         if "per_second" in body:
             return self._kick_at_pace(live, body)
@@ -288,13 +286,13 @@ class Morgue(Jobs):
             response.data["cursor"] = f"{kick.due_ms:.3f}"
         return response
 
-    @operation("operate", reads=requests.Discard, returns=responses.CHANGED)
+    @operation("POST v1/queues/{queue}/discard", "operate", reads=requests.Discard, returns=responses.CHANGED)
     def discard_jobs(self, request: Request, queue: str) -> Response:
         """Delete jobs from the morgue.
 
         Outcomes: `discarded`, or `gone`: there was no such record.
         """
-        body, live = self.read(request, requests.Discard), self.queue(queue)
+        body, live = self.read(request), self.queue(queue)
         if "jobs" not in body:
             age = body.get("older_than")
             before = None if age is None else live.deployment.now_ms() - age
@@ -307,9 +305,10 @@ class Morgue(Jobs):
         return _results([ident for ident, _ in jobs], outcomes)
 
 
-def _totals(counts: Mapping[str, int], **progress: Any) -> Response:
+def _totals(changed: bulk.Changed, **more: str) -> Response:
     """Return the response for jobs that were not named."""
-    return Response({"counts": dict(counts), **progress})
+    progress = {"complete": not changed.cursor, "seen": changed.examined, "total": changed.total}
+    return Response({"counts": changed.counts, **progress, **more})
 
 
 def _results(idents: Sequence[str], outcomes: Sequence[str]) -> Response:
@@ -403,7 +402,7 @@ def _rendered(page: Page, *, whole: bool = False) -> dict[str, Any]:
 
 def _text_of(where: JobFilter) -> Accepts | None:
     """Return the predicate for the text of a filter, which does not see masked values; None without a text."""
-    return TextSearch(where.text) if where.text else None
+    return text_search(where.text) if where.text else None
 
 
 def _accepts(query: Mapping[str, Any]) -> Accepts | None:

@@ -57,29 +57,21 @@ TAGS: Final[dict[str, str]] = {
 }
 
 
-_PROBLEM: Final = "#/components/schemas/Problem"
-
-
 def metrics_path() -> dict[str, Any]:
     """Return the path of the metrics, a plain view that the generator does not find, where it is installed."""
     if find_spec("prometheus_client") is None:
         return {}
     formats = {name: {"schema": {"type": "string"}} for name in ("text/plain", "application/openmetrics-text")}
-    return {
-        "/metrics": {
-            "get": {
-                "operationId": "metrics",
-                "summary": "Return the metrics for Prometheus",
-                "description": 'With `METRICS["public"]` no credentials are needed.\n\nPermission: `view`.',
-                "tags": ["deployment"],
-                "x-permission": "view",
-                "responses": {
-                    "200": {"description": "the metrics", "content": formats},
-                    "default": {"description": "An error.", "content": {PROBLEM: {"schema": {"$ref": _PROBLEM}}}},
-                },
-            }
-        }
+    problem = {"description": "An error.", "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    get = {
+        "operationId": "metrics",
+        "summary": "Return the metrics for Prometheus",
+        "description": 'With `METRICS["public"]` no credentials are needed.\n\nPermission: `view`.',
+        "tags": ["deployment"],
+        "x-permission": "view",
+        "responses": {"200": {"description": "the metrics", "content": formats}, "default": problem},
     }
+    return {"/metrics": {"get": get}}
 
 
 #: drf-spectacular settings for this document; the project's settings for its own document are ignored

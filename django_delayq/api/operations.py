@@ -1,4 +1,4 @@
-"""Endpoints for operators: workers, recurring tasks, the status and the history of the deployment, this API itself.
+"""Endpoints for operators: workers, recurring tasks, the status of the deployment, this API itself, health checks.
 
 The running jobs of a worker are those it reported with its last heartbeat, at most 64. The ends of their leases are
 read from Redis only where one worker is shown, since that costs another round trip.
@@ -6,40 +6,39 @@ read from Redis only where one worker is shown, since that costs another round t
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
 
-from django.db.models import Q
-from django.utils import timezone
+from django.db import Error as DatabaseTrouble, connections as databases
 from drf_spectacular.types import OpenApiTypes
+from redis.exceptions import RedisError
 from rest_framework.exceptions import NotFound
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from .. import connections, status
-from ..access.problems import Problem, invalid, queue_not_found
+from ..access.problems import Problem, queue_not_found
 from ..access.views import GuardedView, allows, may_use
 from ..core.broker import Broker
-from ..core.errors import InvalidJob
+from ..core.errors import DelayQError, InvalidJob, QueueUnavailable
+from ..core.redis.scripts import clear_errors
 from ..core.registry import pause_recurring
 from ..core.task import registry
 from ..core.times import iso_of
-from ..history.periods import SeriesQuery, from_row, to_row
-from ..history.records import DIED, SILENT
-from ..history.series import known_queues
-from ..models.history import HourlyStat, PipelineRun
+from ..settings.conf import conf
 from ..status import RecurringStatus, Snapshot, WorkerStatus, read_recurring
-from ..status.json_form import recurring_as_json
-from ..status.reading import worker_status
+from ..status.json_form import as_json, recurring_as_json
+from ..status.snapshot import worker_status
 from ..worker.recurring import Work, resume, run_now, work_of
 from . import requests, responses
 from .base import ApiView, operation
-from .fields import Resource
+
+logger: Final = logging.getLogger("django_delayq.api")
 
 _HERE: Final = "v1/openapi.json"
 
@@ -49,7 +48,7 @@ class Workers(ApiView):
 
     tag = "workers"
 
-    @operation("view", returns=responses.Workers)
+    @operation("GET v1/workers", "view", returns=responses.Workers)
     def list_workers(self, request: Request) -> Response:
         """List the worker processes, including lost ones."""
         broker = connections.hurried_broker()
@@ -57,7 +56,7 @@ class Workers(ApiView):
         workers = [visible.worker(worker_status(heartbeat, now_ms)) for heartbeat in broker.workers()]
         return Response({"workers": [responses.Worker.render(worker) for worker in workers]})
 
-    @operation("view", returns=responses.Worker)
+    @operation("GET v1/workers/{worker}", "view", returns=responses.Worker)
     def get_worker(self, request: Request, worker: str) -> Response:
         """Show a worker, with the ends of the leases of its jobs."""
         broker = connections.hurried_broker()
@@ -71,7 +70,7 @@ class Workers(ApiView):
                 return Response(rendered)
         raise _unknown(worker)
 
-    @operation("admin", returns={202: responses.Command})
+    @operation("POST v1/workers/{worker}/stop", "admin", returns={202: responses.Command})
     def stop_worker(self, request: Request, worker: str) -> Response:
         """Stop a worker, like SIGTERM to its program.
 
@@ -80,7 +79,7 @@ class Workers(ApiView):
         """
         return _send(worker, "stop")
 
-    @operation("admin", returns={202: responses.Command})
+    @operation("POST v1/workers/{worker}/drain", "admin", returns={202: responses.Command})
     def drain_worker(self, request: Request, worker: str) -> Response:
         """Let a worker finish its jobs and reserve no more.
 
@@ -88,7 +87,7 @@ class Workers(ApiView):
         """
         return _send(worker, "drain")
 
-    @operation("operate", returns={202: responses.Command})
+    @operation("POST v1/workers/{worker}/dump", "operate", returns={202: responses.Command})
     def dump_worker(self, request: Request, worker: str) -> Response:
         """Request the stacks of a worker's threads.
 
@@ -96,7 +95,7 @@ class Workers(ApiView):
         """
         return _send(worker, "dump")
 
-    @operation("view", returns=responses.Dump)
+    @operation("GET v1/workers/{worker}/dump", "view", returns=responses.Dump)
     def get_dump(self, request: Request, worker: str) -> Response:
         """Read the requested stacks of a worker.
 
@@ -112,10 +111,13 @@ class Workers(ApiView):
         taken_ms, stacks = dump
         return Response({"worker": worker, "taken": iso_of(taken_ms), "stacks": stacks})
 
-    def _queue_of_body(self, request: Request) -> Sequence[str]:
-        return (self.read(request, requests.WatchedQueue)["queue"],)
+    def queues_of_body(self, request: Request) -> Sequence[str]:
+        """Return the queue that a worker is to serve, or no longer."""
+        return (self.read(request)["queue"],) if self.described.reads is not None else ()
 
-    @operation("operate", reads=requests.WatchedQueue, returns={202: responses.Command}, queues=_queue_of_body)
+    @operation(
+        "POST v1/workers/{worker}/watch", "operate", reads=requests.WatchedQueue, returns={202: responses.Command}
+    )
     def watch_queue(self, request: Request, worker: str) -> Response:
         """Let a running worker serve one more queue.
 
@@ -124,7 +126,9 @@ class Workers(ApiView):
         """
         return self._choose(request, worker, "watch")
 
-    @operation("operate", reads=requests.WatchedQueue, returns={202: responses.Command}, queues=_queue_of_body)
+    @operation(
+        "POST v1/workers/{worker}/ignore", "operate", reads=requests.WatchedQueue, returns={202: responses.Command}
+    )
     def ignore_queue(self, request: Request, worker: str) -> Response:
         """Let a running worker reserve no more from a queue.
 
@@ -134,7 +138,7 @@ class Workers(ApiView):
         return self._choose(request, worker, "ignore")
 
     def _choose(self, request: Request, worker: str, command: str) -> Response:
-        (queue,) = self._queue_of_body(request)
+        queue = self.read(request)["queue"]
         if connections.hurried_broker().known_queue(queue) is None:
             raise queue_not_found(queue)
         return _send(worker, command, queue)
@@ -163,7 +167,7 @@ class Recurring(ApiView):
 
     tag = "queues"
 
-    @operation("view", returns=responses.RecurringTasks)
+    @operation("GET v1/recurring", "view", returns=responses.RecurringTasks)
     def list_recurring(self, request: Request) -> Response:
         """List the recurring tasks that the responding process has registered.
 
@@ -173,12 +177,12 @@ class Recurring(ApiView):
         tasks = [one for one in read_recurring(connections.hurried_broker()) if may_use(request, "view", one.queue)]
         return Response({"recurring": [recurring_as_json(one) for one in tasks]})
 
-    def _queue_of_task(self, request: Request) -> Sequence[str]:
+    def queues_of_address(self, request: Request) -> Sequence[str]:
         """Return the queue of the task; an unknown task is of no queue."""
-        known = registry.get(self.kwargs["task"])
+        known = registry.get(self.kwargs.get("task", ""))
         return ("" if known is None else known.options.queue,)
 
-    @operation("operate", returns=responses.Recurring, queues=_queue_of_task, only_queues=True)
+    @operation("POST v1/recurring/{task}/pause", "operate", returns=responses.Recurring)
     def pause_recurring(self, request: Request, task: str) -> Response:
         """Let no tick of a recurring task fire until it is resumed.
 
@@ -188,7 +192,7 @@ class Recurring(ApiView):
         pause_recurring(connections.hurried_broker(), name)
         return _recurring(name)
 
-    @operation("operate", returns=responses.Recurring, queues=_queue_of_task, only_queues=True)
+    @operation("POST v1/recurring/{task}/resume", "operate", returns=responses.Recurring)
     def resume_recurring(self, request: Request, task: str) -> Response:
         """Let the ticks of a recurring task fire again.
 
@@ -200,7 +204,7 @@ class Recurring(ApiView):
         except InvalidJob as error:
             raise Problem("not_found", str(error)) from None
 
-    @operation("operate", returns=responses.Outcome, queues=_queue_of_task, only_queues=True)
+    @operation("POST v1/recurring/{task}/run-now", "operate", returns=responses.Outcome)
     def run_recurring_now(self, request: Request, task: str) -> Response:
         """Run a recurring task now, beside its ticks.
 
@@ -232,7 +236,7 @@ class Deployment(ApiView):
 
     tag = "deployment"
 
-    @operation("view", returns=responses.Status)
+    @operation("GET v1/status", "view", returns=responses.Status)
     def get_status(self, request: Request) -> Response:
         """Show the full status of queues, workers and Redis.
 
@@ -240,87 +244,16 @@ class Deployment(ApiView):
         that the project's `allow` rule hides from the user are left out.
         """
         snapshot = status.take(connections.hurried_broker(), recurring=True)
-        return Response(VisibleQueues(request).snapshot(snapshot).as_json())
+        return Response(as_json(VisibleQueues(request).snapshot(snapshot)))
 
-    @operation("view", returns=responses.HoursPage, query=requests.HoursQuery)
-    def list_hours(self, request: Request) -> Response:
-        """List the attempts by hour, newest first.
-
-        The pipeline fills them. Queues that the project's own rule does not let the user see are left out.
-        """
-        query = self.read_query(request, requests.HoursQuery)
-        visible = (
-            None if allows() is None else frozenset(name for name in known_queues() if may_use(request, "view", name))
-        )
-        limit, rows = query["limit"], HourlyStat._default_manager.order_by("-hour", "-pk")
-        rows = SeriesQuery(query["queue"], query["task"], None, visible).rows(rows)
-        for name, condition in (("from", "hour__gte"), ("to", "hour__lt")):
-            if query[name] is not None:
-                rows = rows.filter(**{condition: to_row(query[name])})
-        if query["cursor"]:
-            seconds, pk = _numbers_of(query["cursor"], r"(\d{1,10})-(\d{1,18})")
-            hour = to_row(datetime.fromtimestamp(seconds, UTC))
-            # Not just `a OR b`: the first condition lets the database use a range of the index.
-            rows = rows.filter(Q(hour__lt=hour) | Q(pk__lt=pk), hour__lte=hour)
-        found = list(rows[: limit + 1])
-        last = found[limit - 1] if len(found) > limit else None
-        cursor = last and f"{from_row(last.hour).timestamp():.0f}-{last.pk}"
-        return Response({"hours": [responses.Hour.render(row) for row in found[:limit]], "cursor": cursor})
-
-    @operation("view", returns=responses.RunsPage, query=requests.RunsQuery)
-    def list_runs(self, request: Request) -> Response:
-        """List the pipeline runs, newest first.
-
-        Where the project has a rule of its own, runs about queues that it hides are left out, and those without a queue
-        have neither `detail` nor `error`.
-        """
-        query = self.read_query(request, requests.RunsQuery)
-        limit, runs = query["limit"], PipelineRun._default_manager.filter(**_conditions(query)).order_by("-pk")
-        if allows() is not None:
-            names = PipelineRun._default_manager.order_by("queue").values_list("queue", flat=True).distinct()
-            runs = runs.filter(queue__in=[name for name in names if not name or may_use(request, "view", name)])
-        rows = list(runs[: limit + 1])
-        cursor = str(rows[limit - 1].pk) if len(rows) > limit else None
-        return Response({"runs": [responses.Run.render(row) for row in rows[:limit]], "cursor": cursor})
-
-    @operation("view", returns=OpenApiTypes.OBJECT)
+    @operation("GET v1/openapi.json", "view", returns=OpenApiTypes.OBJECT)
     def openapi(self, request: Request) -> Response:
         """Return this document, for writers and generators of clients."""
         from .openapi import document
 
-        self.read_query(request, Resource)
+        self.read_query(request)
         # The path as the client requested it, with any prefix added by a proxy or the project.
         return Response(document(request.path.removesuffix(_HERE)))
-
-
-def _conditions(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the conditions by which a query chooses pipeline runs.
-
-    Raises:
-        Problem: the cursor is invalid.
-    """
-    conditions: dict[str, Any] = {name: query[name] for name in ("kind", "run_id") if query[name]}
-    if query["state"]:
-        running = query["state"] in (DIED, PipelineRun.State.RUNNING)
-        conditions["state"] = PipelineRun.State.RUNNING if running else query["state"]
-        if running:
-            word = "lt" if query["state"] == DIED else "gte"
-            conditions[f"seen_at__{word}"] = timezone.now() - SILENT
-    if query["cursor"]:
-        (conditions["pk__lt"],) = _numbers_of(query["cursor"], r"(\d{1,18})")
-    return conditions
-
-
-def _numbers_of(cursor: str, form: str) -> list[int]:
-    """Return the numbers in a cursor of this form.
-
-    Raises:
-        Problem: it has another form.
-    """
-    match = re.fullmatch(form, cursor, re.ASCII)
-    if match is None:
-        raise invalid("this is no cursor; start again without one", ("/cursor", "this is no cursor"))
-    return [int(digits) for digits in match.groups()]
 
 
 class VisibleQueues:
@@ -372,3 +305,95 @@ class NotFoundView(GuardedView):
         """Raise NotFound for every method."""
         super().initial(request, *args, **kwargs)
         raise NotFound("there is nothing at this address; GET v1/openapi.json lists the addresses")
+
+
+# -- health ------------------------------------------------------------------------------------------------------------
+
+#: seconds in which the database has to answer
+BUDGET: Final = 1.0
+#: any name: the script only reads, and its shard need not exist
+_NOWHERE: Final = "readyz"
+
+
+class Health(ApiView):
+    """Checks for load balancers."""
+
+    tag = "deployment"
+    permission_classes = ()
+    throttle_classes = ()
+
+    def get_authenticators(self) -> list[Any]:
+        """Return none: the checks are open to everybody."""
+        return []
+
+    @operation("GET healthz", "", returns=responses.Health)
+    def healthz(self, request: Request) -> Response:
+        """Return 200 as long as the process responds; no other system is checked."""
+        return Response({"status": "ok"})
+
+    @operation("GET readyz", "", returns={200: responses.Health, 503: responses.Health})
+    def readyz(self, request: Request) -> Response:
+        """Return 200 if the process can serve requests, else 503.
+
+        Redis has to run our scripts, and the databases of durable jobs have to answer.
+        The timeout for Redis is the same as after a commit (`OUTBOX["budget"]`, at most a second for each step), so the
+        check leaves no thread blocked.
+        """
+        states = {"redis": _state_of("redis", redis_answers), "database": _state_of("database", databases_answer)}
+        ready = all(state == "ok" for state in states.values())
+        return Response({"status": "ok" if ready else "away", **states}, status=200 if ready else 503)
+
+
+def redis_answers() -> None:
+    """Send a PING, and a script that only reads, to Redis.
+
+    Raises:
+        DelayQError: Redis does not answer in time, or not correctly.
+    """
+    broker = connections.swift_broker()
+    with clear_errors():
+        broker.client.ping()
+    shard = broker.shard(_NOWHERE, 0)
+    broker.scripts.call("stats", shard.keys, b"", shard.constants)
+
+
+def databases_answer() -> None:
+    """Run SELECT 1 in each database that has an outbox.
+
+    A connection that broke since its last use is reopened, as its next user would do.
+
+    Raises:
+        DatabaseTrouble: a database does not answer.
+        QueueUnavailable: a database answered too late.
+    """
+    for alias in conf().outbox.databases:
+        began, connection = time.monotonic(), databases[alias]
+        may_be_broken = connection.connection is not None and not connection.in_atomic_block
+        try:
+            _select_one(connection)
+        except DatabaseTrouble:
+            if not may_be_broken:
+                raise
+            connection.close()
+            _select_one(connection)
+        took = time.monotonic() - began
+        if took > BUDGET:
+            raise QueueUnavailable(f"the database {alias!r} took {took:.1f} s to answer SELECT 1")
+
+
+def _select_one(connection: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+def _state_of(what: str, ask: Callable[[], None]) -> str:
+    """Return ok or away; the reason is only logged."""
+    try:
+        ask()
+    except _TROUBLES as error:
+        logger.warning("not ready, %s is away: %s", what, error)
+        return "away"
+    return "ok"
+
+
+_TROUBLES: Final[tuple[type[Exception], ...]] = (DelayQError, DatabaseTrouble, RedisError, OSError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -33,14 +33,18 @@ class Queues(ApiView):
 
     tag = "queues"
 
-    @operation("view", returns=responses.QUEUES, query=requests.QueuesQuery)
+    def queues_of_body(self, request: Request) -> Sequence[str]:
+        """Return the name of a queue to create."""
+        return (self.read(request)["name"],) if self.action == "create_queue" else ()
+
+    @operation("GET v1/queues", "view", returns=responses.QUEUES, query=requests.QueuesQuery)
     def list_queues(self, request: Request) -> Response:
         """List the queues with their counts.
 
         Two round trips to Redis for any number of queues; with `names_only` one. Queues that the project's `allow` rule
         hides from the user are left out.
         """
-        query = self.read_query(request, requests.QueuesQuery)
+        query = self.read_query(request)
         broker = connections.hurried_broker()
         queues = [queue for queue in broker.reachable_queues() if may_use(request, "view", queue.name)]
         if query["names_only"]:
@@ -49,12 +53,7 @@ class Queues(ApiView):
         render = responses.QueueCounts.render
         return Response({"queues": [render(queue_view(*one)) for one in zip(queues, counts, strict=True)]})
 
-    @operation(
-        "admin",
-        reads=requests.NewQueue,
-        returns={201: responses.Queue, 200: responses.Queue},
-        queues=lambda view, request: (view.read(request, requests.NewQueue)["name"],),
-    )
+    @operation("POST v1/queues", "admin", reads=requests.NewQueue, returns={201: responses.Queue, 200: responses.Queue})
     def create_queue(self, request: Request) -> Response:
         """Create a queue.
 
@@ -62,12 +61,12 @@ class Queues(ApiView):
         repeated; with others it is 409 `conflict`, or `set_in_settings` if the settings have other values. Missing
         members are taken from the settings; else there is one shard and no limit.
         """
-        properties = self.read(request, requests.NewQueue)
+        properties = self.read(request)
         name = properties.pop("name")
         queue, made = make(connections.hurried_broker(), name, properties)
         return Response(responses.Queue.render(queue_view(queue)), status=201 if made else 200)
 
-    @operation("view", returns=responses.QueueDetail)
+    @operation("GET v1/queues/{queue}", "view", returns=responses.QueueDetail)
     def get_queue(self, request: Request, queue: str) -> Response:
         """Show a queue, also shard by shard.
 
@@ -77,14 +76,14 @@ class Queues(ApiView):
         (counts,) = connections.hurried_broker().inspector.all_counts(queues=[opened], by_shard=True, partial=True)
         return Response(responses.QueueDetail.render(queue_view(opened, counts)))
 
-    @operation("operate", reads=requests.Limits, returns=responses.Queue)
+    @operation("PATCH v1/queues/{queue}", "operate", reads=requests.Limits, returns=responses.Queue)
     def limit_queue(self, request: Request, queue: str) -> Response:
         """Change the limits of a queue.
 
         A missing member leaves its limit unchanged; null removes it. The limits of a queue that the settings name are
         changed there (409 `set_in_settings`).
         """
-        limits, name = self.read(request, requests.Limits), live(queue).name
+        limits, name = self.read(request), live(queue).name
         if limits and connections.is_configured(name):
             raise Problem(
                 "set_in_settings",
@@ -94,14 +93,14 @@ class Queues(ApiView):
         connections.hurried_broker().limit(name, **limits)
         return _shown(name)
 
-    @operation("admin", returns={204: None}, query=requests.DeleteQuery)
+    @operation("DELETE v1/queues/{queue}", "admin", returns={204: None}, query=requests.DeleteQuery)
     def delete_queue(self, request: Request, queue: str) -> Response:
         """Delete a queue if it is empty or ``force`` is true.
 
         Scheduling into it later re-creates it. With `force` its jobs and its morgue are lost, and workers lose the
         leases of its running jobs; without, 409 `queue_not_empty`.
         """
-        force = self.read_query(request, requests.DeleteQuery)["force"]
+        force = self.read_query(request)["force"]
         name = live(queue).name
         if not connections.hurried_broker().delete_queue(name, force=force):
             raise queue_not_found(name)
@@ -109,53 +108,53 @@ class Queues(ApiView):
             forget_queue(conf().outbox.databases, name)
         return Response(status=204)
 
-    @operation("view", returns=responses.Depth, query=requests.DepthQuery)
+    @operation("GET v1/queues/{queue}/depth", "view", returns=responses.Depth, query=requests.DepthQuery)
     def get_depth(self, request: Request, queue: str) -> Response:
         """Return the depth of a queue over time.
 
         One point for each minute, the oldest first, from samples that a dispatcher keeps in Redis for a day. Minutes
         without a running dispatcher have no point.
         """
-        minutes = self.read_query(request, requests.DepthQuery)["minutes"]
+        minutes = self.read_query(request)["minutes"]
         broker, name = connections.hurried_broker(), live(queue).name
         points = read_depths(broker, [name], broker.now_ms(), minutes)[name]
         return Response({"points": [responses.DepthPoint.render(point) for point in points]})
 
-    @operation("operate", reads=requests.Pause, returns=responses.Queue)
+    @operation("POST v1/queues/{queue}/pause", "operate", reads=requests.Pause, returns=responses.Queue)
     def pause_queue(self, request: Request, queue: str) -> Response:
         """Pause a queue for new jobs, for workers, or for both.
 
         `in`: new jobs are refused (503 queue_paused); `out`: no jobs are reserved; `both`. Running jobs continue and
         are settled as usual. With `seconds` the pause ends by itself.
         """
-        data, name = self.read(request, requests.Pause), live(queue).name
+        data, name = self.read(request), live(queue).name
         connections.hurried_broker().pause(name, data["direction"], seconds=data.get("seconds"))
         return _shown(name)
 
-    @operation("operate", reads=requests.Direction, returns=responses.Queue)
+    @operation("POST v1/queues/{queue}/resume", "operate", reads=requests.Direction, returns=responses.Queue)
     def resume_queue(self, request: Request, queue: str) -> Response:
         """End the pause of a queue."""
-        direction, name = self.read(request, requests.Direction)["direction"], live(queue).name
+        direction, name = self.read(request)["direction"], live(queue).name
         connections.hurried_broker().resume(name, direction)
         return _shown(name)
 
-    @operation("admin", reads=requests.Reshard, returns=responses.Queue)
+    @operation("POST v1/queues/{queue}/reshard", "admin", reads=requests.Reshard, returns=responses.Queue)
     def reshard_queue(self, request: Request, queue: str) -> Response:
         """Change the number of shards of a queue.
 
         Producers and workers continue. After the response new jobs go to the new shards; the jobs of the old ones are
         run there, and `draining` is true until these are empty. An interrupted request may be repeated.
         """
-        shards, name = self.read(request, requests.Reshard)["shards"], live(queue).name
+        shards, name = self.read(request)["shards"], live(queue).name
         connections.hurried_broker().reshard(name, shards)
         return _shown(name)
 
-    @operation("view", returns=responses.Producers)
+    @operation("GET v1/producers", "view", returns=responses.Producers)
     def get_producers(self, request: Request) -> Response:
         """Show whether the producers of all queues are paused, and since when."""
         return _producers()
 
-    @operation("admin", returns=responses.Producers)
+    @operation("POST v1/producers/pause", "admin", returns=responses.Producers)
     def pause_producers(self, request: Request) -> Response:
         """Refuse new jobs in all queues.
 
@@ -165,7 +164,7 @@ class Queues(ApiView):
         connections.hurried_broker().pause_producers()
         return _producers()
 
-    @operation("admin", returns=responses.Producers)
+    @operation("POST v1/producers/resume", "admin", returns=responses.Producers)
     def resume_producers(self, request: Request) -> Response:
         """Accept new jobs in all queues again."""
         connections.hurried_broker().resume_producers()
@@ -204,7 +203,7 @@ def queue_view(queue: Queue, counts: Counts | None = None) -> SimpleNamespace:
         epoch=int(queue.layout["epoch"]),
         draining=len(queue.epochs) > 1,  # former shards are being worked off
         paused=policy["paused"],
-        paused_until=policy["until"],
+        paused_until=policy["paused_until"],
         configured=connections.is_configured(queue.name),
         limits=layouts.limits_in_force(queue.layout),
         counts=counts,

@@ -16,42 +16,38 @@ from rest_framework import serializers
 from ..core.errors import InvalidJob
 from ..core.figures import MINUTES
 from ..core.inputs import check_holder, check_id, check_number, short
-from ..core.job import MAX_ID_BYTES, PRIORITIES
+from ..core.job import PRIORITIES
 from ..core.job_filter import CONDITIONS, MOST_TEXT_BYTES, JobFilter
 from ..core.layouts import DIRECTIONS, PRIORITY_MODES
+from ..core.options import Check
 from ..core.records.frames import CHUNK
 from ..core.records.keys import MAX_SHARDS
-from ..core.times import datetime_of, ms_of, parse_moment
-from ..history.records import DIED
-from ..models.history import PipelineRun
+from ..core.times import ms_of, parse_moment
 from ..outbox.rows import DueTime
 from ..scheduling.build import job_rules
 from .fields import (
-    CursorField,
-    DelayField,
+    CURSOR,
+    DELAY,
+    FLAG,
+    ID,
+    KEY,
+    MOMENT,
+    QUEUE_NAME,
+    SPAN,
     Entry,
-    FlagField,
-    IdField,
-    IdsField,
-    IntField,
-    KeyField,
-    MomentField,
-    NumberField,
-    Query,
-    QueueNameField,
+    Member,
     Resource,
-    SecondsField,
-    TextField,
-    checked,
+    choice,
     exactly_one,
+    items,
+    number,
     number_of,
-    page_cursor,
+    text,
+    whole,
 )
 from .parsing import LONGEST_WAIT
-from .settle import LEASE, LONGEST_TTR, TTR, HeldEntry, read_error, read_lease
+from .settle import LEASE, LONGEST_TTR, HeldEntry, read_error, read_lease
 
-STATES: Final = (*PipelineRun.State.values, DIED)
-KINDS: Final = tuple(PipelineRun.Kind.values)
 #: state of a list → place in the inspector and its orders, default first
 LISTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "waiting": ("waiting", ("due",)),
@@ -76,21 +72,21 @@ def _wrong(name: str, text: str) -> serializers.ValidationError:
 # -- conditions ------------------------------------------------------------------------------------------------------
 
 
-#: kind of a condition → its field
+#: kind of a condition → its member
 _KINDS: Final[Mapping[str, Any]] = {
-    "text": partial(TextField, MOST_TEXT_BYTES),
-    "id": partial(TextField, MAX_ID_BYTES),
-    "moment": MomentField,
-    "failures": partial(IntField, min_value=0, max_value=_MOST_FAILURES),
-    "flag": FlagField,
+    "text": partial(text, MOST_TEXT_BYTES),
+    "id": partial(text, ID.schema["maxLength"]),
+    "moment": partial(Member, MOMENT),
+    "failures": partial(whole, 0, _MOST_FAILURES),
+    "flag": partial(Member, FLAG),
 }
 
 
 def _conditions() -> dict[str, Any]:
-    """Return a field for each condition. The names of moments have no unit."""
+    """Return a member for each condition. The names of moments have no unit."""
     return {
-        name.removesuffix("_ms"): _KINDS[kind](required=False, help_text=f"jobs {text}")
-        for name, (kind, text) in CONDITIONS.items()
+        name.removesuffix("_ms"): _KINDS[kind](required=False, help_text=f"jobs {what}")
+        for name, (kind, what) in CONDITIONS.items()
     }
 
 
@@ -104,21 +100,21 @@ def filter_of(attrs: Mapping[str, Any]) -> JobFilter:
     for name, (kind, _) in CONDITIONS.items():
         value = attrs.get(name.removesuffix("_ms"))
         if value is not None:
-            given[name] = _ms_of(value) if kind == "moment" else value
+            given[name] = ms_of_moment(value) if kind == "moment" else value
     try:
         return JobFilter(**given)
     except InvalidJob as error:
         raise serializers.ValidationError(str(error)) from None
 
 
-def _ms_of(moment: datetime | float) -> float:
+def ms_of_moment(moment: datetime | float) -> float:
     return ms_of(moment) if isinstance(moment, datetime) else round(moment * 1000, 3)
 
 
 class Where(Resource):
     """Conditions of a bulk operation, at least one; each job meets all of them."""
 
-    def get_fields(self) -> dict[str, Any]:
+    def declared(self) -> dict[str, Any]:
         """Return a member for each condition."""
         return _conditions()
 
@@ -130,37 +126,39 @@ class Where(Resource):
         return where
 
 
-def _limit(most: int) -> IntField:
-    return IntField(default=100, min_value=1, max_value=most, help_text=f"1 to {most}, default 100")
-
-
 # -- lists of jobs ---------------------------------------------------------------------------------------------------
 
 
-class GravesQuery(Query):
-    """Query for the morgue records of one id."""
+class GravesQuery(Resource):
+    """Query for the morgue records of one id.
 
-    cursor = CursorField(default="", help_text="of the page before")
-    limit = _limit(_MOST)
+    Attributes:
+        cursor: of the page before.
+    """
+
+    cursor = Member(CURSOR, default="")
+    limit = whole(1, _MOST, default=100)
 
 
-class _ListQuery(Query):
-    """Query for one page of a list, in one order. The jobs on it meet all conditions."""
+class _ListQuery(GravesQuery):
+    """Query for one page of a list, in one order. The jobs on it meet all conditions.
 
-    order = serializers.ChoiceField(choices=("asc", "desc"), default="asc", help_text="asc (default) or desc")
-    cursor = CursorField(default="", help_text="of the page before; send the other parameters unchanged")
-    limit = _limit(_MOST)
-    id = IdField(default=None, help_text="this id only; not together with min, max or cursor")
-    min = TextField(
-        1000,
-        default="",
-        help_text="from this moment (ISO 8601 with offset, or Unix seconds), number of failures or id on",
-    )
-    max = TextField(1000, default="", help_text="up to this one, inclusive")
+    Attributes:
+        order: asc (default) or desc.
+        cursor: of the page before; send the other parameters unchanged.
+        id: this id only; not together with min, max or cursor.
+        min: from this moment (ISO 8601 with offset, or Unix seconds), number of failures or id on.
+        max: up to this one, inclusive.
+    """
 
-    def get_fields(self) -> dict[str, Any]:
+    order = choice("asc", "desc", default="asc")
+    id = Member(ID, default=None)
+    min = text(1000, default="")
+    max = text(1000, default="")
+
+    def declared(self) -> dict[str, Any]:
         """Return the declared members and a parameter for each condition."""
-        return super().get_fields() | _conditions()
+        return super().declared() | _conditions()
 
     def list_of(self, attrs: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Return the place in the inspector and its orders."""
@@ -182,19 +180,16 @@ class _ListQuery(Query):
 
 
 class JobsQuery(_ListQuery):
-    """Query for a list of jobs."""
+    """Query for a list of jobs.
 
-    state = serializers.ChoiceField(
-        choices=tuple(LISTS),
-        default=None,
-        help_text="default waiting: delayed and ready together. gated: reserved jobs with new content for their ids",
-    )
-    by = serializers.ChoiceField(
-        choices=("due", "deadline", "updated", "failures"),
-        default=None,
-        help_text="the order: due (waiting, delayed, ready), deadline (reserved, gated), updated or failures (failed); "
-        "default: the first one, or the one that reads fewest jobs",
-    )
+    Attributes:
+        state: default waiting: delayed and ready together. gated: reserved jobs with new content for their ids.
+        by: the order: due (waiting, delayed, ready), deadline (reserved, gated), updated or failures (failed); default:
+            the first one, or the one that reads fewest jobs.
+    """
+
+    state = choice(*LISTS, default=None)
+    by = choice("due", "deadline", "updated", "failures", default=None)
 
     def list_of(self, attrs: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Return the place of the state and its orders."""
@@ -202,11 +197,13 @@ class JobsQuery(_ListQuery):
 
 
 class MorgueQuery(_ListQuery):
-    """Query for a list of morgue records."""
+    """Query for a list of morgue records.
 
-    by = serializers.ChoiceField(
-        choices=_MORGUE[1], default=None, help_text="the order: updated (default; when they were buried) or id"
-    )
+    Attributes:
+        by: the order: updated (default; when they were buried) or id.
+    """
+
+    by = choice(*_MORGUE[1], default=None)
 
 
 def _bound(name: str, text: str, by: str) -> float | str | None:
@@ -233,10 +230,15 @@ def _bound(name: str, text: str, by: str) -> float | str | None:
 
 
 class Due(Resource):
-    """New due time; exactly one of the two."""
+    """New due time; exactly one of the two.
 
-    delay = DelayField(required=False, help_text="seconds from now, negative = now")
-    at = MomentField(required=False, help_text="ISO 8601 with offset, or Unix seconds")
+    Attributes:
+        delay: seconds from now, negative = now.
+        at: ISO 8601 with offset, or Unix seconds.
+    """
+
+    delay = Member(DELAY, required=False)
+    at = Member(MOMENT, required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Replace the two by ``due``, a :class:`DueTime`."""
@@ -253,14 +255,19 @@ class Due(Resource):
 class Reschedule(Due):
     """New due time for many jobs."""
 
-    ids = IdsField()
+    ids = items(ID, 1)
 
 
 class Matching(Resource):
-    """Jobs that meet conditions; without them all jobs to which the verb applies."""
+    """Jobs that meet conditions; without them all jobs to which the verb applies.
 
-    where = Where(required=False, help_text="only jobs in Redis that meet these conditions")
-    cursor = CursorField(required=False, help_text="with `where`: of the response before, which was not complete")
+    Attributes:
+        where: only jobs in Redis that meet these conditions.
+        cursor: with `where`: of the response before, which was not complete.
+    """
+
+    where = Where(required=False)
+    cursor = Member(CURSOR, required=False)
     #: members of which exactly one is given; () = none is needed
     choices: ClassVar[tuple[str, ...]] = ()
     #: members that go with ``all`` only
@@ -283,27 +290,32 @@ class Matching(Resource):
 class IdsOrAll(Matching):
     """Some jobs by their ids, all jobs of the queue, or those that meet conditions."""
 
-    ids = IdsField(required=False)
-    all = FlagField(required=False)
+    ids = items(ID, 1, required=False)
+    all = Member(FLAG, required=False)
     choices = ("ids", "all", "where")
 
 
 class Grave(Entry):
     """Morgue record by its id, and by its key where an id has several."""
 
-    id = IdField()
-    key = KeyField(required=False)
+    id = Member(ID)
+    key = Member(KEY, required=False)
 
-    @classmethod
-    def build(cls, values: dict[str, Any]) -> tuple[str, bytes | None]:
+    def validate(self, attrs: dict[str, Any]) -> Any:
         """Return ``(id, key)``."""
-        return values["id"], values.get("key")
+        return attrs["id"], attrs.get("key")
 
 
 class _Graves(Matching):
-    ids = IdsField(required=False, help_text="of each id the newest record")
+    """Records of the morgue.
+
+    Attributes:
+        ids: of each id the newest record.
+    """
+
+    ids = items(ID, 1, required=False)
     jobs = Grave(many=True, required=False)
-    all = FlagField(required=False)
+    all = Member(FLAG, required=False)
     choices = ("ids", "jobs", "all", "where")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -316,25 +328,25 @@ class _Graves(Matching):
 _PACE_CURSOR: Final = re.compile(r"[0-9]{1,14}\.[0-9]{3}")
 
 
-def _kick_cursor(data: object) -> str | float:
+def _kick_cursor(name: str, data: object) -> str | float:
     """Return the cursor of a search; of a kick at a pace the next due time, Unix ms."""
-    return float(data) if isinstance(data, str) and _PACE_CURSOR.fullmatch(data) else page_cursor(data)
+    return float(data) if isinstance(data, str) and _PACE_CURSOR.fullmatch(data) else CURSOR(name, data)
 
 
 class Kick(_Graves):
-    """Jobs to bring back from the morgue, with options."""
+    """Jobs to bring back from the morgue, with options.
 
-    delay = DelayField(required=False, help_text="seconds from now; default 0")
-    per_second = NumberField(
-        required=False,
-        min_value=1e-6,
-        max_value=1e6,
-        help_text="with `all`: how many fall due in a second; default: all at once",
-    )
-    replace = FlagField(required=False, help_text="replace live plain jobs of the same ids")
-    cursor = checked(_kick_cursor, type="string", maxLength=2000)(
-        required=False, help_text="with `where` or `per_second`: of the response before, which was not complete"
-    )
+    Attributes:
+        delay: seconds from now; default 0.
+        per_second: with `all`: how many fall due in a second; default: all at once.
+        replace: replace live plain jobs of the same ids.
+        cursor: with `where` or `per_second`: of the response before, which was not complete.
+    """
+
+    delay = Member(DELAY, required=False)
+    per_second = number(1e-6, 1e6, required=False)
+    replace = Member(FLAG, required=False)
+    cursor = Member(Check(_kick_cursor, CURSOR.schema), required=False)
     with_all = ("per_second",)
     cursor_with = "per_second"
 
@@ -347,63 +359,65 @@ class Kick(_Graves):
 
 
 class Discard(_Graves):
-    """Jobs to delete from the morgue."""
+    """Jobs to delete from the morgue.
 
-    older_than = SecondsField(required=False, help_text="with `all`: only records that are older than these seconds")
+    Attributes:
+        older_than: with `all`: only records that are older than these seconds.
+    """
+
+    older_than = Member(SPAN, required=False)
     with_all = ("older_than",)
 
 
 # -- reserves, and ends of held jobs ---------------------------------------------------------------------------------
 
 
-def _ttr_ms(data: object) -> int:
-    return round(check_number("ttr", data, 1, LONGEST_TTR) * 1000)
+def _ttr_ms(name: str, data: object) -> int:
+    return round(check_number(name, data, 1, LONGEST_TTR) * 1000)
 
 
-def _holder(data: object) -> str:
+def _holder(name: str, data: object) -> str:
     if isinstance(data, str) and len(data) > _NAME_CHARS:
         raise InvalidJob(f"this is a name of up to {_NAME_CHARS} characters, not {short(data)}")
     return "" if data == "" else check_holder(data)
 
 
+def _lease_end(name: str, data: object) -> float | None:
+    return None if data is None else ms_of(parse_moment(data))
+
+
 #: length of a lease in seconds; its value is in milliseconds
-_TtrField: Final = checked(_ttr_ms, type="number", minimum=1, maximum=LONGEST_TTR)
+_TTR: Final = Check(_ttr_ms, {"type": "number", "minimum": 1, "maximum": LONGEST_TTR})
 #: name of a holder; "" = the user's name
-_HolderField: Final = checked(_holder, type="string", maxLength=_NAME_CHARS)
+_HOLDER: Final = Check(_holder, {"type": "string", "maxLength": _NAME_CHARS})
 #: end of a lease as the server returned it; its value is in Unix ms
-_LeaseEndField: Final = checked(lambda data: ms_of(parse_moment(data)), type="string", format="date-time")
-#: lease of a held job, opaque to clients
-LeaseField: Final = checked(read_lease, type="string", pattern=f"^{LEASE.pattern}$")
+_LEASE_END: Final = Check(_lease_end, {"type": "string", "format": "date-time", "nullable": True})
+_TEXT: Final = {"type": "string"}
+_ERROR_MEMBERS: Final = {"class": _TEXT, "message": _TEXT, "traceback": _TEXT}
+_ERROR: Final = Check(
+    lambda name, data: read_error(data),
+    {"oneOf": [_TEXT, {"type": "object", "properties": _ERROR_MEMBERS, "additionalProperties": False}]},
+)
 
 
 class _ReserveOptions(Resource):
-    max = IntField(default=1, min_value=1, max_value=CHUNK, help_text="maximum number of jobs")
-    wait = NumberField(
-        default=0.0,
-        min_value=0,
-        max_value=LONGEST_WAIT,
-        help_text="seconds to wait for the first job; under WSGI nothing waits",
-    )
-    ttr = _TtrField(
-        required=False,
-        help_text=f"length of the lease in seconds; default: the job's own `ttr`, else {TTR}; touch extends it",
-    )
-    worker = _HolderField(
-        default="",
-        help_text="name of the holder as people see it, without control characters; default: the user's name",
-    )
-    holding = serializers.ListField(
-        child=_LeaseEndField(allow_null=True),
-        max_length=_MOST_HELD,
-        required=False,
-        help_text="`lease_ends` of the jobs that the caller holds already, as the server returned them",
-    )
-    deadline_margin = NumberField(
-        required=False,
-        min_value=0.1,
-        max_value=LONGEST_TTR,
-        help_text="with `holding`: end the wait so many seconds before the first of these leases ends",
-    )
+    """Options of every reserve.
+
+    Attributes:
+        max: maximum number of jobs.
+        wait: seconds to wait for the first job; under WSGI nothing waits.
+        ttr: length of the lease in seconds; default: the job's own `ttr`, else 60; touch extends it.
+        worker: name of the holder as people see it, without control characters; default: the user's name.
+        holding: `lease_ends` of the jobs that the caller holds already, as the server returned them.
+        deadline_margin: with `holding`: end the wait so many seconds before the first of these leases ends.
+    """
+
+    max = whole(1, CHUNK, default=1)
+    wait = number(0, LONGEST_WAIT, default=0.0)
+    ttr = Member(_TTR, required=False)
+    worker = Member(_HOLDER, default="")
+    holding = items(_LEASE_END, 0, _MOST_HELD, required=False)
+    deadline_margin = number(0.1, LONGEST_TTR, required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Check that the members fit together."""
@@ -414,11 +428,17 @@ class _ReserveOptions(Resource):
 
 
 class Reserve(_ReserveOptions):
-    """Options of a reserve."""
+    """Options of a reserve.
 
-    id = IdField(required=False, help_text="reserve the job of this id, if it waits")
-    early = FlagField(default=False, help_text="with `id`: also before it is due")
-    buried = FlagField(default=False, help_text="with `id`: the one buried last, if no job of the id is live")
+    Attributes:
+        id: reserve the job of this id, if it waits.
+        early: with `id`: also before it is due.
+        buried: with `id`: the one buried last, if no job of the id is live.
+    """
+
+    id = Member(ID, required=False)
+    early = Member(FLAG, default=False)
+    buried = Member(FLAG, default=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Check that the members fit together."""
@@ -434,73 +454,78 @@ class Reserve(_ReserveOptions):
 
 
 class ReserveFromMany(_ReserveOptions):
-    """Options of a reserve from several queues."""
+    """Options of a reserve from several queues.
 
-    queues = serializers.ListField(
-        child=TextField(64), min_length=1, max_length=_MOST_QUEUES, help_text="they are served in turn"
-    )
+    Attributes:
+        queues: they are served in turn.
+    """
+
+    queues = items(QUEUE_NAME, 1, _MOST_QUEUES)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Keep each queue once."""
         return {**super().validate(attrs), "queues": tuple(dict.fromkeys(attrs["queues"]))}
 
 
-_TEXT: Final = {"type": "string"}
-_ErrorField: Final = checked(
-    read_error,
-    oneOf=[
-        _TEXT,
-        {
-            "type": "object",
-            "properties": {"class": _TEXT, "message": _TEXT, "traceback": _TEXT},
-            "additionalProperties": False,
-        },
-    ],
-)
-
-
 class AckEntry(Entry):
-    """Held job."""
+    """Held job.
 
-    id = IdField(help_text="as reserve gave it")
-    lease = LeaseField(help_text="opaque; as reserve gave it")
+    Attributes:
+        id: as reserve gave it.
+        lease: opaque; as reserve gave it.
+    """
+
+    id = Member(ID)
+    lease = Member(Check(lambda name, data: read_lease(data), {"type": "string", "pattern": f"^{LEASE.pattern}$"}))
     most = CHUNK
 
-    @classmethod
-    def build(cls, values: dict[str, Any]) -> HeldEntry:
+    def validate(self, attrs: dict[str, Any]) -> Any:
         """Return the held job that a valid entry of the request names."""
-        return HeldEntry(values.pop("id"), values.pop("lease"), values)
+        return HeldEntry(attrs.pop("id"), attrs.pop("lease"), attrs)
 
 
 class FailEntry(AckEntry):
-    """Held job whose attempt failed."""
+    """Held job whose attempt failed.
 
-    error = _ErrorField(required=False, help_text="a text, or an object with class, message and traceback")
-    delay = DelayField(required=False, help_text="seconds until the next attempt, in place of the task's back-off")
+    Attributes:
+        error: a text, or an object with class, message and traceback.
+        delay: seconds until the next attempt, in place of the task's back-off.
+    """
+
+    error = Member(_ERROR, required=False)
+    delay = Member(DELAY, required=False)
 
 
 class ReleaseEntry(AckEntry):
-    """Held job to release."""
+    """Held job to release.
 
-    delay = DelayField(required=False, help_text="seconds until it is due again; without it, at its old place")
-    priority = IntField(
-        required=False,
-        min_value=0,
-        max_value=PRIORITIES - 1,
-        help_text="from now on; 0 is the first",
-    )
+    Attributes:
+        delay: seconds until it is due again; without it, at its old place.
+        priority: from now on; 0 is the first.
+    """
+
+    delay = Member(DELAY, required=False)
+    priority = whole(0, PRIORITIES - 1, required=False)
 
 
 class BuryEntry(AckEntry):
-    """Held job that can never succeed."""
+    """Held job that can never succeed.
 
-    reason = TextField(200, required=False, help_text="shown with the job in the morgue")
+    Attributes:
+        reason: shown with the job in the morgue.
+    """
+
+    reason = text(200, required=False)
 
 
 class TouchEntry(AckEntry):
-    """Held job whose lease is to be extended."""
+    """Held job whose lease is to be extended.
 
-    ttr = _TtrField(required=False, help_text="seconds from now on")
+    Attributes:
+        ttr: seconds from now on.
+    """
+
+    ttr = Member(_TTR, required=False)
 
 
 class Ack(Resource):
@@ -535,127 +560,102 @@ class Touch(Resource):
 
 # -- queues ----------------------------------------------------------------------------------------------------------
 
-
-_COUNT: Final[dict[str, Any]] = {"required": False, "allow_null": True, "min_value": 1, "max_value": 1 << 40}
-_SPAN: Final = {**_COUNT, "max_value": 1e9}
+_LIMIT: Final = {"required": False, "allow_null": True}
 
 
 class Limits(Resource):
-    """Limits of a queue; null = no limit. A missing member leaves the limit unchanged."""
+    """Limits of a queue; null = no limit. A missing member leaves the limit unchanged.
 
-    max_length = IntField(
-        **_COUNT, help_text="maximum live jobs of all shards together; more are refused (429 queue_full)"
-    )
-    morgue_max = IntField(**_COUNT, help_text="maximum records in its morgue; the oldest are deleted first")
-    morgue_ttl = NumberField(**_SPAN, help_text="seconds after which its morgue deletes a record")
-    priorities = serializers.ChoiceField(
-        PRIORITY_MODES,
-        required=False,
-        help_text="strict: a more urgent class always goes first; weighted: it goes first more often",
-    )
-    starve_after = NumberField(
-        **_SPAN, help_text="seconds after which a due job goes before more urgent ones, which keep three quarters"
-    )
+    Attributes:
+        max_length: maximum live jobs of all shards together; more are refused (429 queue_full).
+        morgue_max: maximum records in its morgue; the oldest are deleted first.
+        morgue_ttl: seconds after which its morgue deletes a record.
+        priorities: strict: a more urgent class always goes first; weighted: it goes first more often.
+        starve_after: seconds after which a due job goes before more urgent ones, which keep three quarters.
+    """
+
+    max_length = whole(1, 1 << 40, **_LIMIT)
+    morgue_max = whole(1, 1 << 40, **_LIMIT)
+    morgue_ttl = number(1, 1e9, **_LIMIT)
+    priorities = choice(*PRIORITY_MODES, required=False)
+    starve_after = number(1, 1e9, **_LIMIT)
 
 
 class NewQueue(Limits):
-    """Queue to create."""
+    """Queue to create. A member that is null counts as missing: a new queue has no limit to remove.
 
-    name = QueueNameField(help_text="1 to 64 letters, digits, '_', '.' or '-', beginning with a letter")
-    kind = serializers.ChoiceField(
-        ("python", "pull"),
-        required=False,
-        help_text="python: run by workers; pull: raw bytes for programs that reserve them",
-    )
-    shards = IntField(
-        required=False,
-        min_value=1,
-        max_value=MAX_SHARDS,
-        help_text="parts of the queue in the present epoch, each on one node of a cluster",
-    )
+    Attributes:
+        name: 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter.
+        kind: python: run by workers; pull: raw bytes for programs that reserve them.
+        shards: parts of the queue in the present epoch, each on one node of a cluster.
+    """
+
+    name = Member(QUEUE_NAME)
+    kind = choice("python", "pull", required=False)
+    shards = whole(1, MAX_SHARDS, required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Drop members that are null: a new queue has no limit to remove."""
+        """Drop limits that are null."""
         return {name: value for name, value in attrs.items() if value is not None}
 
 
-class QueuesQuery(Query):
-    """Query of the list of queues."""
+class QueuesQuery(Resource):
+    """Query of the list of queues.
 
-    names_only = FlagField(default=False, help_text="only their names, which is cheap")
+    Attributes:
+        names_only: only their names, which is cheap.
+    """
 
-
-class DeleteQuery(Query):
-    """Query of a deletion."""
-
-    force = FlagField(default=False, help_text="also if it has jobs, which are lost")
+    names_only = Member(FLAG, default=False)
 
 
-class DepthQuery(Query):
-    """Query of the depth of a queue."""
+class DeleteQuery(Resource):
+    """Query of a deletion.
 
-    minutes = IntField(default=60, min_value=1, max_value=MINUTES, help_text=f"how far back, 1 to {MINUTES}")
+    Attributes:
+        force: also if it has jobs, which are lost.
+    """
+
+    force = Member(FLAG, default=False)
+
+
+class DepthQuery(Resource):
+    """Query of the depth of a queue.
+
+    Attributes:
+        minutes: how far back.
+    """
+
+    minutes = whole(1, MINUTES, default=60)
 
 
 class Direction(Resource):
-    """Direction in which a queue is paused or resumed."""
+    """Direction in which a queue is paused or resumed.
 
-    direction = serializers.ChoiceField(tuple(DIRECTIONS), help_text="in: new jobs; out: workers; both")
+    Attributes:
+        direction: in: new jobs; out: workers; both.
+    """
+
+    direction = choice(*DIRECTIONS)
 
 
 class Pause(Direction):
-    """Direction and length of a pause."""
+    """Direction and length of a pause.
 
-    seconds = NumberField(
-        required=False, min_value=0.001, max_value=1e8, help_text="after which it ends by itself; missing = never"
-    )
+    Attributes:
+        seconds: after which it ends by itself; missing = never.
+    """
+
+    seconds = number(0.001, 1e8, required=False)
 
 
 class Reshard(Resource):
     """New number of shards."""
 
-    shards = IntField(min_value=1, max_value=MAX_SHARDS)
+    shards = whole(1, MAX_SHARDS)
 
 
 class WatchedQueue(Resource):
     """Queue that a worker is to serve, or no longer."""
 
-    queue = QueueNameField()
-
-
-# -- history ---------------------------------------------------------------------------------------------------------
-
-
-class HistoryQuery(Query):
-    """Query of a page of a list of the history."""
-
-    cursor = TextField(200, default="", help_text="that of the page before; the other parameters stay as they were")
-    limit = _limit(1000)
-
-
-class HoursQuery(HistoryQuery):
-    """Query of the list of hours."""
-
-    queue = TextField(255, default="", help_text="of this queue only")
-    task = TextField(255, default="", help_text="of this task only")
-    vars()["from"] = MomentField(
-        default=None, help_text="hours that begin at this moment or later: ISO 8601 with offset, or Unix seconds"
-    )
-    to = MomentField(default=None, help_text="hours that begin before this moment")
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Return the moments in UTC."""
-        for name in ("from", "to"):
-            try:
-                attrs[name] = None if attrs[name] is None else datetime_of(_ms_of(attrs[name]))
-            except (OverflowError, ValueError, OSError):
-                raise _wrong(name, "this is a moment that no calendar has") from None
-        return attrs
-
-
-class RunsQuery(HistoryQuery):
-    """Query of the list of pipeline runs."""
-
-    kind = serializers.ChoiceField(choices=KINDS, default=None, help_text="of this kind only")
-    state = serializers.ChoiceField(choices=STATES, default=None, help_text="in this state only")
-    run_id = TextField(255, default="", help_text="runs with this run_id only")
+    queue = Member(QUEUE_NAME)

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.utils import timezone
 from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
 from rest_framework import serializers
+from rest_framework.serializers import (
+    BooleanField,
+    CharField,
+    ChoiceField,
+    DateTimeField,
+    DictField,
+    FloatField,
+    IntegerField,
+)
 
-from ..access.views import allows
 from ..core.job_view import JobView
 from ..core.layouts import PRIORITY_MODES
-from ..history.periods import from_row
-from ..history.records import DIED, state_of
-from ..history.rows import FIELDS
-from ..history.series import COUNTS
-from ..models.history import PipelineRun
 from ..settings.conf import mask
 from ..status.job_content import clean_text, masked_text
+from ..status.snapshot import PLACES
 from .content import listed_content
 from .fields import (
     ADDED,
@@ -34,30 +37,40 @@ from .fields import (
     Shown,
     TimeField,
 )
-from .requests import KINDS, STATES
-
-_PERCENTILES: Final = tuple(name for name in FIELDS if "_p" in name or "_max" in name)
 
 
 class ProblemError(Shown):
-    """Error at one place of the request."""
+    """Error at one place of the request.
 
-    pointer = serializers.CharField(help_text="JSON pointer into the body, or into the query as if it were an object")
-    detail = serializers.CharField()
+    Attributes:
+        pointer: JSON pointer into the body, or into the query as if it were an object.
+    """
+
+    pointer = CharField()
+    detail = CharField()
 
 
 class Problem(Shown):
-    """Error (RFC 9457). Programs decide by `code`, which is stable; `detail` is for people."""
+    """Error (RFC 9457). Programs decide by `code`, which is stable; `detail` is for people.
 
-    type = serializers.CharField(help_text="`urn:django-delayq:problem:` and the code")
-    title = serializers.CharField(help_text="the phrase of the HTTP status")
-    status = serializers.IntegerField(min_value=400, max_value=599)
-    detail = serializers.CharField(help_text="what is wrong, and what to do next")
-    code = serializers.CharField(help_text="stable; see the list in the description of the document")
+    Attributes:
+        type: `urn:django-delayq:problem:` and the code.
+        title: the phrase of the HTTP status.
+        detail: what is wrong, and what to do next.
+        code: stable; see the list in the description of the document.
+        errors: what is wrong where, at most 50.
+        retry_after: seconds after which it is worth asking again.
+    """
+
+    type = CharField()
+    title = CharField()
+    status = IntegerField(min_value=400, max_value=599)
+    detail = CharField()
+    code = CharField()
     errors = ProblemError(  # type: ignore[assignment]  # a field; the name is free in a response
-        many=True, required=False, help_text="what is wrong where, at most 50"
+        many=True, required=False
     )
-    retry_after = serializers.FloatField(required=False, help_text="seconds after which it is worth asking again")
+    retry_after = FloatField(required=False)
 
 
 # -- queues ----------------------------------------------------------------------------------------------------------
@@ -66,11 +79,11 @@ class Problem(Shown):
 class QueueLimits(Shown):
     """Limits of a queue; null = no limit."""
 
-    max_length = serializers.IntegerField(allow_null=True)
-    morgue_max = serializers.IntegerField(allow_null=True)
-    morgue_ttl = serializers.FloatField(allow_null=True)
-    priorities = serializers.ChoiceField(PRIORITY_MODES)
-    starve_after = serializers.FloatField(allow_null=True)
+    max_length = IntegerField(allow_null=True)
+    morgue_max = IntegerField(allow_null=True)
+    morgue_ttl = FloatField(allow_null=True)
+    priorities = ChoiceField(PRIORITY_MODES)
+    starve_after = FloatField(allow_null=True)
 
 
 @extend_schema_field(QueueLimits)
@@ -79,68 +92,81 @@ class _LimitsField(ObjectField):
 
 
 class Queue(Shown):
-    """Queue as registered."""
+    """Queue as registered.
 
-    name = serializers.CharField()
-    kind = serializers.ChoiceField(("python", "pull"))
-    shards = serializers.IntegerField(help_text="of the present epoch")
-    epoch = serializers.IntegerField(help_text="number of changes of the number of shards")
-    draining = serializers.BooleanField(help_text="former shards are still being worked off")
-    paused = serializers.CharField(help_text="in, out or both; empty = not paused")
-    paused_until = serializers.DictField(
-        child=TimeField(), help_text="direction (in, out) → when its pause ends by itself"
-    )
-    configured = serializers.BooleanField(help_text="the project's settings name it, so its limits are set there")
+    Attributes:
+        shards: of the present epoch.
+        epoch: number of changes of the number of shards.
+        draining: former shards are still being worked off.
+        paused: in, out or both; empty = not paused.
+        paused_until: direction (in, out) → when its pause ends by itself.
+        configured: the project's settings name it, so its limits are set there.
+    """
+
+    name = CharField()
+    kind = ChoiceField(("python", "pull"))
+    shards = IntegerField()
+    epoch = IntegerField()
+    draining = BooleanField()
+    paused = CharField()
+    paused_until = DictField(child=TimeField())
+    configured = BooleanField()
     limits = _LimitsField()
 
 
 class Counts(Shown):
-    """Number of jobs by state. Failed jobs are also counted as delayed or ready."""
+    """Number of jobs by state. Failed jobs are also counted as delayed or ready.
 
-    delayed = serializers.IntegerField()
-    ready = serializers.IntegerField(help_text="due by now")
-    reserved = serializers.IntegerField(help_text="leased to a worker or a client")
-    gated = serializers.IntegerField(help_text="new content that waits for the end of an attempt")
-    failed = serializers.IntegerField(help_text="waiting for another attempt")
-    morgue = serializers.IntegerField()
+    Attributes:
+        ready: due by now.
+        reserved: leased to a worker or a client.
+        gated: new content that waits for the end of an attempt.
+        failed: waiting for another attempt.
+    """
+
+    vars().update({name: IntegerField() for name in PLACES})
 
 
 class QueueCounts(Queue):
-    """Queue with its counts and counters."""
+    """Queue with its counts and counters.
+
+    Attributes:
+        lag_seconds: how long the longest waiting ready job is overdue.
+        lag_by_priority: the same for each priority that was ever used; one that grows alone starves behind more urgent
+            jobs.
+        counters: counted since the queue was created: created, changed, refused, acked, failed, ….
+        unreachable_shards: of a cluster: shards without an answer, not counted here.
+    """
 
     counts = Counts()
-    lag_seconds = RoundedField(
-        source="counts.lag_seconds", help_text="how long the longest waiting ready job is overdue"
-    )
-    lag_by_priority = serializers.DictField(
-        source="counts.lag_by_priority",
-        child=RoundedField(),
-        help_text="the same for each priority that was ever used; one that grows alone starves behind more urgent jobs",
-    )
-    counters = serializers.DictField(
-        source="counts.counters",
-        child=serializers.IntegerField(),
-        help_text="counted since the queue was created: created, changed, refused, acked, failed, …",
-    )
-    unreachable_shards = serializers.IntegerField(
-        source="counts.unreachable_shards", help_text="of a cluster: shards without an answer, not counted here"
-    )
+    lag_seconds = RoundedField(source="counts.lag_seconds")
+    lag_by_priority = DictField(source="counts.lag_by_priority", child=RoundedField())
+    counters = DictField(source="counts.counters", child=IntegerField())
+    unreachable_shards = IntegerField(source="counts.unreachable_shards")
 
 
 class Shard(Shown):
-    """One shard of a queue."""
+    """One shard of a queue.
 
-    number = serializers.IntegerField(help_text="within its epoch, from 0")
-    epoch = serializers.IntegerField()
+    Attributes:
+        number: within its epoch, from 0.
+    """
+
+    number = IntegerField()
+    epoch = IntegerField()
     counts = Counts()
     lag_seconds = RoundedField(source="counts.lag_seconds")
 
 
 class QueueDetail(QueueCounts):
-    """Queue with its counts, in total and by shard."""
+    """Queue with its counts, in total and by shard.
+
+    Attributes:
+        shards_left_out: shards that are not shown one by one.
+    """
 
     by_shard = Shard(many=True)
-    shards_left_out = serializers.IntegerField(help_text="shards that are not shown one by one")
+    shards_left_out = IntegerField()
 
 
 class Queues(Shown):
@@ -152,7 +178,7 @@ class Queues(Shown):
 class QueueNames(Shown):
     """Names of all queues."""
 
-    names = serializers.ListField(child=serializers.CharField())
+    names = serializers.ListField(child=CharField())
 
 
 #: all queues, or their names
@@ -162,19 +188,28 @@ QUEUES: Final = PolymorphicProxySerializer(
 
 
 class DepthPoint(Shown):
-    """Counts at a whole minute, and what happened since the point before it."""
+    """Counts at a whole minute, and what happened since the point before it.
 
-    at = TimeField(source="at_ms", help_text="Redis's clock")
-    delayed = serializers.IntegerField()
-    ready = serializers.IntegerField()
-    reserved = serializers.IntegerField()
-    failed = serializers.IntegerField(help_text="also counted as delayed or ready")
-    morgue = serializers.IntegerField()
+    Attributes:
+        at: Redis's clock.
+        failed: also counted as delayed or ready.
+        scheduled: per second; null = the point before is missing.
+        done: per second.
+        failing: per second.
+        p50_ms: lateness of the attempts; null = unknown, or none began.
+    """
+
+    at = TimeField(source="at_ms")
+    delayed = IntegerField()
+    ready = IntegerField()
+    reserved = IntegerField()
+    failed = IntegerField()
+    morgue = IntegerField()
     lag_seconds = RoundedField()
-    scheduled = RoundedField(allow_null=True, help_text="per second; null = the point before is missing")
-    done = RoundedField(allow_null=True, help_text="per second")
-    failing = RoundedField(allow_null=True, help_text="per second")
-    p50_ms = RoundedField(allow_null=True, help_text="lateness of the attempts; null = unknown, or none began")
+    scheduled = RoundedField(allow_null=True)
+    done = RoundedField(allow_null=True)
+    failing = RoundedField(allow_null=True)
+    p50_ms = RoundedField(allow_null=True)
     p99_ms = RoundedField(allow_null=True)
 
 
@@ -185,9 +220,13 @@ class Depth(Shown):
 
 
 class Producers(Shown):
-    """State of the switch for all producers."""
+    """State of the switch for all producers.
 
-    paused = serializers.BooleanField(help_text="no queue takes new jobs (503 queue_paused)")
+    Attributes:
+        paused: no queue takes new jobs (503 queue_paused).
+    """
+
+    paused = BooleanField()
     since = TimeField(allow_null=True)
 
 
@@ -218,72 +257,69 @@ class _JobErrorField(serializers.Field[Any, Any, Any, Any]):
         }
 
 
-#: form of arguments that are shown, not handed out
-_FOR_READING: Final = (
-    "secrets are masked; values that JSON lacks are texts and numbers: moments in ISO 8601, spans in seconds, decimals "
-    "and UUIDs as texts, bytes in base64. A reserved job has them as they are stored"
-)
-
-
 class Job(Shown):
     """Job as it was at one moment. Arguments are masked as in the admin.
 
     Content: `args` and `kwargs` of a plain task, `payloads` of a merged one, `body` or `body_base64` in a queue of kind
     pull; no content if `cut` is true.
+
+    Attributes:
+        id: unique within its queue.
+        key: identifies this generation of the id; a later job of the id has another one.
+        task: "raw" in a queue of kind pull.
+        created: when it was scheduled, by the caller's clock; null if the request had an Idempotency-Key or the job is
+            of a bulk load.
+        priority: 0 (first) … 7 (last).
+        failures: counted attempts that failed.
+        reserves: how often it was reserved.
+        crashes: failures whose process died, or whose lease ran out.
+        releases: how often it was released, uncounted.
+        timeouts: how often its time limit or its lease was over while it was held.
+        buries: how often it was moved to the morgue.
+        kicks: how often it was moved back; this resets failures, reserves and crashes only.
+        quarantined: its process died, so it runs alone in one now; see the error.
+        parked: due, but behind a limit, or its group has no turn yet.
+        size: bytes of the arguments as they are stored.
+        cut: the arguments are too large for a list; GET the job to read them.
+        args: secrets are masked; values that JSON lacks are texts and numbers: moments in ISO 8601, spans in seconds,
+            decimals and UUIDs as texts, bytes in base64. A reserved job has them as they are stored.
+        kwargs: like `args`.
+        payloads: the first 50, like `args`.
+        body: if the bytes are UTF-8 text.
+        body_base64: if they are not.
+        gated_due: due time of new content, which waits for the end of the attempt.
+        reason: why it is in the morgue.
+        outcome: of its last attempt.
     """
 
-    queue = serializers.CharField(source="job.queue")
-    id = serializers.CharField(help_text="unique within its queue")
-    key = HexField(
-        source="job.key", help_text="identifies this generation of the id; a later job of the id has another one"
-    )
-    task = serializers.CharField(source="job.task", help_text='"raw" in a queue of kind pull')
-    state = serializers.ChoiceField(choices=("delayed", "ready", "reserved", "morgue"))
-    created = TimeField(
-        source="created_ms",
-        allow_null=True,
-        help_text="when it was scheduled, by the caller's clock; null if the request had an Idempotency-Key or the job "
-        "is of a bulk load",
-    )
+    queue = CharField(source="job.queue")
+    id = CharField()
+    key = HexField(source="job.key")
+    task = CharField(source="job.task")
+    state = ChoiceField(choices=("delayed", "ready", "reserved", "morgue"))
+    created = TimeField(source="created_ms", allow_null=True)
     due = TimeField(source="due_ms", allow_null=True)
-    priority = serializers.IntegerField(source="job.priority", help_text="0 (first) … 7 (last)")
-    merged = serializers.BooleanField(source="job.merged")
-    failures = serializers.IntegerField(source="job.failures", help_text="counted attempts that failed")
-    reserves = serializers.IntegerField(source="job.reserves", help_text="how often it was reserved")
-    crashes = serializers.IntegerField(
-        source="job.crashes", help_text="failures whose process died, or whose lease ran out"
-    )
-    releases = serializers.IntegerField(**ADDED, help_text="how often it was released, uncounted")
-    timeouts = serializers.IntegerField(
-        **ADDED, help_text="how often its time limit or its lease was over while it was held"
-    )
-    buries = serializers.IntegerField(**ADDED, help_text="how often it was moved to the morgue")
-    kicks = serializers.IntegerField(
-        **ADDED, help_text="how often it was moved back; this resets failures, reserves and crashes only"
-    )
-    quarantined = serializers.BooleanField(help_text="its process died, so it runs alone in one now; see the error")
-    parked = serializers.BooleanField(
-        source="job.parked", help_text="due, but behind a limit, or its group has no turn yet"
-    )
+    priority = IntegerField(source="job.priority")
+    merged = BooleanField(source="job.merged")
+    vars().update({name: IntegerField(source=f"job.{name}") for name in ("failures", "reserves", "crashes")})
+    vars().update({name: IntegerField(**ADDED) for name in ("releases", "timeouts", "buries", "kicks")})
+    quarantined = BooleanField()
+    parked = BooleanField(source="job.parked")
     context = MaskedObjectField(source="job.context")  # type: ignore[assignment]
-    size = serializers.IntegerField(help_text="bytes of the arguments as they are stored")
-    cut = serializers.BooleanField(help_text="the arguments are too large for a list; GET the job to read them")
-    args = ListField(**OPTIONAL, help_text=_FOR_READING)
-    kwargs = ObjectField(**OPTIONAL, help_text=_FOR_READING)
-    payloads = ListField(**OPTIONAL, help_text=f"the first 50; {_FOR_READING}")
-    payload_count = serializers.IntegerField(**OPTIONAL)
-    body = serializers.CharField(**OPTIONAL, help_text="if the bytes are UTF-8 text")
-    body_base64 = serializers.CharField(**OPTIONAL, help_text="if they are not")
-    gated_due = TimeField(
-        source="gated_due_ms",
-        allow_null=True,
-        help_text="due time of new content, which waits for the end of the attempt",
-    )
-    worker = serializers.CharField(source="job.worker", allow_null=True)
+    size = IntegerField()
+    cut = BooleanField()
+    args = ListField(**OPTIONAL)
+    kwargs = ObjectField(**OPTIONAL)
+    payloads = ListField(**OPTIONAL)
+    payload_count = IntegerField(**OPTIONAL)
+    body = CharField(**OPTIONAL)
+    body_base64 = CharField(**OPTIONAL)
+    gated_due = TimeField(source="gated_due_ms", allow_null=True)
+    worker = CharField(source="job.worker", allow_null=True)
     lease_ends = TimeField(source="deadline_ms", allow_null=True)
     buried = TimeField(source="buried_ms", allow_null=True)
-    reason = MaskedTextField(help_text="why it is in the morgue")
-    outcome = serializers.CharField(help_text="of its last attempt")
+    reason = MaskedTextField()
+    outcome = CharField()
     error = _JobErrorField(**ADDED)
 
     def to_representation(self, view: JobView) -> Any:
@@ -296,66 +332,87 @@ class Job(Shown):
 
 
 class JobsPage(Shown):
-    """One page of a list of jobs."""
+    """One page of a list of jobs.
+
+    Attributes:
+        cursor: for the next page; null at the end.
+        examined: how many jobs were read for this page. With conditions that no index covers, it ends after about 2
+            seconds; it may have fewer jobs than `limit`, even none, and still have a cursor.
+        unreachable_shards: of a cluster: shards without an answer, whose jobs are missing here.
+    """
 
     jobs = Job(many=True)
-    cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
-    examined = serializers.IntegerField(
-        help_text="how many jobs were read for this page. With conditions that no index covers, it ends after about 2 "
-        "seconds; it may have fewer jobs than `limit`, even none, and still have a cursor"
-    )
-    unreachable_shards = serializers.IntegerField(
-        help_text="of a cluster: shards without an answer, whose jobs are missing here"
-    )
+    cursor = CharField(allow_null=True)
+    examined = IntegerField()
+    unreachable_shards = IntegerField()
 
 
 class Produced(Shown):
-    """Result for one stored job."""
+    """Result for one stored job.
 
-    id = serializers.CharField(allow_null=True, help_text="null if it was skipped")
-    queue = serializers.CharField()
-    outcome = serializers.CharField(
-        help_text="created, merged, replaced, ignored, gated; skipped by the project's middlewares; outbox: stored "
-        "in the database until Redis answers"
-    )
+    Attributes:
+        id: null if it was skipped.
+        outcome: created, merged, replaced, ignored, gated; skipped by the project's middlewares; outbox: stored in the
+            database until Redis answers.
+    """
+
+    id = CharField(allow_null=True)
+    queue = CharField()
+    outcome = CharField()
     due = TimeField(allow_null=True)
 
 
 class Outcome(Shown):
     """Outcome for the job."""
 
-    outcome = serializers.CharField()
+    outcome = CharField()
 
 
 class Moved(Outcome):
-    """Outcome for the job, and its due time."""
+    """Outcome for the job, and its due time.
 
-    due = TimeField(allow_null=True, help_text="null if Redis does not have the change yet")
+    Attributes:
+        due: null if Redis does not have the change yet.
+    """
+
+    due = TimeField(allow_null=True)
 
 
 class Result(Outcome):
-    """Result for one of many jobs."""
+    """Result for one of many jobs.
 
-    id = serializers.CharField(allow_null=True, help_text="null if it was skipped")
+    Attributes:
+        id: null if it was skipped.
+    """
+
+    id = CharField(allow_null=True)
 
 
 class Results(Shown):
-    """Outcome for each job, in the order of the request."""
+    """Outcome for each job, in the order of the request.
+
+    Attributes:
+        counts: outcome → how many.
+    """
 
     results = Result(many=True)
-    counts = serializers.DictField(child=serializers.IntegerField(), help_text="outcome → how many")
+    counts = DictField(child=IntegerField())
 
 
 class Bulk(Shown):
-    """Counts of a verb applied to all matching jobs. It stops after about ten seconds: repeat the call then."""
+    """Counts of a verb applied to all matching jobs. It stops after about ten seconds: repeat the call then.
 
-    counts = serializers.DictField(child=serializers.IntegerField(), help_text="outcome → how many")
-    complete = serializers.BooleanField(help_text="false: there is more to do, call again")
-    seen = serializers.IntegerField()
-    total = serializers.IntegerField()
-    cursor = serializers.CharField(
-        required=False, help_text="with `where` or `per_second`, if it is not complete: send it with the next request"
-    )
+    Attributes:
+        counts: outcome → how many.
+        complete: false: there is more to do, call again.
+        cursor: with `where` or `per_second`, if it is not complete: send it with the next request.
+    """
+
+    counts = DictField(child=IntegerField())
+    complete = BooleanField()
+    seen = IntegerField()
+    total = IntegerField()
+    cursor = CharField(required=False)
 
 
 #: result for one job, or a list of them
@@ -370,54 +427,64 @@ CHANGED: Final = PolymorphicProxySerializer(
 
 # -- held jobs -------------------------------------------------------------------------------------------------------
 
-_AS_STORED: Final = (
-    "as stored: a value that JSON lacks is an object with one member, whose name says what it is, for instance "
-    '`{"$dt": "2026-11-21T11:23:43+01:00"}` for a moment; $d date, $t time, $td span in microseconds, $dec decimal, '
-    "$uuid UUID, $b bytes in base64"
-)
-
 
 class HeldJob(Shown):
-    """Job that the caller holds until `lease_ends`. Its content is not masked."""
+    """Job that the caller holds until `lease_ends`. Its content is not masked.
 
-    queue = serializers.CharField()
-    id = serializers.CharField()
-    lease = serializers.CharField(help_text="opaque; send it back with every verb on the held job")
+    Attributes:
+        lease: opaque; send it back with every verb on the held job.
+        task: "raw" in a queue of kind pull.
+        body: if the bytes are UTF-8 text.
+        body_base64: if they are not.
+        args: as stored: a value that JSON lacks is an object with one member, whose name says what it is, for instance
+            `{"$dt": "2026-11-21T11:23:43+01:00"}` for a moment; $d date, $t time, $td span in microseconds, $dec
+            decimal, $uuid UUID, $b bytes in base64.
+        kwargs: like `args`.
+        payloads: like `args`.
+        created: when it was first scheduled, on the caller's clock; null if the call may repeat.
+        attempt: number of this counted attempt; the first is 1.
+        noe: how often it was reserved before, counted or not.
+        releases: how often it was put back uncounted.
+        lives: remaining attempts, this one included.
+    """
+
+    queue = CharField()
+    id = CharField()
+    lease = CharField()
     key = HexField()
-    task = serializers.CharField(help_text='"raw" in a queue of kind pull')
-    body = serializers.CharField(required=False, help_text="if the bytes are UTF-8 text")
-    body_base64 = serializers.CharField(required=False, help_text="if they are not")
-    args = ListField(required=False, help_text=_AS_STORED)
-    kwargs = ObjectField(required=False, help_text=_AS_STORED)
-    payloads = ListField(required=False, help_text=_AS_STORED)
+    task = CharField()
+    body = CharField(required=False)
+    body_base64 = CharField(required=False)
+    args = ListField(required=False)
+    kwargs = ObjectField(required=False)
+    payloads = ListField(required=False)
     due = TimeField(allow_null=True)
-    created = TimeField(
-        allow_null=True,
-        help_text="when it was first scheduled, on the caller's clock; null if the call may repeat",
-    )
-    attempt = serializers.IntegerField(help_text="number of this counted attempt; the first is 1")
-    failures = serializers.IntegerField()
-    noe = serializers.IntegerField(help_text="how often it was reserved before, counted or not")
-    releases = serializers.IntegerField(help_text="how often it was put back uncounted")
-    lives = serializers.IntegerField(help_text="remaining attempts, this one included")
+    created = TimeField(allow_null=True)
+    vars().update({name: IntegerField() for name in ("attempt", "failures", "noe", "releases", "lives")})
     context = ObjectField()  # type: ignore[assignment]
     lease_ends = TimeField(allow_null=True)
 
 
 class HeldJobs(Shown):
-    """Reserved jobs; an empty list if none was due in time."""
+    """Reserved jobs; an empty list if none was due in time.
+
+    Attributes:
+        deadline_soon: true: a lease in `holding` ends within `deadline_margin`; touch or end its job now.
+    """
 
     jobs = HeldJob(many=True)
-    deadline_soon = serializers.BooleanField(
-        required=False, help_text="true: a lease in `holding` ends within `deadline_margin`; touch or end its job now"
-    )
+    deadline_soon = BooleanField(required=False)
 
 
 class Counted(Shown):
-    """Result of ending one job."""
+    """Result of ending one job.
 
-    id = serializers.CharField()
-    counted = serializers.BooleanField(help_text="false: the lease was lost, and nothing was changed")
+    Attributes:
+        counted: false: the lease was lost, and nothing was changed.
+    """
+
+    id = CharField()
+    counted = BooleanField()
 
 
 class Settled(Shown):
@@ -427,11 +494,16 @@ class Settled(Shown):
 
 
 class Extended(Shown):
-    """Result of touching one job."""
+    """Result of touching one job.
 
-    id = serializers.CharField()
-    held = serializers.BooleanField(help_text="false: the lease was lost")
-    stopping = serializers.BooleanField(help_text="the job was cancelled; end it soon")
+    Attributes:
+        held: false: the lease was lost.
+        stopping: the job was cancelled; end it soon.
+    """
+
+    id = CharField()
+    held = BooleanField()
+    stopping = BooleanField()
     lease_ends = TimeField(allow_null=True)
 
 
@@ -445,40 +517,53 @@ class Touched(Shown):
 
 
 class RunningJob(Shown):
-    """Job that one thread ran at the last heartbeat."""
+    """Job that one thread ran at the last heartbeat.
 
-    slot = serializers.IntegerField(help_text="number of the thread")
-    queue = serializers.CharField()
-    id = serializers.CharField()
-    task = serializers.CharField()
+    Attributes:
+        slot: number of the thread.
+        ids: number of jobs in this call of the handler; `id` is the first of them.
+        lease_ends: only in the response for one worker; null if the worker has lost the job.
+    """
+
+    slot = IntegerField()
+    queue = CharField()
+    id = CharField()
+    task = CharField()
     started = TimeField(source="started_ms", allow_null=True)
-    ids = serializers.IntegerField(help_text="number of jobs in this call of the handler; `id` is the first of them")
-    lease_ends = serializers.DateTimeField(
-        **OPTIONAL,
-        allow_null=True,
-        help_text="only in the response for one worker; null if the worker has lost the job",
-    )
+    ids = IntegerField()
+    lease_ends = DateTimeField(**OPTIONAL, allow_null=True)
 
 
 class Worker(Shown):
-    """Worker process as of its last heartbeat."""
+    """Worker process as of its last heartbeat.
 
-    name = serializers.CharField()
-    host = serializers.CharField()
-    pid = serializers.IntegerField(allow_null=True)
-    queues = ListField(help_text="served queues")
-    ignored = ListField(help_text="queues that operators took from its program (`ignore`)")
-    threads = serializers.IntegerField()
-    running = serializers.IntegerField(help_text="busy threads")
-    dispatcher = serializers.BooleanField(help_text="it also runs the dispatcher")
-    quarantine = serializers.BooleanField(help_text="it runs jobs in quarantine, one at a time")
-    stopping = serializers.BooleanField()
+    Attributes:
+        queues: served queues.
+        ignored: queues that operators took from its program (`ignore`).
+        running: busy threads.
+        dispatcher: it also runs the dispatcher.
+        quarantine: it runs jobs in quarantine, one at a time.
+        seconds_ago: since its last heartbeat.
+        lost: no heartbeat for half a minute.
+        jobs: at most 64, the longest running first.
+    """
+
+    name = CharField()
+    host = CharField()
+    pid = IntegerField(allow_null=True)
+    queues = ListField()
+    ignored = ListField()
+    threads = IntegerField()
+    running = IntegerField()
+    dispatcher = BooleanField()
+    quarantine = BooleanField()
+    stopping = BooleanField()
     started = TimeField(source="started_ms", allow_null=True)
-    rss_mib = serializers.IntegerField(allow_null=True)
+    rss_mib = IntegerField(allow_null=True)
     seen = TimeField(source="seen_ms", allow_null=True)
-    seconds_ago = RoundedField(help_text="since its last heartbeat")
-    lost = serializers.BooleanField(help_text="no heartbeat for half a minute")
-    jobs = RunningJob(many=True, help_text="at most 64, the longest running first")
+    seconds_ago = RoundedField()
+    lost = BooleanField()
+    jobs = RunningJob(many=True)
 
 
 class Workers(Shown):
@@ -490,31 +575,39 @@ class Workers(Shown):
 class Command(Shown):
     """Command sent to a worker."""
 
-    worker = serializers.CharField()
-    command = serializers.CharField()
+    worker = CharField()
+    command = CharField()
 
 
 class Dump(Shown):
-    """Stacks of all threads of a worker."""
+    """Stacks of all threads of a worker.
 
-    worker = serializers.CharField()
+    Attributes:
+        stacks: as Python prints them, at most 64 KiB.
+    """
+
+    worker = CharField()
     taken = TimeField(allow_null=True)
-    stacks = serializers.CharField(help_text="as Python prints them, at most 64 KiB")
+    stacks = CharField()
 
 
 class Recurring(Shown):
-    """Recurring task of the project, as the responding process knows it, or a pause of one that it does not have."""
+    """Recurring task of the project, as the responding process knows it, or a pause of one that it does not have.
 
-    task = serializers.CharField(help_text="its name")
-    queue = serializers.CharField(allow_null=True, help_text="null = the process has no such task, only its pause")
-    schedule = serializers.CharField(allow_null=True, help_text="as in the task's options")
-    timezone = serializers.CharField(allow_null=True, help_text="of a cron expression; null = UTC, or it has none")
-    missed = serializers.CharField(
-        allow_null=True, help_text="once: the latest missed tick fires late; skip: it does not fire"
-    )
-    last_tick = TimeField(allow_null=True, help_text="the last one that fired")
-    next_tick = TimeField(allow_null=True, help_text="null while the task is paused")
-    paused = TimeField(allow_null=True, help_text="since when its ticks do not fire; null = they do")
+    Attributes:
+        task: its name.
+        queue: null = the process has no such task, only its pause.
+        schedule: as in the task's options.
+        timezone: of a cron expression; null = UTC, or it has none.
+        missed: once: the latest missed tick fires late; skip: it does not fire.
+        last_tick: the last one that fired.
+        next_tick: null while the task is paused.
+        paused: since when its ticks do not fire; null = they do.
+    """
+
+    task = CharField()
+    vars().update({name: CharField(allow_null=True) for name in ("queue", "schedule", "timezone", "missed")})
+    vars().update({name: TimeField(allow_null=True) for name in ("last_tick", "next_tick", "paused")})
 
 
 class RecurringTasks(Shown):
@@ -524,104 +617,35 @@ class RecurringTasks(Shown):
 
 
 class Status(Shown):
-    """Full status. Any release may add members."""
+    """Full status. Any release may add members.
 
-    now = TimeField(help_text="Redis's clock")
-    totals = ObjectField(help_text="of all queues; `busy` of `threads` run a job")
-    queues = ListField(help_text="counts, counters, policy, lateness and duration of attempts of each")
-    workers = ListField(help_text="last heartbeat of each")
-    recurring = ListField(
-        help_text="recurring tasks registered in the responding process, with their last and next tick and pause"
-    )
-    redis = ObjectField(help_text="version, memory, persistence, clients")
-    producers_paused = TimeField(allow_null=True, help_text="since when the producers of all queues are paused")
-    unreachable = ListField(
-        help_text="of a cluster: the nodes that do not answer, with their `slots`, the number of `shards` of each "
-        "queue there, and `registry`: true if queues and workers may be incomplete"
-    )
-    outbox = ObjectField(required=False, help_text="durable jobs in the database")
+    Attributes:
+        now: Redis's clock.
+        totals: of all queues; `busy` of `threads` run a job.
+        queues: counts, counters, policy, lateness and duration of attempts of each.
+        workers: last heartbeat of each.
+        recurring: recurring tasks registered in the responding process, with their last and next tick and pause.
+        redis: version, memory, persistence, clients.
+        producers_paused: since when the producers of all queues are paused.
+        unreachable: of a cluster: the nodes that do not answer, with their `slots`, the number of `shards` of each
+            queue there, and `registry`: true if queues and workers may be incomplete.
+        outbox: durable jobs in the database.
+    """
+
+    now = TimeField()
+    totals = ObjectField()
+    queues = ListField()
+    workers = ListField()
+    recurring = ListField()
+    redis = ObjectField()
+    producers_paused = TimeField(allow_null=True)
+    unreachable = ListField()
+    outbox = ObjectField(required=False)
 
 
 class Health(Shown):
     """State of the process and its systems: ok or away."""
 
-    status = serializers.CharField()
-    redis = serializers.CharField(required=False)
-    database = serializers.CharField(required=False)
-
-
-# -- history ---------------------------------------------------------------------------------------------------------
-
-
-class _HourField(TimeField):
-    def to_representation(self, value: Any) -> str | None:  # type: ignore[override]
-        return super().to_representation(from_row(value))
-
-
-def _histogram(what: str) -> Any:
-    return serializers.ListField(
-        child=serializers.IntegerField(),
-        help_text=f"{what}: 32 counts, of 0 ms, then from 2^(i-1) to below 2^i ms, then longer; empty if unknown",
-    )
-
-
-class Hour(Shown):
-    """Outcomes of the attempts of one task in one queue that ended within one hour.
-
-    `lateness` is the time between the due time and the start of an attempt. `lateness` and `duration` cover the `timed`
-    attempts, those that started; both are in milliseconds. `sla_missed` counts attempts that started later than
-    `DELAYQ["PIPELINE"]["sla"]` allows.
-    """
-
-    hour = _HourField(help_text="when it begins")
-    queue = serializers.CharField()
-    task = serializers.CharField()
-    vars().update({name: serializers.IntegerField() for name in COUNTS})
-    vars().update({name: serializers.IntegerField(allow_null=True) for name in _PERCENTILES})
-    lateness_histogram = _histogram("lateness")
-    duration_histogram = _histogram("duration")
-
-
-class HoursPage(Shown):
-    """One page of hours, newest first."""
-
-    hours = Hour(many=True)
-    cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
-
-
-class Run(Shown):
-    """Pipeline run."""
-
-    number = serializers.IntegerField(source="pk", help_text="unique")
-    run_id = serializers.CharField(help_text="a resumed run keeps it")
-    kind = serializers.CharField(help_text=", ".join(KINDS))
-    state = serializers.CharField(**ADDED, help_text=f"{', '.join(STATES)}; {DIED}: no sign of life for five minutes")
-    queue = serializers.CharField()
-    task = serializers.CharField()
-    started = TimeField(source="started_at", allow_null=True)
-    seen = TimeField(source="seen_at", allow_null=True, help_text="its last sign of life")
-    ended = TimeField(source="ended_at", allow_null=True)
-    seconds = serializers.FloatField(**ADDED, help_text="duration so far, or in total")
-    total = serializers.IntegerField(allow_null=True, help_text="rows of the input; null if unknown")
-    rows = serializers.IntegerField()
-    created = serializers.IntegerField()
-    known = serializers.IntegerField(help_text="rows that were stored before")
-    bad = serializers.IntegerField(help_text="rows that were refused")
-    detail = MaskedObjectField()
-    error = MaskedTextField()
-
-    def to_representation(self, row: PipelineRun) -> Any:
-        """Return the run. Details of a run without a queue may be about queues that the project's rule hides."""
-        state = state_of(row)
-        end = row.ended_at or (timezone.now() if state == PipelineRun.State.RUNNING else row.seen_at)
-        seconds = round(max(0.0, (end - row.started_at).total_seconds()), 3)
-        rendered = super().to_representation(row) | {"state": state, "seconds": seconds}
-        hidden = {"detail": {}, "error": ""} if not row.queue and allows() is not None else {}
-        return rendered | hidden | ({} if isinstance(row.detail, dict) else {"detail": {}})
-
-
-class RunsPage(Shown):
-    """One page of pipeline runs, newest first."""
-
-    runs = Run(many=True)
-    cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
+    status = CharField()
+    redis = CharField(required=False)
+    database = CharField(required=False)

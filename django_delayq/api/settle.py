@@ -21,8 +21,7 @@ from ..core.queue import Queue
 from ..core.reading import jobs_of, payloads_of
 from ..core.task import registry
 from ..core.times import iso_of
-from ..pull import held as listeners
-from ..pull import limits
+from ..pull import held as listeners, limits
 from ..worker.ends import End, policy_of
 from ..worker.record import name_of, record_of
 
@@ -108,25 +107,37 @@ def read_error(value: object) -> ReportedError:
     return ReportedError(value.get("message", ""), one_line(value.get("class", "")), value.get("traceback", ""))
 
 
-_NO_ERROR: Final = ReportedError("")
-#: function that builds the settlement: held job, its entry, start of the lease (Unix ms), ms since then
-Builder = Callable[[Job, HeldEntry, int, int], Settlement]
-
-
 class Reported(Exception):
-    """Stand-in for errors reported by API clients; rules for exception classes do not apply to them."""
+    """Stand-in for an error reported by an API client; rules for exception classes do not apply to it."""
+
+    def __init__(self, error: ReportedError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
-def acked(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement:
-    """Return the settlement of a completed job."""
-    return ack(job, taken_ms, run_ms)
+def _released(options: Mapping[str, Any]) -> Release:
+    delay_ms = options.get("delay")
+    return Release(delay=None if delay_ms is None else delay_ms / 1000, priority=options.get("priority"))
 
 
-def failed(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement:
-    """Return the settlement of a failed attempt, which counts; see :meth:`HeldJob.fail`."""
-    error: ReportedError = entry.options.get("error", _NO_ERROR)
-    record = record_of(error.name, error.message, error.trace)
-    settlement = _end(job, taken_ms, run_ms).raised(Reported(error.message), record=lambda _: record)
+#: verb → what a handler would raise for the same end, from the options of an entry; None = it returns
+_RAISED: Final[Mapping[str, Callable[[Mapping[str, Any]], BaseException | None]]] = {
+    "ack": lambda options: None,
+    "fail": lambda options: Reported(options.get("error", ReportedError(""))),
+    "release": _released,
+    "bury": lambda options: Bury(options.get("reason", "")),
+}
+
+
+def _settlement_of(job: Job, entry: HeldEntry, raised: BaseException | None, taken_ms: int, run_ms: int) -> Settlement:
+    """Return the settlement of an attempt that raised this."""
+    if raised is None:
+        return ack(job, taken_ms, run_ms)
+    end = End(job, policy_of(registry.get(job.task), job), taken_ms, run_ms)
+    if not isinstance(raised, Reported):
+        return end.raised(raised)
+    error = raised.error
+    settlement = end.raised(raised, record=lambda _: record_of(error.name, error.message, error.trace))
     settlement.error_class = error.name[:_CLASS_CHARS]
     settlement.reason = settlement.reason.replace(name_of(Reported), settlement.error_class or "an error")
     if settlement.verb == "fail" and "delay" in entry.options:
@@ -134,31 +145,13 @@ def failed(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement
     return settlement
 
 
-def released(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement:
-    """Return the settlement of a released job, whose attempt does not count; see :meth:`HeldJob.release`."""
-    delay_ms = entry.options.get("delay")
-    verdict = Release(delay=None if delay_ms is None else delay_ms / 1000, priority=entry.options.get("priority"))
-    return _end(job, taken_ms, run_ms).raised(verdict)
-
-
-def buried(job: Job, entry: HeldEntry, taken_ms: int, run_ms: int) -> Settlement:
-    """Return the settlement that buries a job; see :meth:`HeldJob.bury`."""
-    return _end(job, taken_ms, run_ms).raised(Bury(entry.options.get("reason", "")))
-
-
-def _end(job: Job, taken_ms: int, run_ms: int) -> End:
-    return End(job, policy_of(registry.get(job.task), job), taken_ms, run_ms)
-
-
-def settle(
-    queue: Queue, entries: Sequence[HeldEntry], build: Builder, caller: str, seed: bytes | None = None
-) -> list[bool]:
+def settle(queue: Queue, entries: Sequence[HeldEntry], verb: str, caller: str, seed: bytes | None = None) -> list[bool]:
     """End held jobs of a queue.
 
     Args:
         queue: the queue of the jobs.
         entries: the jobs.
-        build: builds the settlement of each job.
+        verb: ack, fail, release or bury.
         caller: name of the caller, used as the worker of jobs that it does not hold.
         seed: see :meth:`Queue.settle`.
 
@@ -173,15 +166,16 @@ def settle(
     live = _live(queue, [entries[place] for place in mine])
     settlements: dict[int, Settlement] = {}
     lost: dict[int, Settlement] = {}
+    raised = [_RAISED[verb](entry.options) for entry in entries]
     for place in mine:
-        entry = entries[place]
+        entry, error = entries[place], raised[place]
         view = live.get((entry.lease.shard, entry.id))
         held, taken_ms = _held(view, entry), entry.lease.taken_ms
         if view is not None and held is not None:
-            settlements[place] = build(held, entry, taken_ms, max(0, int(view.read_ms) - taken_ms))
+            settlements[place] = _settlement_of(held, entry, error, taken_ms, max(0, int(view.read_ms) - taken_ms))
         else:  # sent anyway: the shard counts the ends that came too late
-            lost[place] = build(_unread_job(queue, entry, caller), entry, taken_ms, 0)
-    _notify(queue, entries, settlements)
+            lost[place] = _settlement_of(_unread_job(queue, entry, caller), entry, error, taken_ms, 0)
+    _notify(queue, entries, settlements, raised)
     # Held jobs go first: the first job of a call names its worker.
     settlements_by_place = {**settlements, **lost}
     counted = dict(zip(settlements_by_place, queue.settle(list(settlements_by_place.values()), seed=seed), strict=True))
@@ -191,7 +185,12 @@ def settle(
     return [counted.get(place, False) for place in range(len(entries))]
 
 
-def _notify(queue: Queue, entries: Sequence[HeldEntry], settlements: Mapping[int, Settlement]) -> None:
+def _notify(
+    queue: Queue,
+    entries: Sequence[HeldEntry],
+    settlements: Mapping[int, Settlement],
+    raised: Sequence[BaseException | None],
+) -> None:
     """Call the listeners for ends of held jobs, with the complete jobs."""
     announced = {place: one for place, one in settlements.items() if listeners.has_listeners(one)}
     live = _live(queue, [entries[place] for place in announced], most=None)
@@ -203,14 +202,10 @@ def _notify(queue: Queue, entries: Sequence[HeldEntry], settlements: Mapping[int
         job = view.job
         if job.merged:
             job.payloads = tuple(payloads_of(queue, job.id))
-        listeners.notify(queue, replace(settlement, job=job), _error_of(entry, settlement))
-
-
-def _error_of(entry: HeldEntry, settlement: Settlement) -> BaseException:
-    if settlement.outcome == AttemptOutcome.BURIED and "error" not in entry.options:
-        return Bury(settlement.reason)
-    error: ReportedError = entry.options.get("error", _NO_ERROR)
-    return Reported(error.message)
+        error = raised[place]
+        if settlement.outcome == AttemptOutcome.BURIED and "error" not in entry.options:
+            error = Bury(settlement.reason)
+        listeners.notify(queue, replace(settlement, job=job), error)
 
 
 def touch(queue: Queue, entries: Sequence[HeldEntry]) -> list[dict[str, Any]]:

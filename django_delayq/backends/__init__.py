@@ -5,6 +5,4 @@ Uses ``django.tasks`` from Django 6.0 on, and its backport ``django-tasks`` befo
 imports it only if the setting ``TASKS`` names it.
 """
 
-from .backend import DelayQBackend
-
-__all__ = ["DelayQBackend"]
+from .backend import DelayQBackend as DelayQBackend

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import transaction
 from django.utils import timezone
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("django_delayq.tasks")
 #: outcomes of a handle whose job is not in Redis (yet)
 _NOT_IN_REDIS: Final = (ON_COMMIT, ScheduleOutcome.OUTBOX)
-_EVERY_QUEUE: Final[list[str]] = []
 
 
 class DelayQBackend(BaseTaskBackend):
@@ -50,11 +48,8 @@ class DelayQBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         self.given_queues = params.get("QUEUES", ["default"])
-        usable = isinstance(self.given_queues, (list, tuple, set, frozenset)) and all(
-            isinstance(name, str) for name in self.given_queues
-        )
-        # check() reports errors: an exception here would end the import of a task module, and hide the check.
-        super().__init__(alias, {**params, "QUEUES": self.given_queues if usable else _EVERY_QUEUE})
+        # check() reports what is no list: an exception here would end the import of a task module, and hide the check.
+        super().__init__(alias, {**params, "QUEUES": self.given_queues if _is_list(self.given_queues) else []})
 
     @cached_property
     def settings(self) -> BackendOptions:
@@ -80,12 +75,6 @@ class DelayQBackend(BaseTaskBackend):
         return list(self._errors(f"TASKS[{self.alias!r}]"))
 
     def _errors(self, where: str) -> Iterator[CheckMessage]:
-        if not apps.is_installed("django_delayq"):
-            yield Error(
-                f"{where} is a backend of django_delayq, which is not in INSTALLED_APPS.",
-                hint='Add "django_delayq" to INSTALLED_APPS: its worker runs the tasks.',
-                id="delayq.E043",
-            )
         yield from _errors_of_queues(self.given_queues, f"{where}['QUEUES']")
         try:
             tasks, names = self.settings.tasks, known_names()
@@ -194,8 +183,12 @@ class DelayQBackend(BaseTaskBackend):
         return results.find(result_id)
 
 
-def _errors_of_queues(given: object, where: str) -> Iterator[CheckMessage]:
-    if not isinstance(given, (list, tuple, set, frozenset)):
+def _is_list(given: object) -> bool:
+    return isinstance(given, (list, tuple, set, frozenset))
+
+
+def _errors_of_queues(given: Any, where: str) -> Iterator[CheckMessage]:
+    if not _is_list(given):
         yield Error(
             f"{where} must be a list of queue names, got {short(given)}.",
             hint="Give a list like ['default']; [] takes every name.",

@@ -26,21 +26,15 @@ logger: Final = logging.getLogger("django_delayq.tasks")
 #: number of attempts at a task of Django's framework, unless configured
 MAX_ATTEMPTS: Final = 1
 DAY: Final = 86_400.0
-#: Set by the framework; of merged and recurring tasks; of ids, because each enqueue() has one of its own; and early
-#: acks, which leave no record by which a lost attempt could be detected.
+#: Set by the framework; of ids, because each enqueue() has one of its own; and early acks, which leave no record by
+#: which a lost attempt could be detected.
 _UNAVAILABLE: Final = {"queue", "priority", "merge", "every", "cron", "id", "on_conflict", "due_policy", "ack"}
+#: of other tasks
+_KINDS: Final = ("merged", "recurring", "cron")
+_OPTIONS: Final = [name for name, row in TASK_OPTIONS.items() if name not in _UNAVAILABLE and row.kind not in _KINDS]
 #: options of one task; ``name`` is the name that jobs store, by default "app_label.function"
-AVAILABLE: Final = (
-    "name",
-    *(
-        name
-        for name, row in TASK_OPTIONS.items()
-        if name not in _UNAVAILABLE and row.kind not in ("merged", "recurring", "cron")
-    ),
-)
+AVAILABLE: Final = ("name", *_OPTIONS)
 _EXAMPLE: Final = '{"max_attempts": 5}'
-_LOWEST: Final = -100
-_HIGHEST: Final = 100
 _lock: Final = threading.RLock()
 _known: Final[dict[Callable[..., Any], FrameworkTask]] = {}
 #: Tasks that were decorated while Django's apps were loading
@@ -120,7 +114,7 @@ def _build(given: Mapping[str, Any], what: str, **placed: Any) -> TaskOptions:
 
 def priority_class(priority: float) -> int:
     """Return the queue's class of a framework priority: -100 … 100 maps to 7 … 0, and 0 to the default, 4."""
-    return round((_HIGHEST - priority) * (PRIORITIES - 1) / (_HIGHEST - _LOWEST))
+    return round((100 - priority) / 200 * (PRIORITIES - 1))
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+#: code, or status for codes that this version does not know and for responses of proxies → class
+_CLASSES: Final[dict[str | int, type[ApiError]]] = {}
+
 
 class ApiError(Exception):
     """Error response, or no response at all.
@@ -35,90 +38,68 @@ class ApiError(Exception):
         self.retry_after = retry_after
         self.done: list[Any] = []
 
+    def __init_subclass__(cls, answers: Sequence[str | int] = ()) -> None:
+        _CLASSES.update(dict.fromkeys(answers, cls))
 
-class Invalid(ApiError):
+
+class Invalid(ApiError, answers=(400, 413, 415, 422)):
     """Invalid request (400, 413, 415, 422). Nothing was done."""
 
 
-class NotAuthenticated(ApiError):
+class NotAuthenticated(ApiError, answers=("not_authenticated", 401)):
     """Missing or wrong token."""
 
 
-class PermissionDenied(ApiError):
+class PermissionDenied(ApiError, answers=("permission_denied", 403)):
     """Missing permission of the token's user."""
 
 
-class NotFound(ApiError):
+class NotFound(ApiError, answers=(404,)):
     """Unknown queue, job, worker or address."""
 
 
-class QueueNotFound(NotFound):
+class QueueNotFound(NotFound, answers=("queue_not_found",)):
     """Unknown queue."""
 
 
-class JobNotFound(NotFound):
+class JobNotFound(NotFound, answers=("job_not_found",)):
     """Unknown job, or a job that no longer exists."""
 
 
-class Conflict(ApiError):
+class Conflict(ApiError, answers=(409,)):
     """Conflict with the current state (409)."""
 
 
-class IdTaken(Conflict):
+class IdTaken(Conflict, answers=("id_taken",)):
     """Id of a live job of another task, or of any live job with ``on_conflict="error"``."""
 
 
-class QueueNotEmpty(Conflict):
+class QueueNotEmpty(Conflict, answers=("queue_not_empty",)):
     """Queue that still holds jobs or morgue records; empty it first, or delete it with ``force``."""
 
 
-class TryLater(ApiError):
+class TryLater(ApiError, answers=("idempotency_in_progress",)):
     """Valid request that the server cannot handle now; see :attr:`retry_after`."""
 
 
-class QueueFull(TryLater):
+class QueueFull(TryLater, answers=("queue_full",)):
     """Queue that has reached its limit. Nothing was stored."""
 
 
-class QueuePaused(TryLater):
+class QueuePaused(TryLater, answers=("queue_paused",)):
     """Queue that is paused for new jobs until it is resumed. Nothing was stored."""
 
 
-class Throttled(TryLater):
+class Throttled(TryLater, answers=("throttled", 429)):
     """Too many requests of this user."""
 
 
-class Unavailable(TryLater):
+class Unavailable(TryLater, answers=(502, 503, 504)):
     """No response from the queue or the server. A request that changes something may have been executed."""
 
 
-class NotConfirmed(Unavailable):
+class NotConfirmed(Unavailable, answers=("not_confirmed",)):
     """Job that is stored, but that replicas or disks did not confirm in time. The same call under its id is safe."""
-
-
-_BY_CODE: Final[dict[str, type[ApiError]]] = {
-    "not_authenticated": NotAuthenticated,
-    "permission_denied": PermissionDenied,
-    "queue_not_found": QueueNotFound,
-    "job_not_found": JobNotFound,
-    "id_taken": IdTaken,
-    "queue_not_empty": QueueNotEmpty,
-    "queue_full": QueueFull,
-    "queue_paused": QueuePaused,
-    "not_confirmed": NotConfirmed,
-    "throttled": Throttled,
-    "idempotency_in_progress": TryLater,
-}
-#: for codes that this version does not know, and for responses of proxies between client and server
-_BY_STATUS: Final[dict[int, type[ApiError]]] = {
-    **dict.fromkeys((400, 413, 415, 422), Invalid),
-    401: NotAuthenticated,
-    403: PermissionDenied,
-    404: NotFound,
-    409: Conflict,
-    429: Throttled,
-    **dict.fromkeys((502, 503, 504), Unavailable),
-}
 
 
 def error_of(status: int, problem: object, retry_after: float | None) -> ApiError:
@@ -136,5 +117,5 @@ def error_of(status: int, problem: object, retry_after: float | None) -> ApiErro
     wait = members.get("retry_after")
     if isinstance(wait, (int, float)) and not isinstance(wait, bool) and wait >= 0:
         retry_after = float(wait)
-    kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ApiError)
+    kind = _CLASSES.get(code) or _CLASSES.get(status, ApiError)
     return kind(status, code, detail, errors=errors, retry_after=retry_after)

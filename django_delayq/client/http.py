@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar, overload
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
 try:
     import httpx as httpx  # exported
@@ -39,19 +40,10 @@ _FIRST_PAUSE: Final = 0.25
 _LONGEST_POLL_PAUSE: Final = 2.0
 #: seconds for which an idle connection is kept
 _IDLE_SECONDS: Final = 60.0
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 #: verb that was called and has not run yet
 Steps: TypeAlias = Coroutine[Any, Any, T]
-
-
-class Sender:
-    """Base of the clients, each of which sends a request once, and waits, in its own way."""
-
-    async def _send(self, **request: Any) -> httpx.Response:
-        raise NotImplementedError
-
-    async def _sleep(self, seconds: float) -> None:
-        raise NotImplementedError
 
 
 class Answer(NamedTuple):
@@ -61,8 +53,8 @@ class Answer(NamedTuple):
     retry_after: float | None
 
 
-class Server:
-    """Exchanges of requests with one server.
+class Exchanges:
+    """Exchanges of requests with one server: base of the clients, each of which sends, and pauses, in its own way.
 
     Args:
         url: address under which the project includes ``django_delayq.api.urls``.
@@ -71,7 +63,7 @@ class Server:
         retries: further attempts after a broken connection, 429, 502, 503 and 504.
 
     Raises:
-        ValueError: the address is invalid.
+        ValueError: the address or the token is invalid.
     """
 
     def __init__(self, url: str, *, token: str, timeout: float, retries: int) -> None:
@@ -80,8 +72,13 @@ class Server:
             raise ValueError(f"the address must be like https://shop.example/delayq/, got {url!r}")
         if parts.query or parts.fragment or parts.username is not None:
             raise ValueError(f"the address may have no query, fragment or password: {parts.hostname}; give a token")
+        if token and not _TOKEN.fullmatch(token):
+            raise ValueError(
+                "the token is invalid: it has a space, a line break or a non-ASCII character in it; strip it if it was "
+                "read from a file"
+            )
         _ = parts.port  # raises ValueError if it is no port
-        self.secure = parts.scheme == "https"
+        self._secure = parts.scheme == "https"
         self._name = parts.netloc
         self._root = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/"
         self._headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "identity"}
@@ -90,16 +87,21 @@ class Server:
         self._timeout = timeout
         self._retries = retries
 
-    async def exchange(
+    async def _send(self, **request: Any) -> httpx.Response:
+        raise NotImplementedError
+
+    async def _sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+    async def _exchange(
         self,
-        sender: Sender,
         method: str,
         path: str,
         body: Any = None,
         *,
         query: Mapping[str, Any] | None = None,
         extra: float = 0.0,
-        attempts: int | None = None,
+        retries: int | None = None,
         keyed: bool = True,
     ) -> Answer:
         """Return the response to a request, with retries where they can help.
@@ -107,13 +109,12 @@ class Server:
         Every attempt of a POST carries the same Idempotency-Key, so that it is executed once.
 
         Args:
-            sender: the client.
             method: HTTP method.
             path: address below the root, percent-encoded.
             body: converted to JSON; None = no body.
             query: names and values; None is left out.
             extra: seconds that the response may take in addition to the timeout.
-            attempts: number of attempts; None = the client's retries.
+            retries: further attempts; None = the client's.
             keyed: send an Idempotency-Key with a POST.
 
         Raises:
@@ -127,31 +128,29 @@ class Server:
             content = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         if method == "POST" and keyed:
             headers["Idempotency-Key"] = uuid.uuid4().hex
-        sent = {name: _text(value) for name, value in (query or {}).items() if value is not None}
         request = {
             "method": method,
-            "url": f"{self._root}{path}?{urlencode(sent)}" if sent else self._root + path,
+            "url": self._root + path,
+            "params": {name: value for name, value in (query or {}).items() if value is not None} or None,
             "headers": headers,
             "content": content,
             "timeout": httpx.Timeout(seconds, connect=self._timeout, pool=None),
             "follow_redirects": False,  # the token is for this server only
         }
-        retries = _Retries(self._retries if attempts is None else attempts - 1, seconds)
+        pauses = _pauses(self._retries if retries is None else retries, seconds)
+        next(pauses)
         while True:
             try:
-                return self._read(await self._reply(sender, request))
+                return self._read(await self._send(**request))
+            except httpx.RequestError as error:
+                reason = str(error) or type(error).__name__
+                trouble: TryLater = Unavailable(0, "no_answer", f"{self._name} did not answer: {reason}")
+                trouble.__cause__ = error
             except TryLater as error:
-                pause = retries.next_pause(error)
-                if pause is None:
-                    raise
-            await sender._sleep(pause)
-
-    async def _reply(self, sender: Sender, request: Mapping[str, Any]) -> httpx.Response:
-        try:
-            return await sender._send(**request)
-        except httpx.RequestError as error:
-            reason = str(error) or type(error).__name__
-            raise Unavailable(0, "no_answer", f"{self._name} did not answer: {reason}") from error
+                trouble = error
+            if (pause := pauses.send(trouble)) is None:
+                raise trouble
+            await self._sleep(pause)
 
     def _read(self, reply: httpx.Response) -> Answer:
         status, retry_after = reply.status_code, _seconds(reply.headers.get("Retry-After"))
@@ -164,44 +163,32 @@ class Server:
         raise error_of(status, data, retry_after)
 
 
-class _Retries:
-    """Retry policy of one request.
+def _pauses(retries: int, patience: float) -> Generator[float | None, TryLater, None]:
+    """Yield the seconds before the next attempt for each error that is sent; None to raise it instead.
+
+    If an earlier attempt is in progress, its response was lost, and it may have stored or reserved something, so it is
+    polled for. The server's Retry-After is the maximum time that the attempt can take; usually the response is
+    available much sooner.
 
     Args:
-        limit: number of retries.
+        retries: number of further attempts.
         patience: seconds for which an earlier attempt may still be running on the server.
     """
-
-    def __init__(self, limit: int, patience: float) -> None:
-        self._limit = limit
-        self._patience = patience
-        self._retries = 0
-        self._polls = 0
-        self._polls_end = 0.0
-
-    def next_pause(self, error: TryLater) -> float | None:
-        """Return the seconds before the next attempt; None to raise the error instead."""
-        if error.code == "idempotency_in_progress" and self._limit:
-            return self._next_poll()
-        pause = _pause(error.retry_after, self._retries)
-        if self._retries == self._limit or pause > LONGEST_PAUSE:
-            return None
-        self._retries += 1
-        return pause
-
-    def _next_poll(self) -> float | None:
-        """Return the seconds before the next poll for the response of an earlier attempt; None after ``patience``.
-
-        The response was lost, and the attempt may have stored or reserved something, so the client keeps polling. The
-        server's Retry-After is the maximum time the attempt can take; usually the response is available much sooner.
-        """
-        now = time.monotonic()
-        self._polls_end = self._polls_end or now + self._patience
-        if now >= self._polls_end:
-            return None
-        pause = min(_FIRST_PAUSE * 2.0**self._polls, _LONGEST_POLL_PAUSE)
-        self._polls += 1
-        return float(min(pause, self._polls_end - now))
+    done, polls, polls_end = 0, 0, 0.0
+    error = yield None
+    while True:
+        if error.code == "idempotency_in_progress" and retries:
+            now = time.monotonic()
+            polls_end = polls_end or now + patience
+            pause = min(_FIRST_PAUSE * 2.0**polls, _LONGEST_POLL_PAUSE, polls_end - now)
+            polls += 1
+            error = yield pause if pause > 0 else None
+        else:
+            # With jitter, so that many clients do not retry at the same time.
+            usual = _FIRST_PAUSE * 2.0**done * random.uniform(0.5, 1.5)
+            pause = usual if error.retry_after is None else error.retry_after * random.uniform(1.0, 1.1)
+            done += 1
+            error = yield None if done > retries or pause > LONGEST_PAUSE else pause
 
 
 def path_of(*parts: str) -> str:
@@ -231,14 +218,6 @@ class Blocking:
     def _run(self, steps: Steps[T]) -> T:
         raise NotImplementedError
 
-    @staticmethod
-    def _method(steps: Callable[..., Steps[T]]) -> Callable[..., T]:
-        @functools.wraps(steps)
-        def method(self: Blocking, *args: Any, **kwargs: Any) -> T:
-            return self._run(steps(self, *args, **kwargs))
-
-        return method
-
 
 class Asynchronous:
     """Base of classes whose verbs are awaited."""
@@ -248,17 +227,9 @@ class Asynchronous:
     async def _run(self, steps: Steps[T]) -> T:
         raise NotImplementedError
 
-    @staticmethod
-    def _method(steps: Callable[..., Steps[T]]) -> Callable[..., Coroutine[Any, Any, T]]:
-        @functools.wraps(steps)
-        async def method(self: Asynchronous, *args: Any, **kwargs: Any) -> T:
-            return await self._run(steps(self, *args, **kwargs))
-
-        return method
-
 
 class verb(Generic[P, T]):
-    """Method that performs the steps of a generator and returns its result."""
+    """Method that performs the steps of a coroutine function: its object runs them in its own way."""
 
     def __init__(self, steps: Callable[Concatenate[Any, P], Steps[T]]) -> None:
         self._steps = steps
@@ -270,37 +241,26 @@ class verb(Generic[P, T]):
     @overload
     def __get__(self, instance: None, owner: Any) -> Callable[..., Any]: ...
     def __get__(self, instance: Any, owner: Any) -> Any:
-        function = owner._method(self._steps)
-        return function if instance is None else function.__get__(instance)
+        steps = self._steps
+
+        async def awaited(client: Any, *args: Any, **kwargs: Any) -> Any:
+            return await client._run(steps(client, *args, **kwargs))
+
+        def blocking(client: Any, *args: Any, **kwargs: Any) -> Any:
+            return client._run(steps(client, *args, **kwargs))
+
+        method: Any = functools.wraps(steps)(awaited if issubclass(owner, Asynchronous) else blocking)
+        return method if instance is None else method.__get__(instance)
 
 
 def _json_of(reply: httpx.Response) -> Any:
     """Return the JSON of a response; None if it has none."""
-    kind = str(reply.headers.get("Content-Type", "")).partition(";")[0].strip().lower()
-    if not reply.content or not (kind == "application/json" or kind.endswith("+json")):
-        return None
     try:
-        return json.loads(reply.content)
+        return json.loads(reply.content) if "json" in reply.headers.get("Content-Type", "").lower() else None
     except ValueError:
         return None
-
-
-def _pause(retry_after: float | None, attempt: int) -> float:
-    """Return the seconds before the next attempt, with jitter, so that many clients do not retry at the same time."""
-    if retry_after is not None:
-        return retry_after * random.uniform(1.0, 1.1)
-    return float(_FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))
 
 
 def _seconds(text: str | None) -> float | None:
     """Return Retry-After if it is a number; dates are not supported."""
-    try:
-        return None if text is None else max(0.0, float(text))
-    except ValueError:
-        return None
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    return float(text) if text is not None and text.isdecimal() else None

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -23,9 +23,6 @@ T = TypeVar("T")
 HeldT = TypeVar("HeldT", bound="Held")
 
 logger: Final = logging.getLogger("django_delayq.client")
-
-#: results of many jobs that their text shows
-_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +39,8 @@ class Produced:
 class Many:
     """Outcomes of many jobs: (id, outcome) of each in the order of the request, and counts by outcome."""
 
-    results: list[tuple[str | None, str]]
+    results: list[tuple[str | None, str]] = field(repr=False)  # there may be thousands
     counts: dict[str, int]
-
-    def __repr__(self) -> str:
-        """Return the counts and the first results, because there may be thousands."""
-        more = ", …" if len(self.results) > _SHOWN else ""
-        first = ", ".join(map(repr, self.results[:_SHOWN]))
-        return f"Many({len(self.results)} results, counts={self.counts!r}, results=[{first}{more}])"
 
 
 @dataclass(slots=True, weakref_slot=True, kw_only=True, eq=False)
@@ -119,6 +110,23 @@ class Held:
             began, ttr = time.monotonic(), (self.lease_ends - datetime.now(UTC)).total_seconds()
         self._ends_at = began + (ttr or 0.0)
 
+    def _apply(self, answer: Mapping[str, Any], ttr: float | None, sent_at: float) -> bool:
+        """Note what the server answered to an end of the job, or to a touch for so many seconds; return if it counted.
+
+        Args:
+            answer: result of the job.
+            ttr: seconds that the touch named.
+            sent_at: time of the request (monotonic).
+        """
+        if "counted" in answer:
+            self.ended, self.lost = True, not answer["counted"]
+        else:
+            self.lost, self.should_stop = not answer["held"], answer["stopping"]
+            if not self.lost:
+                self.lease_ends = moment(answer["lease_ends"])
+                self._hold(ttr, sent_at)
+        return not self.lost
+
     @verb
     async def ack(self) -> bool:
         """Acknowledge the job as done; it is deleted."""
@@ -175,7 +183,7 @@ class Held:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class HeldJob(Held, Blocking):
-    __doc__ = Held.__doc__
+    """Job held by a :class:`Client`; see :class:`Held`."""
 
     _client: Client = field(repr=False)
     #: one thread at a time ends or touches it
@@ -211,13 +219,6 @@ class AsyncHeldJob(Held, Asynchronous):
         await self._run(self._end(error))
 
 
-#: members of a reserved job that are taken as they are; a server may leave out new ones, or have others
-_MEMBERS: Final = (
-    *("queue", "id", "lease", "key", "task", "args", "kwargs", "payloads"),
-    *("attempt", "failures", "noe", "releases", "lives", "context"),
-)
-
-
 def held_of(kind: type[HeldT], data: Mapping[str, Any], client: Verbs[HeldT], ttr: float | None, began: float) -> HeldT:
     """Return a held job from JSON; its lease began at ``began`` (monotonic)."""
     body = None
@@ -225,9 +226,11 @@ def held_of(kind: type[HeldT], data: Mapping[str, Any], client: Verbs[HeldT], tt
         body = base64.b64decode(data["body_base64"])
     elif "body" in data:
         body = data["body"].encode()
-    members: dict[str, Any] = {name: data[name] for name in _MEMBERS if name in data}
+    # A server may leave out new members, or have others.
+    members = {one.name: data[one.name] for one in fields(kind) if one.init and one.name in data}
     members |= {name: moment(data.get(name)) for name in ("due", "created", "lease_ends")}
-    job = kind(**members, body=body, ttr=ttr, _client=client)
+    members |= {"body": body, "ttr": ttr, "_client": client}
+    job = kind(**members)
     job._hold(ttr, began)
     return job
 

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import os
-import re
 import socket
 import threading
 import time
@@ -18,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack
 
 from .errors import ApiError, JobNotFound, Unavailable
-from .http import Answer, Asynchronous, Blocking, Sender, Server, Steps, http_options, httpx, path_of, verb
+from .http import Answer, Asynchronous, Blocking, Exchanges, Steps, http_options, httpx, path_of, verb
 from .jobs import AsyncHeldJob, Held, HeldJob, HeldT, Many, Produced, held_of, moment
 
 T = TypeVar("T")
@@ -35,7 +34,6 @@ _LONGEST_WAIT: Final = 20.0
 _REASON_CHARS: Final = 200
 #: characters of each part of an error; servers keep fewer
 _ERROR_CHARS: Final = 64 * 1024
-_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 
 class Options(TypedDict, total=False):
@@ -58,7 +56,7 @@ class Options(TypedDict, total=False):
     wait_for_confirmation: bool
 
 
-class Verbs(Sender, Generic[HeldT]):
+class Verbs(Exchanges, Generic[HeldT]):
     """Verbs of both clients, which differ in the class of the jobs that they hold, and in how they send requests.
 
     Args:
@@ -80,18 +78,12 @@ class Verbs(Sender, Generic[HeldT]):
     def __init__(
         self, url: str, *, token: str = "", timeout: float = 30.0, retries: int = 2, worker: str = "", http: Any = None
     ) -> None:
-        if token and not _TOKEN.fullmatch(token):
-            raise ValueError(
-                "the token is invalid: it has a space, a line break or a non-ASCII character in it; strip it if it was "
-                "read from a file"
-            )
-        self._server = Server(url, token=token, timeout=timeout, retries=retries)
-        self._options = http_options(self._server.secure) if http is None else {}
+        super().__init__(url, token=token, timeout=timeout, retries=retries)
+        self._options = http_options(self._secure) if http is None else {}
         self._given = http
         self._worker_name = worker
         #: event loop → its client of httpx, of those that wait in coroutines
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
-        self._by_loop = weakref.WeakKeyDictionary()
+        self._by_loop = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]()
         #: reserved jobs whose objects exist
         self._held: weakref.WeakSet[HeldT] = weakref.WeakSet()
         self._held_guard = threading.Lock()
@@ -119,14 +111,10 @@ class Verbs(Sender, Generic[HeldT]):
         """
         return (await self._exchange(method, path, json, query=query)).data
 
-    async def _page(
-        self, path: str, member: str, query: Mapping[str, Any], cursor: str | None
-    ) -> tuple[list[Any], str | None]:
+    async def _page(self, path: str, member: str, query: Mapping[str, Any], cursor: str | None) -> Any:
+        """Return the items of a page, and the cursor of the next one."""
         answer = await self._exchange("GET", path, query={**_members(**query), "cursor": cursor})
         return answer.data[member], answer.data["cursor"]
-
-    def _exchange(self, method: str, path: str, body: Any = None, **options: Any) -> Steps[Answer]:
-        return self._server.exchange(self, method, path, body, **options)
 
     def _post(self, *parts: str, body: Any, **options: Any) -> Steps[Answer]:
         return self._exchange("POST", path_of("v1", *parts), body, **options)
@@ -140,7 +128,7 @@ class Verbs(Sender, Generic[HeldT]):
         Raises:
             IdTaken, QueueFull, QueuePaused, QueueNotFound, Invalid: the server's response; nothing was stored.
         """
-        return self._produce(queue, _raw(body) | _members(**options))
+        return self._produce(queue, _raw({"body": body, **options}))
 
     @verb
     def put_many(
@@ -159,7 +147,7 @@ class Verbs(Sender, Generic[HeldT]):
             ApiError: a request was refused. None of its jobs was stored; ``done`` has the results of the requests
                 before it.
         """
-        return self._produce_many(queue, map(_raw_of, jobs), all_or_none=all_or_none)
+        return self._produce_many(queue, map(_raw, jobs), all_or_none=all_or_none)
 
     @verb
     async def schedule(
@@ -190,14 +178,8 @@ class Verbs(Sender, Generic[HeldT]):
         Raises:
             IdTaken, QueueFull, QueuePaused, Invalid: the server's response; nothing was stored.
         """
-        call = _members(
-            args=list(args) or None,
-            kwargs=None if kwargs is None else dict(kwargs),
-            payload=payload,
-            score=score,
-            durable=durable,
-        )
-        job = {"task": task, **call, **_members(**options)}
+        called = {"args": list(args) or None, "kwargs": None if kwargs is None else dict(kwargs), "payload": payload}
+        job = _members(task=task, **called, score=score, durable=durable, **options)
         try:
             return await self._produce(queue, job)
         except Unavailable as error:
@@ -205,7 +187,7 @@ class Verbs(Sender, Generic[HeldT]):
                 raise
             # While Redis is unavailable the server cannot look up a key, but accepts durable jobs. For a job with an
             # id, a second one adds nothing.
-            return await self._produce(queue, job, attempts=1, keyed=False)
+            return await self._produce(queue, job, retries=0, keyed=False)
 
     @verb
     def schedule_many(self, queue: str, jobs: Iterable[Mapping[str, Any]], *, all_or_none: bool = False) -> Steps[Many]:
@@ -302,14 +284,13 @@ class Verbs(Sender, Generic[HeldT]):
         """
         if not queues:
             raise ValueError('which queue? client.reserve("mail"), or several: client.reserve("mail", "sms")')
-        margin = None if deadline_margin is None else _seconds(deadline_margin)
+        margin = _seconds(deadline_margin)
         if margin is not None and not margin > 0:
             raise ValueError(f"deadline_margin is {margin:g}; give more than 0 seconds, as many as a touch may take")
-        end, length = time.monotonic() + _seconds(wait), None if ttr is None else _seconds(ttr)
-        body: dict[str, Any] = {"max": max, "worker": worker or self._worker, **_members(ttr=length)}
-        path = ("queues", queues[0], "reserve") if len(queues) == 1 else ("reserve",)
-        if len(queues) > 1:
-            body["queues"] = list(queues)
+        end, length = time.monotonic() + _seconds(wait), _seconds(ttr)
+        several = {"queues": list(queues)} if len(queues) > 1 else {}
+        path = ("reserve",) if several else ("queues", queues[0], "reserve")
+        body = {"max": max, "worker": worker or self._worker, **several, **_members(ttr=length)}
         while True:
             left, sent_at = self._wait_left(end, margin), time.monotonic()
             waited = round(min(_LONGEST_WAIT, left), 3) if left > 0 else 0
@@ -346,7 +327,7 @@ class Verbs(Sender, Generic[HeldT]):
 
         With ``buried``, if no job of the id is live, the one that was buried last is taken from the morgue.
         """
-        length = None if ttr is None else _seconds(ttr)
+        length = _seconds(ttr)
         options = _members(early=early, buried=buried or None, ttr=length, worker=worker or self._worker)
         sent_at = time.monotonic()
         answer = await self._post("queues", queue, "reserve", body={"id": id, **options})
@@ -388,26 +369,16 @@ class Verbs(Sender, Generic[HeldT]):
 
         Return False for jobs whose lease was lost.
         """
-        sent_at = time.monotonic()
-
-        def read(job: Held, answer: Mapping[str, Any]) -> bool:
-            job.lost, job.should_stop = not answer["held"], answer["stopping"]
-            if not job.lost:
-                job.lease_ends = moment(answer["lease_ends"])
-                job._hold(job.ttr if ttr is None else _seconds(ttr), sent_at)
-            return not job.lost
-
-        return self._each("touch", jobs, lambda job: _members(ttr=job.ttr if ttr is None else ttr), read)
+        given = _members(ttr=ttr)
+        return self._settle("touch", jobs, of_job=lambda job: given or _members(ttr=job.ttr))
 
     ack, fail, release = verb(_ack), verb(_fail), verb(_release)
     bury, touch = verb(_bury), verb(_touch)
 
     def _wait_left(self, end: float, margin: float | None) -> float:
         """Return the seconds until a wait ends: at ``end``, or before the first end of a lease."""
-        left = end - time.monotonic()
-        if margin is None:
-            return left
-        return min([left, *(most - margin for job in self._in_hand() if (most := job.seconds_left) > 0)])
+        held = [] if margin is None else [job.seconds_left - margin for job in self._in_hand() if job.seconds_left > 0]
+        return min([end - time.monotonic(), *held])
 
     def _in_hand(self) -> list[HeldT]:
         with self._held_guard:
@@ -419,33 +390,27 @@ class Verbs(Sender, Generic[HeldT]):
             self._held.update(jobs)
         return jobs
 
-    def _settle(self, action: str, jobs: Sequence[Held], **given: Any) -> Steps[list[bool]]:
-        def read(job: Held, answer: Mapping[str, Any]) -> bool:
-            job.ended, job.lost = True, not answer["counted"]
-            return bool(answer["counted"])
-
-        common = _members(**given)
-        return self._each(action, jobs, lambda _: common, read)
-
-    async def _each(
+    async def _settle(
         self,
         action: str,
         jobs: Sequence[Held],
-        members_of: Callable[[Held], Mapping[str, Any]],
-        read: Callable[[Held, Mapping[str, Any]], bool],
+        of_job: Callable[[Held], Mapping[str, Any]] = lambda _: {},
+        **given: Any,
     ) -> list[bool]:
+        """Send an action on jobs that are in hand, ``given`` with each of them, and return the answer of each."""
         answers: dict[int, bool] = {}
-        by_queue: dict[str, list[tuple[int, Held]]] = {}
+        by_queue: dict[str, list[tuple[int, Held, dict[str, Any]]]] = {}
+        common = _members(**given)
         for place, job in enumerate(jobs):
-            if not (job.ended or job.lost):
-                by_queue.setdefault(job.queue, []).append((place, job))
+            if job.in_hand:
+                entry = {"id": job.id, "lease": job.lease, **common, **of_job(job)}
+                by_queue.setdefault(job.queue, []).append((place, job, entry))
         for queue, held in by_queue.items():
-            entries = [(place, job, {"id": job.id, "lease": job.lease, **members_of(job)}) for place, job in held]
-            for chunk in _chunks(entries, SETTLED_AT_ONCE, weigh=lambda one: _size_of(one[2])):
-                body = {"jobs": [entry for _, _, entry in chunk]}
+            for chunk in _chunks(held, SETTLED_AT_ONCE, weigh=lambda one: _size_of(one[2])):
+                body, sent_at = {"jobs": [entry for _, _, entry in chunk]}, time.monotonic()
                 results = (await self._post("queues", queue, action, body=body)).data["results"]
-                for (place, job, _), result in zip(chunk, results, strict=True):
-                    answers[place] = read(job, result)
+                for (place, job, entry), result in zip(chunk, results, strict=True):
+                    answers[place] = job._apply(result, entry.get("ttr"), sent_at)
         return [answers.get(place, False) for place in range(len(jobs))]
 
 
@@ -563,7 +528,7 @@ class AsyncClient(Verbs[AsyncHeldJob], Asynchronous):
         await self.close()
 
 
-def _seconds(span: Seconds) -> float:
+def _seconds(span: Any) -> Any:
     return span.total_seconds() if isinstance(span, timedelta) else span
 
 
@@ -577,13 +542,11 @@ def _members(**given: Any) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError(f"{name} has no time zone, so the moment is unknown: {value}; give an aware datetime")
         return value.isoformat()
-    return value
+    return _seconds(value)
 
 
 def _size_of(entry: Mapping[str, Any]) -> int:
@@ -606,16 +569,11 @@ def _chunks(items: Iterable[T], size: int, *, weigh: Callable[[T], int]) -> Iter
         yield chunk
 
 
-def _raw(body: bytes | str) -> dict[str, Any]:
-    if isinstance(body, str):
-        return {"body": body}
-    return {"body_base64": base64.b64encode(body).decode()}
-
-
-def _raw_of(job: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(job, Mapping):
-        return _raw(job)
-    return _raw(job["body"]) | _members(**{name: value for name, value in job.items() if name != "body"})
+def _raw(job: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
+    options = dict(job) if isinstance(job, Mapping) else {"body": job}
+    body = options.pop("body")
+    content = {"body": body} if isinstance(body, str) else {"body_base64": base64.b64encode(body).decode()}
+    return content | _members(**options)
 
 
 def _error_members(error: BaseException | str) -> dict[str, str] | str | None:

@@ -14,67 +14,35 @@ Application code outside Django and all other packages of the project import fro
         queue.settle([ack(job, started_ms=0, run_ms=3)])
 """
 
-from .broker import Broker
-from .counts import Counts
+from .broker import Broker as Broker
+from .counts import Counts as Counts
 from .errors import (
-    Bury,
-    DelayQError,
-    IdTaken,
-    InvalidJob,
-    JobTimeout,
-    LeakedTransaction,
-    Misconfigured,
-    NotConfirmed,
-    QueueFull,
-    QueueUnavailable,
-    Release,
-    Retry,
-    Verdict,
+    Bury as Bury,
+    DelayQError as DelayQError,
+    IdTaken as IdTaken,
+    InvalidJob as InvalidJob,
+    JobTimeout as JobTimeout,
+    LeakedTransaction as LeakedTransaction,
+    Misconfigured as Misconfigured,
+    NotConfirmed as NotConfirmed,
+    QueueFull as QueueFull,
+    QueueUnavailable as QueueUnavailable,
+    Release as Release,
+    Retry as Retry,
+    Verdict as Verdict,
 )
-from .job import Job, NewJob, Payload, new_id
-from .job_view import JobView
-from .outcomes import Batch, Settlement, Tick, ack, bury, fail, release
-from .queue import Queue
-from .reading import Inspector, Page
-from .redis.connection import Connection, RedisConfig, connect
-from .task import Registry, Task, TaskOptions, registry
-
-__all__ = [
-    "Batch",
-    "Broker",
-    "Bury",
-    "Connection",
-    "Counts",
-    "DelayQError",
-    "IdTaken",
-    "Inspector",
-    "InvalidJob",
-    "Job",
-    "JobTimeout",
-    "JobView",
-    "LeakedTransaction",
-    "Misconfigured",
-    "NewJob",
-    "NotConfirmed",
-    "Page",
-    "Payload",
-    "Queue",
-    "QueueFull",
-    "QueueUnavailable",
-    "RedisConfig",
-    "Registry",
-    "Release",
-    "Retry",
-    "Settlement",
-    "Task",
-    "TaskOptions",
-    "Tick",
-    "Verdict",
-    "ack",
-    "bury",
-    "connect",
-    "fail",
-    "new_id",
-    "registry",
-    "release",
-]
+from .job import Job as Job, NewJob as NewJob, Payload as Payload, new_id as new_id
+from .job_view import JobView as JobView
+from .outcomes import (
+    Batch as Batch,
+    Settlement as Settlement,
+    Tick as Tick,
+    ack as ack,
+    bury as bury,
+    fail as fail,
+    release as release,
+)
+from .queue import Queue as Queue
+from .reading import Inspector as Inspector, Page as Page
+from .redis.connection import Connection as Connection, RedisConfig as RedisConfig, connect as connect
+from .task import Registry as Registry, Task as Task, TaskOptions as TaskOptions, registry as registry

@@ -15,16 +15,16 @@ from typing import Any, Final
 
 from . import codec
 from .errors import InvalidJob
-from .inputs import check_id, check_int, option_hint, score_text, short
+from .inputs import check_id, option_hint, score_text, short
 from .job import KEY_BYTES, RAW, NewJob, Payload, id_from, random_block, stamped
 from .options import (
     CALL_OPTIONS,
     DEFAULT_MAX_PAYLOADS,
     GROUP_LIMITS,
+    GROUP_OPTIONS,
     MERGED_JOB,
     OPTIONS,
     PLAIN_JOB,
-    check_rate,
     limits_of_group,
     stored_members,
 )
@@ -39,11 +39,6 @@ _COMMON_MERGED: Final = _COMMON | {"payload", "score"}
 _PLAIN_ENTRY: Final = PLAIN_JOB | {"args", "kwargs"}
 #: options of a task that are derived from the arguments if the call does not give them
 _DERIVED: Final = ("id", "at", "score", "group")
-_OF_GROUPS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
-    "group_concurrency": lambda name, value: check_int(name, value, 1),
-    "group_rate": check_rate,
-    "group_burst": lambda name, value: check_int(name, value, 1),
-}
 _LONG_DELAY: Final = 86_400 * 365
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -117,7 +112,7 @@ class JobBuilder:
         #: what is stored with a job that has no options of its own
         self._stored: dict[str, Any] = expires | ({"context": context} if context else {})
         self._stored_bytes = encoded_options(self._stored)
-        self._limits_groups = any(getattr(policy, name) is not None for name in _OF_GROUPS)
+        self._limits_groups = any(getattr(policy, name) is not None for name in GROUP_OPTIONS)
         self._conflict = policy.on_conflict or ("merge" if policy.merge else "replace")
         self._max_payloads = policy.max_payloads or DEFAULT_MAX_PAYLOADS
         self._derives = any(getattr(policy, name) is not None for name in _DERIVED)
@@ -177,15 +172,12 @@ class JobBuilder:
         if task.options.merge:
             args = (options.get("payload"),)
         found = []
-        for name, check in _OF_GROUPS.items():
+        for name in GROUP_OPTIONS:
             value = getattr(task.options, name)
-            if callable(value):
-                value = _derive(task, name, args, kwargs)
-                value = None if value is None else check(name, value)
-            found.append(value)
+            found.append(_derive(task, name, args, kwargs) if callable(value) else value)
         limits = limits_of_group(*found)
         if limits is not None:
-            numbers = [limits.total or 0, limits.interval_us or 0, limits.burst]
+            numbers = [limits.total or 0, limits.interval_us or 0, limits.burst, limits.weight]
             new.options = encoded_options({**(json.loads(new.options) if new.options else {}), GROUP_LIMITS: numbers})
 
     def build_tick(self, ident: str, tick_ms: int) -> NewJob:

@@ -33,7 +33,6 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -314,19 +313,23 @@ def encode_args(args: Sequence[Any], kwargs: Mapping[str, Any], *, limit: int = 
     return encoded if len(encoded) <= limit else _refuse_size(encoded, limit, "the arguments take")
 
 
-def encode_calls(calls: Sequence[Sequence[Any]], *, limit: int = MAX_BYTES) -> list[bytes]:
-    """Return the arguments of calls without keywords, each as :func:`encode_args` does; faster for many plain ones.
+def encode_lists(calls: Sequence[Any], *, limit: int = MAX_BYTES) -> list[bytes] | None:
+    """Return the bytes of the arguments of many calls; None if :func:`encode_args` has to look at each.
 
-    Raises:
-        InvalidJob: see :func:`encode_args`.
+    All at once take less than half of the time. This is possible for lists of texts, numbers, booleans and None, each
+    with at least one item.
     """
-    if chosen is None and all(calls) and _SCALARS.issuperset(map(type, chain.from_iterable(calls))):
-        with suppress(ValueError):  # as in _quickly
-            # Without lists in lists, a boundary occurs once for each call unless a text contains one.
-            encoded = [b"[%b]" % call for call in _dump(calls)[2:-2].encode().split(b"],[")]
-            if len(encoded) == len(calls) and max(map(len, encoded)) <= limit:
-                return encoded
-    return [encode_args(args, {}, limit=limit) for args in calls]
+    if chosen is not None or not all(calls) or {list} != set(map(type, calls)):
+        return None
+    if not _SCALARS.issuperset(map(type, chain.from_iterable(calls))):
+        return None
+    try:
+        lines = _dump_lines(calls)[1:-1].encode()
+    except ValueError:  # see _quickly()
+        return None
+    # A line feed inside a text is escaped, so each one found here separates two items or two lists.
+    encoded = lines.replace(b"]\n[", b"]\0[").replace(b"\n", b",").split(b"\0")
+    return encoded if len(max(encoded, key=len)) <= limit else None
 
 
 def encode(value: Any, *, limit: int = MAX_BYTES, what: str = "payload") -> bytes:
@@ -343,13 +346,13 @@ def _call(args: Any, kwargs: Any) -> Any:
     return args if not kwargs else {"a": args, "k": kwargs} if args else {"k": kwargs}
 
 
-def _make_dump() -> Callable[[Any], str]:
+def _make_dump(separator: str) -> Callable[[Any], str]:
     """Return ``json.dumps`` with our settings. Its C part is created once, not per call, which is four times faster."""
-    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(separator, ":"))
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:  # an interpreter without the C encoder
         return encoder.encode
-    scan = make(None, encoder.default, json.encoder.encode_basestring, None, ":", ",", True, False, False)
+    scan = make(None, encoder.default, json.encoder.encode_basestring, None, ":", separator, True, False, False)
 
     def dump(value: Any) -> str:
         return "".join(scan(value, 0))
@@ -357,7 +360,8 @@ def _make_dump() -> Callable[[Any], str]:
     return dump
 
 
-_dump: Final = _make_dump()
+_dump: Final = _make_dump(",")
+_dump_lines: Final = _make_dump("\n")
 
 
 def _quickly(value: Any) -> bytes | None:

@@ -95,7 +95,7 @@ class Counts:
     @property
     def lag_seconds(self) -> float:
         """Seconds by which the most overdue job is late, without those in quarantine or in lanes."""
-        return max(self.lag_by_priority.values(), default=0.0)
+        return _lag(self.now_ms, min((ms for ms in self.oldest_due_ms_of.values() if ms is not None), default=None))
 
     @property
     def lag_by_priority(self) -> dict[int, float]:

@@ -26,6 +26,10 @@ class QueueFull(DelayQError):
     """Refusal because the queue reached its ``max_length``, or Redis its ``maxmemory``. Nothing was written; retry."""
 
 
+class JobIsLimited(DelayQError):
+    """Refusal to reserve a job by its id, because it has a group or limits. Reserve due jobs without an id."""
+
+
 class QueueNotEmpty(DelayQError):
     """Refusal to delete a queue that holds jobs or morgue records. Empty it first, or delete it with ``force``."""
 

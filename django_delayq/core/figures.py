@@ -39,25 +39,7 @@ from .redis.scripts import clear_errors
 logger: Final = logging.getLogger(__name__)
 
 #: upper bounds, ms; larger values go into one extra bucket
-BUCKETS_MS: Final = (
-    1,
-    2,
-    5,
-    10,
-    25,
-    50,
-    100,
-    250,
-    500,
-    1_000,
-    2_500,
-    5_000,
-    10_000,
-    30_000,
-    60_000,
-    300_000,
-    1_800_000,
-)
+BUCKETS_MS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000, 1_800_000)
 #: maximum number of fields in the hash; new fields beyond it are left out
 MOST_FIELDS: Final = 50_000
 

@@ -253,8 +253,8 @@ def limits_in_force(layout: Layout) -> dict[str, Any]:
 def queue_policy(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
     """Return the policy in readable form.
 
-    ``paused`` ("", "in", "out" or "both"), ``until`` (by direction: when that pause ends, Unix ms) and the ``limits``
-    in force.
+    ``paused`` ("", "in", "out" or "both"), ``paused_until`` (by direction: when that pause ends, Unix ms) and the
+    ``limits`` in force.
 
     Args:
         now_ms: time on Redis's clock; None = that of this machine.
@@ -262,7 +262,7 @@ def queue_policy(layout: Layout, now_ms: float | None = None) -> dict[str, Any]:
     pauses = pauses_of(resumed(layout, ended_pauses(layout, time.time() * 1000 if now_ms is None else now_ms)))
     return {
         "paused": next((word for word, directions in DIRECTIONS.items() if directions == tuple(pauses)), ""),
-        "until": {word: end for word, end in pauses.items() if end},
+        "paused_until": {word: end for word, end in pauses.items() if end},
         "limits": layout.get("limits", {}),
     }
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from .deployment import Deployment
 from .errors import DelayQError, QueueUnavailable
 from .job import random_block
 from .options import GROUP_LIMITS, Limits
@@ -39,25 +39,10 @@ UNREACHABLE_MS: Final = 1000
 _OF_NOBODY: Final = (b"", 0, b"", b"0", b"", b"", b"1", b"9")
 
 
-class Limit(NamedTuple):
-    """Limit over all workers: its name and its numbers (:class:`.options.Limits`)."""
-
-    name: str
-    total: int | None
-    interval_us: float | None = None
-    burst: int = 0
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Numbers as the limiter takes them."""
-        numbers = {"total": self.total, "interval": self.interval_us, "burst": self.burst}
-        return {name: value for name, value in numbers.items() if value}
-
-
 def limits_of(
     queue: str, of_queue: Limits | None, task: Task | None, offer: Offer, own: Container[str] = ()
-) -> list[Limit]:
-    """Return the limits over all workers of the jobs of an offer.
+) -> dict[str, Limits]:
+    """Return the limits over all workers of the jobs of an offer, by their names.
 
     Args:
         queue, of_queue: name and limits of the queue.
@@ -65,11 +50,11 @@ def limits_of(
         own: limits that were set at run time. Their numbers are known to the limiter.
     """
     found = [(f"queue:{queue}", of_queue), (f"task:{task.name if task else offer.task}", task and task.options.limits)]
-    limits = [(name, one or Limits()) for name, one in found if (one and one.is_shared) or name in own]
+    limits = {name: one or Limits() for name, one in found if (one and one.is_shared) or name in own}
     if offer.group:  # always, if only because it may be paused
         of_group = _limits_in(offer.options_json) or (task and task.options.group_limits)  # Spark stores none
-        limits.append((f"group:{queue}:{offer.group}", of_group or Limits()))
-    return [Limit(name, one.total, one.interval_us, one.burst) for name, one in limits]
+        limits[f"group:{queue}:{offer.group}"] = of_group or Limits()
+    return limits
 
 
 def offer_of(job: Job, ms: int = 0) -> Offer:
@@ -81,7 +66,7 @@ def offer_of(job: Job, ms: int = 0) -> Offer:
 def _limits_in(options_json: bytes) -> Limits | None:
     """Return the limits of a group that are stored with a job."""
     try:
-        total, interval_us, burst = json.loads(options_json)[GROUP_LIMITS]
+        total, interval_us, burst, *_ = json.loads(options_json)[GROUP_LIMITS]
         return Limits(total or None, interval_us=interval_us or None, burst=burst)
     except (ValueError, TypeError, LookupError, RecursionError):
         return None
@@ -98,14 +83,12 @@ class Grant:
 
     Attributes:
         limits: names of its limits.
-        rates: those of rate, each with the time from one start to the next, µs.
         at_us: when it was granted, on the limiter's clock.
     """
 
     offer: Offer
     jobs: int
     limits: tuple[str, ...] = ()
-    rates: tuple[tuple[str, float], ...] = ()
     name: bytes = field(default_factory=lambda: random_block()[:8].hex().encode())
     at_us: float = field(default=0, compare=False)
 
@@ -120,7 +103,7 @@ class Grant:
     def permits(self) -> list[bytes]:
         """Permits of its jobs."""
         first, last = self._ends
-        return [b"%b%d%b" % (first, number, last) for number in range(1, self.jobs + 1)] if first else []
+        return [b"%b%c%b" % (first, number, last) for number in range(1, self.jobs + 1)] if first else []
 
     def unused(self, used: Container[bytes] = ()) -> Unused:
         """Return its permits but those that jobs have."""
@@ -181,17 +164,20 @@ class LaneNotes:
     blocks: list[Block] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
 
+    def name(self, queue: str, of_queue: Limits | None, limited: Iterable[str], own: Iterable[str]) -> None:
+        """Name the limited tasks and whether the queue is limited, by code, settings and ``own`` limits at run time."""
+        self.tasks = [*limited, *(limit.removeprefix("task:") for limit in own)]
+        self.whole = (of_queue is not None and of_queue.is_shared) or f"queue:{queue}" in own
+
+    @property
+    def granted(self) -> int:
+        """Number of jobs that the shard hands out, beside those that the reserve asks for."""
+        return sum([grant.jobs for grant in self.grants])
+
     def pack(self) -> bytes:
         """Return the argument of the script."""
-        fields: dict[str, Any] = {
-            "tasks": self.tasks,
-            "whole": self.whole,
-            "full": self.full,
-            "most": self.most,
-            "blocks": [block.fields for block in self.blocks],
-            "grants": [grant.fields for grant in self.grants],
-        }
-        told = {name: value for name, value in fields.items() if value}
+        lists = {"blocks": [block.fields for block in self.blocks], "grants": [grant.fields for grant in self.grants]}
+        told = {one.name: value for one in fields(self) if (value := lists.get(one.name) or getattr(self, one.name))}
         return b"%d" % self.most if told.keys() <= {"most"} else pack(told)
 
 
@@ -201,26 +187,21 @@ class Ask:
 
     place: Place
     offer: Offer
-    limits: Sequence[Limit]
+    limits: Mapping[str, Limits]
     #: which permits it gets, if it gets all
     grant: Grant
 
     @classmethod
-    def of(cls, place: Place, offer: Offer, jobs: int, limits: Sequence[Limit], block: bytes = b"") -> Ask:
+    def of(cls, place: Place, offer: Offer, jobs: int, limits: Mapping[str, Limits], block: bytes = b"") -> Ask:
         """Return the request for ``jobs`` of an offer; ``block`` are random bytes for the name of its grant."""
-        names = tuple([limit.name for limit in limits])
-        return cls(place, offer, limits, Grant(offer, jobs, names, name=(block or random_block())[:8].hex().encode()))
+        name = (block or random_block())[:8].hex().encode()
+        return cls(place, offer, limits, Grant(offer, jobs, tuple(limits), name=name))
 
     @property
     def fields(self) -> tuple[str, int, int, bytes, tuple[str, ...]]:
         """Request as the limiter takes it."""
         queue, shard = self.place
         return f"{shard}:{queue}", self.grant.jobs, self.offer.ms, self.grant.name + b".", self.grant.limits
-
-    def granted(self, jobs: int, at_us: float, intervals: Mapping[bytes, float]) -> Grant:
-        """Return the grant of ``jobs``; ``intervals`` are those of all limits of rate."""
-        rates = [(name, intervals[name.encode()]) for name in self.grant.limits if name.encode() in intervals]
-        return Grant(self.offer, jobs, self.grant.limits, tuple(rates), self.grant.name, at_us)
 
     def blocked(self, limit: str, at_us: float, ms: float) -> Block:
         """Return the block of this offer's lane, or of the scope in which it is."""
@@ -274,27 +255,29 @@ class Limiter:
             pass_on: limits of which a freed permit found no job.
             pause: limits that grant nothing for so many ms.
         """
-        limits = {limit.name: limit.fields for ask in asks for limit in ask.limits}
-        fields = {
-            "release": [*release, *(permit for _, permits in unused for permit in permits)],
-            "renew": list(renew),
+        limits = {name: limit.fields for ask in asks for name, limit in ask.limits.items()}
+        released: dict[bytes, list[bytes]] = {}
+        for permit in chain(release, *(permits for _, permits in unused)):
+            name, _, counted_by = permit.partition(b"\0")
+            released.setdefault(counted_by, []).append(name)
+        request = {
+            "release": released,
+            "renew": [(*permit.split(b"\0", 1), ms) for permit, ms in renew],
             "pass_on": pass_on,
             "pause": pause,
             "limits": limits,
-            "refund": [
-                (name, len(permits) * us, grant.at_us, grant.name)
-                for grant, permits in unused
-                for name, us in grant.rates
-                if permits
-            ],
+            "refund": [(name, len(left), one.at_us, one.name) for one, left in unused for name in one.limits],
             "asks": [ask.fields for ask in asks],
         }
-        packed = pack({name: value for name, value in fields.items() if value})
+        packed = pack({name: value for name, value in request.items() if value})
         reply = unpack_fields(self._deployment.scripts.call("limit", (self._deployment.key("").encode(),), packed))
         at_us = reply["now"]
         granted, blocked = zip(asks, reply["granted"], strict=True), zip(asks, reply["blocked"], strict=True)
         return Answer(
-            [ask.granted(jobs, at_us, reply["intervals"]) if jobs else None for ask, jobs in granted],
+            [
+                Grant(ask.offer, jobs, ask.grant.limits, ask.grant.name, at_us) if jobs else None
+                for ask, jobs in granted
+            ],
             [ask.blocked(one[0].decode(), at_us, one[1]) if one else None for ask, one in blocked],
             [(limit.decode(), _place_of(place.decode())) for limit, place in reply["freed"]],
             at_us,
@@ -311,11 +294,11 @@ class Limiter:
 
     def _free_shard(self, place: Place, block: Block) -> bool:
         """End a block in a shard, which wakes a consumer; return False if nothing waits for that there."""
-        queue = self._registry.believed(place[0]) or self._registry.known_queue(place[0])
-        if queue is None or place[1] not in queue.numbers:
-            return False
-        frame = queue.call("reserve", place[1], *_OF_NOBODY, LaneNotes(blocks=[block]).pack())
-        return not unpack_fields(frame).get("idle")
+        for find in (self._registry.believed, self._registry.known_queue):  # the shard may be new to this process
+            if (queue := find(place[0])) and place[1] in queue.numbers:
+                frame = queue.call("reserve", place[1], *_OF_NOBODY, LaneNotes(blocks=[block]).pack())
+                return not unpack_fields(frame).get("idle")
+        return False
 
     def set(self, limit: str, numbers: Limits | None) -> None:
         """Set a limit at run time; None = clear it. Those who wait for it ask again at once."""
@@ -324,7 +307,7 @@ class Limiter:
             if numbers is None:
                 client.hdel(key, limit)
             else:
-                client.hset(key, limit, pack(Limit(limit, numbers.total, numbers.interval_us, numbers.burst).fields))
+                client.hset(key, limit, pack(numbers.fields))
             client.delete(self._deployment.key(f"rate:{limit}"))  # what it counted was in other intervals
         kind, queue, *_ = limit.split(":", 2)
         queues = self._registry.queues() if kind == "task" else [self._registry.known_queue(queue)]
@@ -337,8 +320,7 @@ class Limiter:
         """Return the numbers of a limit that was set at run time."""
         with clear_errors():
             stored = self._deployment.client.hget(self._deployment.key("limits"), limit)
-        numbers = unpack_fields(stored or b"")
-        return Limits(numbers.get("total"), None, numbers.get("interval"), numbers.get("burst", 0)) if numbers else None
+        return Limits.of_fields(unpack_fields(stored)) if stored else None
 
     def own_limits(self) -> frozenset[str]:
         """Return the names of the limits that were set at run time."""
@@ -355,13 +337,13 @@ class Limiter:
             logger.info("permits are not returned, they run out: %s", error)
 
 
-def pause_scope(limiter: Limiter, settlement: Settlement, limits: Sequence[Limit]) -> None:
+def pause_scope(limiter: Limiter, settlement: Settlement, limits: Iterable[str]) -> None:
     """Let the jobs of a scope wait, before the job that met the refusal goes back to its place.
 
     If the job has no such limit, or the limiter cannot be reached, it waits alone.
     """
     scope, ms = settlement.pause or ("", 0)
-    name = next((limit.name for limit in limits if limit.name.startswith(f"{scope}:")), None)
+    name = next((limit for limit in limits if limit.startswith(f"{scope}:")), None)
     try:
         if name is not None:
             limiter.call(pause=[(name, ms)])
@@ -379,10 +361,3 @@ def is_counted(permit: bytes) -> bool:
 def _place_of(word: str) -> Place:
     number, _, queue = word.partition(":")
     return queue, int(number)
-
-
-def taken(deployment: Deployment, limit: str) -> int:
-    """Return how many permits of a limit are taken."""
-    key, now_ms = deployment.key(f"permits:{limit}"), deployment.now_ms()
-    with clear_errors():
-        return int(deployment.client.zcount(key, f"({now_ms}", "+inf"))

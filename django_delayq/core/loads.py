@@ -25,6 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
+from operator import add
 from typing import Any, ClassVar, Final, TypeAlias
 from zlib import crc32
 
@@ -43,12 +44,14 @@ from .redis.scripts import Call, SentCalls, clear_errors
 from .resharding import EpochWalk
 
 #: version of the form of chunks and their digests; loads begun with another one cannot be resumed
-FORM: Final = 3
+FORM: Final = 4
 DAY_MS: Final = 86_400_000
 #: how long a load that is not used can be resumed
 KEPT_MS: Final = 30 * DAY_MS
 #: how much longer its ledgers stay
 _MARGIN_MS: Final = DAY_MS
+#: last bytes of the keys of a chunk's jobs
+_PLACES: Final = tuple(place.to_bytes(4, "big") for place in range(CHUNK))
 #: chunks that are sent together
 _TOGETHER: Final = 4
 #: calls between two checks of Redis's memory
@@ -248,13 +251,14 @@ def entry_of(new: NewJob) -> LoadEntry:
     return ident, due_ms, body[1 + KEY_BYTES :], pack({**kind, "flags": body[0]}), merged
 
 
-def _pack_rows(rows: Sequence[tuple[int, LoadEntry]]) -> bytes:
+def _pack_rows(rows: Sequence[tuple[bytes, LoadEntry]]) -> bytes:
     """Return the chunk of these rows as ``lua/bulk.lua`` takes it."""
     places, entries = zip(*rows, strict=True)
     ids, dues, bodies, kinds, merged = zip(*entries, strict=True)
+    bodies = tuple(map(add, places, bodies))
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds), 1)}
     which = [numbers[kind] for kind in kinds] if len(numbers) > 1 else []
-    return pack((list(numbers), which, places, ids, dues, bodies, merged if any(merged) else []))
+    return pack((list(numbers), which, ids, dues, bodies, merged if any(merged) else []))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -290,7 +294,7 @@ class _Chunk:
     """
 
     number: int
-    rows: list[tuple[int, LoadEntry]]
+    rows: list[tuple[bytes, LoadEntry]]
     packed: bytes
     digest: bytes
     front: bytes
@@ -323,7 +327,6 @@ class BulkLoadWriter:
         #: ids of one group most often share a shard in every epoch: the numbers of shards mostly divide each other
         self._groups = max(shards for _, shards in load.epochs)
         self._waiting: defaultdict[int, _Waiting] = defaultdict(_Waiting)
-        self._size = 0
         #: number of chunks made with this digest
         self._times: Counter[bytes] = Counter()
         #: digests of the chunks that are stored, by ledger
@@ -341,7 +344,8 @@ class BulkLoadWriter:
         Raises:
             DelayQError: see :meth:`finish`.
         """
-        groups, most, chunk_bytes = self._groups, self.load.chunk, self.chunk_bytes
+        groups, most = self._groups, self.load.chunk
+        chunk_bytes = min(self.chunk_bytes, self.waiting_bytes // groups)
         for entry in entries:
             ident, _, body, _, merged = entry
             group = crc32(ident) % groups
@@ -350,13 +354,9 @@ class BulkLoadWriter:
                 self._dispatch(group)
                 waiting = self._waiting[group]
             waiting.rows[ident] = entry
-            size = len(body) + sum(map(len, merged)) if merged else len(body)
-            waiting.size += size
-            self._size += size
+            waiting.size += len(body) + sum(map(len, merged)) if merged else len(body)
             if len(waiting.rows) >= most or waiting.size >= chunk_bytes:
                 self._dispatch(group)
-            elif self._size >= self.waiting_bytes:
-                self._dispatch_all()
 
     def finish(self) -> Counter[str]:
         """Send the rest, wait for every reply, and return the outcomes of all rows.
@@ -368,7 +368,8 @@ class BulkLoadWriter:
         """
         if self._is_abandoned:
             raise DelayQError("this sender failed; resume the bulk load with a new sender and with the complete input")
-        self._dispatch_all()
+        for group in list(self._waiting):
+            self._dispatch(group)
         self._send_collected()
         self._settle_sent()
         self._check_stored()
@@ -384,16 +385,11 @@ class BulkLoadWriter:
             self._sent[1].read_once()
             self._sent = None
 
-    def _dispatch_all(self) -> None:
-        for group in list(self._waiting):
-            self._dispatch(group)
-
     def _dispatch(self, group: int) -> None:
         waiting = self._waiting.pop(group)
-        self._size -= waiting.size
         if not self._ids.isdisjoint(waiting.rows):
             self._send_collected()
-        self._collected += self._divide(enumerate(waiting.rows.values()), self.load.epochs[0])
+        self._collected += self._divide(zip(_PLACES, waiting.rows.values(), strict=False), self.load.epochs[0])
         self._ids.update(waiting.rows)
         # A load with a rate is not to be far ahead of it.
         if self._limits.per_second is not None or len(self._collected) >= _TOGETHER:
@@ -429,11 +425,11 @@ class BulkLoadWriter:
     # -- chunks --------------------------------------------------------------------------------------------------------
 
     def _divide(
-        self, rows: Iterable[tuple[int, LoadEntry]], epoch: tuple[int, int], origin: _Chunk | None = None
+        self, rows: Iterable[tuple[bytes, LoadEntry]], epoch: tuple[int, int], origin: _Chunk | None = None
     ) -> list[_Chunk]:
         """Return chunks of these rows, by their shards in an epoch; most often one shard gets all."""
         number, shards = epoch
-        by_shard: dict[int, list[tuple[int, LoadEntry]]] = {}
+        by_shard: dict[int, list[tuple[bytes, LoadEntry]]] = {}
         if self._groups % shards == 0:  # the ids of a group share it
             mine = list(rows)
             by_shard[crc32(mine[0][1][0]) % shards] = mine
@@ -442,7 +438,7 @@ class BulkLoadWriter:
                 by_shard.setdefault(crc32(row[1][0]) % shards, []).append(row)
         return [self._chunk(number_of(number, place), mine, origin) for place, mine in sorted(by_shard.items())]
 
-    def _chunk(self, number: int, rows: list[tuple[int, LoadEntry]], origin: _Chunk | None) -> _Chunk:
+    def _chunk(self, number: int, rows: list[tuple[bytes, LoadEntry]], origin: _Chunk | None) -> _Chunk:
         packed = _pack_rows(rows)
         if origin is not None:
             return _Chunk(number, rows, packed, _digest(origin.digest, packed), origin.front)

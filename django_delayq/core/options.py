@@ -41,6 +41,8 @@ DEFAULT_MAX_PAYLOADS: Final = 10_000
 #: longest wait for room in a full queue, s
 _LONGEST_WAIT: Final = 3600.0
 _MAX_CONCURRENCY: Final = 10_000
+_MAX_BURST: Final = 1_000_000
+_MAX_WEIGHT: Final = 100
 _RATE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)/(s|m|h|d)")
 _RATE_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 #: starts per second: one in ten days, and what a limiter can count
@@ -222,21 +224,36 @@ class Limits:
         local: the same in each process.
         interval_us: time from one start to the next, in all workers together, µs.
         burst: number of starts that may follow each other at once.
+        weight: of a group, its turns for each one of others.
     """
 
     total: int | None = None
     local: int | None = None
     interval_us: float | None = None
     burst: int = 0
+    weight: int = 1
 
     @property
     def is_shared(self) -> bool:
         """True if there is a limit over all workers."""
         return self.total is not None or self.interval_us is not None
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Numbers over all workers as the limiter takes them."""
+        numbers = {"total": self.total, "interval": self.interval_us, "burst": self.burst}
+        return {name: value for name, value in numbers.items() if value}
 
-#: member of the stored options of a job with the limits of its group: total, interval in µs, burst; 0 = none
+    @classmethod
+    def of_fields(cls, numbers: Mapping[str, Any]) -> Limits:
+        """Return the limits with these numbers."""
+        return cls(numbers.get("total"), None, numbers.get("interval"), numbers.get("burst", 0))
+
+
+#: member of the stored options of a job with the limits of its group: total, interval in µs, burst, weight; 0 = none
 GROUP_LIMITS: Final = "group_limits"
+#: options of a task with the limits of a group, in the order of :func:`limits_of_group`
+GROUP_OPTIONS: Final = ("group_concurrency", "group_rate", "group_burst", "group_weight")
 MAX_GROUP_BYTES: Final = 128
 
 
@@ -272,9 +289,18 @@ def joint_limits(concurrency: Limits | None, rate: Rate | None, burst: int | Non
     return replace(concurrency or Limits(), interval_us=rate.interval_us, burst=at_once)
 
 
-def limits_of_group(total: Any, rate: Any, burst: Any) -> Limits | None:
-    """Return checked numbers of a group as its limits, None without any; a burst is of no use without a rate."""
-    return joint_limits(None if total is None else Limits(total), rate, None if rate is None else burst)
+def limits_of_group(*given: Any) -> Limits | None:
+    """Return the numbers of a group as its limits, None without any; a burst is of no use without a rate.
+
+    Raises:
+        InvalidJob: one of them is not valid.
+    """
+    rows = [(name, value, TASK_OPTIONS[name].check) for name, value in zip(GROUP_OPTIONS, given, strict=True)]
+    total, rate, burst, weight = (
+        check(name, value) if check and value is not None else None for name, value, check in rows
+    )
+    limits = joint_limits(Limits(total, weight=weight or 1), rate, burst if rate else None)
+    return None if limits == Limits() else limits
 
 
 def check_rate(name: str, value: Any) -> Rate:
@@ -413,7 +439,7 @@ class TaskOptions:
     #: most starts over all workers: "10/s", "1000/m", "5/h", "100/d", or a number per second
     rate: str | float | Rate | None = _option(None, check_rate)
     #: starts that may follow each other at once; None = what the rate grants in a tenth of a second, at least 1
-    burst: int | None = _option(None, _whole(1, 1_000_000))
+    burst: int | None = _option(None, _whole(1, _MAX_BURST))
     #: group of a job whose call names none: a text, or a function or template ("{customer}") of the call's arguments,
     #: for merged tasks of the payload. The groups of a queue take turns
     group: str | Callable[..., object] | None = _option(
@@ -426,7 +452,9 @@ class TaskOptions:
     #: limits of each group, over all workers, as those of a task; or functions of the call's arguments
     group_concurrency: int | Callable[..., object] | None = _option(None, _or_function(_whole(1, _MAX_CONCURRENCY)))
     group_rate: str | float | Rate | Callable[..., object] | None = _option(None, _or_function(check_rate))
-    group_burst: int | Callable[..., object] | None = _option(None, _or_function(_whole(1, 1_000_000)))
+    group_burst: int | Callable[..., object] | None = _option(None, _or_function(_whole(1, _MAX_BURST)))
+    #: turns of each group for each one of others, or a function of the call's arguments; None = 1
+    group_weight: int | Callable[..., object] | None = _option(None, _or_function(_whole(1, _MAX_WEIGHT)))
     #: number of shards with which the queue is created; None = the queue's own setting
     shards: int | None = _option(None, _whole(1, MAX_SHARDS))
     #: the handler gets ``{id: [payload, …]}``; jobs of one id are merged until they run
@@ -499,7 +527,7 @@ class TaskOptions:
     @property
     def group_limits(self) -> Limits | None:
         """Limits of each group of its jobs that are the same for all arguments; None = none."""
-        given = (self.group_concurrency, self.group_rate, self.group_burst)
+        given = [getattr(self, name) for name in GROUP_OPTIONS]
         return limits_of_group(*(None if callable(value) else value for value in given))
 
     @property

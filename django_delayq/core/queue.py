@@ -491,7 +491,6 @@ class Queue(ShardSet):
         prefer_own_ttr: bool = False,
         early: bool = False,
         buried: bool = False,
-        permit: bytes = b"",
     ) -> Batch:
         """Reserve one waiting job by its id; return an empty batch if none is due under it.
 
@@ -499,14 +498,13 @@ class Queue(ShardSet):
             early: also before its due time.
             buried: if no job of the id is live, kick the one that was buried last and reserve it, in one atomic step.
                 There are several if its record lies in the morgue of an old epoch, and another holder may come between.
-            permit: that of the job (:attr:`.Job.permit`), which the caller has taken.
             worker, ttr_ms, started, prefer_own_ttr: see :meth:`reserve`.
         """
         lease = _lease(ttr_ms, started=started, prefer_own_ttr=prefer_own_ttr)
 
         def ask(number: int, *, buried: bool = False) -> Batch | None:
             began = time.monotonic()
-            rest = b"e" * early + b"b" * buried, *_SERVED["all"], permit
+            rest = b"e" * early + b"b" * buried, *_SERVED["all"]
             frame = self.call("reserve", number, worker.encode(), 1, *lease, ident.encode(), *rest)
             return None if frame == CLOSED_LETTER.encode() else self.batch_of(frame, number, worker, last_sent(began))
 

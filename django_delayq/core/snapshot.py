@@ -64,29 +64,6 @@ class Part:
         return bounds_of("due", (self.low, None if self.high is None else self.high - 1))
 
 
-@dataclass(slots=True)
-class Entries:
-    """Entries of an index. Scores are µs (waiting: due, morgue: buried) or ms (reserved: end of the lease)."""
-
-    part: Part
-    ids: Sequence[bytes]
-    scores: Sequence[float]
-
-    @classmethod
-    def joined(cls, pages: Sequence[Entries]) -> Entries:
-        """Join pages of one index into one."""
-        ids = [ident for page in pages for ident in page.ids]
-        return cls(pages[0].part, ids, [score for page in pages for score in page.scores])
-
-    def idents(self) -> list[str]:
-        """Return the ids of the entries."""
-        return [ident.decode(errors="replace") for ident in self.ids]
-
-    def times(self) -> list[int | None]:
-        """Return the times of the entries, Unix ms: of a reserved job the end of its lease, else the index's score."""
-        return _times(self.scores, 1 if self.part.place == "reserved" else 1000)
-
-
 def _numbers(texts: Sequence[bytes]) -> list[float]:
     """Return scores as numbers; nearly all are whole, and these are read in a third of the time."""
     try:
@@ -207,8 +184,8 @@ def _fresh_columns(reply: Reply, places: Sequence[int]) -> Columns:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_entries(deployment: Deployment, part: Part, *, page: int = PAGE) -> Iterator[Entries]:
-    """Yield the entries of a place from its index (:data:`INDEXED`), in pages; selecting single ids is not supported.
+def read_entries(deployment: Deployment, part: Part, *, page: int = PAGE) -> Iterator[Columns]:
+    """Yield the columns that the index of a place has (:data:`INDEXED`), in pages; of all its jobs, not of some ids.
 
     Raises:
         InvalidJob: the place has no index, or single ids are selected.
@@ -216,7 +193,7 @@ def read_entries(deployment: Deployment, part: Part, *, page: int = PAGE) -> Ite
     if part.place not in PLACES or not INDEXED[part.place] or part.idents is not None:
         raise InvalidJob(f"no index has these jobs of {part.place!r} alone; use read_jobs()")
     if part.place == "reserved":
-        yield from (Entries(part, list(ends), list(ends.values())) for ends in _scan(deployment, part))
+        yield from (_indexed(part, list(ends), ends.values(), 1) for ends in _scan(deployment, part))
         return
     for index in _INDEXES[part.place]:
         wanted: dict[str, Any] = {"index": SHARD_KEYS.index(index) + 1, "limit": page, "names": True, **part.bounds()}
@@ -226,8 +203,14 @@ def read_entries(deployment: Deployment, part: Part, *, page: int = PAGE) -> Ite
             if found:
                 members, scores = found[::2], _numbers(found[1::2])
                 ids = [split_name(member)[0] for member in members] if part.place == "morgue" else members
-                yield Entries(part, ids, scores)
+                yield _indexed(part, ids, scores, 1000)
                 wanted["after"] = (found[-1], found[-2])
+
+
+def _indexed(part: Part, ids: Iterable[bytes], scores: Iterable[float], unit: int) -> Columns:
+    """Return the columns of entries of an index, whose scores are so many units of a millisecond."""
+    (time,) = INDEXED[part.place] - {"id"}
+    return {"id": [ident.decode(errors="replace") for ident in ids], time: _times(scores, unit)}
 
 
 def read_jobs(deployment: Deployment, part: Part, *, fetch: int = 200) -> Iterator[Columns]:

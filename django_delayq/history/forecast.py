@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from django.db.models import Sum
 
 from ..core.times import datetime_of
 from ..models.history import HourlyStat
-from .periods import HOUR, floor_hour, to_row
+from .series import HOUR, floor_hour, to_row
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -114,14 +116,11 @@ def paces(now: datetime | None = None) -> dict[str, Pace]:
     rows = HourlyStat._default_manager.filter(hour__gte=to_row(end - WEEK), hour__lt=to_row(end), timed__gt=0)
     by_hour = rows.order_by().values("queue", "hour")
     sums = by_hour.annotate(began=Sum("timed"), spent=Sum("duration_sum_ms"))
-    most: dict[str, int] = {}
-    total: dict[str, list[int]] = {}
-    for queue, began, spent in sums.values_list("queue", "began", "spent").iterator():
-        most[queue] = max(most.get(queue, 0), int(began))
-        both = total.setdefault(queue, [0, 0])
-        both[0] += int(began)
-        both[1] += int(spent)
-    return {queue: Pace(most[queue], spent / began) for queue, (began, spent) in total.items()}
+    found: dict[str, Pace] = {}
+    for queue, hours in groupby(sums.order_by("queue").values_list("queue", "began", "spent"), key=itemgetter(0)):
+        began, spent = zip(*((int(began), int(spent)) for _queue, began, spent in hours), strict=True)
+        found[queue] = Pace(max(began), sum(spent) / sum(began))
+    return found
 
 
 def predict(queue: str, backlog: Sequence[int], pace: Pace | None) -> QueueForecast:

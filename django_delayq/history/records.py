@@ -36,6 +36,8 @@ EVERY: Final = 1.0
 #: characters of an error that are kept
 _LONGEST_ERROR: Final = 10_000
 
+_COUNTS: Final = frozenset({"rows", "created", "known", "bad", "total"})
+
 _States = PipelineRun.State
 
 
@@ -68,35 +70,24 @@ class Record:
         self._written_at = float("-inf")
         self._stopped = False
 
-    def progress(
-        self,
-        *,
-        rows: int | None = None,
-        created: int | None = None,
-        known: int | None = None,
-        bad: int | None = None,
-        total: int | None = None,
-        detail: Mapping[str, Any] | None = None,
-    ) -> None:
+    def progress(self, *, detail: Mapping[str, Any] | None = None, **counts: int | None) -> None:
         """Update the progress: counts since the start. Written at most once a second, and at the end.
 
         Args:
-            rows: rows of the input, done so far.
-            created: jobs, or rows, that were created.
-            known: entries that existed already.
-            bad: entries that were rejected.
-            total: rows of the input in all.
             detail: further information, merged into earlier details. JSON-serialisable.
+            counts: ``rows`` (of the input, done so far), ``total`` (rows of the input in all), ``created`` (jobs, or
+                rows), ``known`` (entries that existed already), ``bad`` (entries that were rejected); None = unchanged.
         """
-        given = {"rows": rows, "created": created, "known": known, "bad": bad, "total": total}
+        if unknown := sorted(counts.keys() - _COUNTS):
+            raise TypeError(f"a run has no count {unknown[0]!r}; choose from: {', '.join(sorted(_COUNTS))}")
         with self._lock:
-            for name, number in given.items():
+            for name, number in counts.items():
                 if number is not None:
                     setattr(self.row, name, max(0, int(number)))
             if detail:
                 self.row.detail = {**self.row.detail, **detail}
             if self._clock() - self._written_at >= EVERY:
-                self._write()
+                self.write()
 
     def stop(self) -> None:
         """Mark the run as stopped by a user.
@@ -104,13 +95,6 @@ class Record:
         If it then ends without an error, its state is ``stopped``, not ``finished``.
         """
         self._stopped = True
-
-    # -- of the context manager --------------------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """Write the row for the first time."""
-        with self._lock:
-            self._write()
 
     def end(self, error: BaseException | None) -> None:
         """Write the final state."""
@@ -123,9 +107,9 @@ class Record:
             self.row.state = state
             self.row.error = _error_text(error) if error is not None else ""
             self.row.ended_at = timezone.now()
-            self._write()
+            self.write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """Write the whole row; it is inserted now if an earlier insert failed."""
         self._written_at = self._clock()
         self.row.seen_at = timezone.now()
@@ -139,16 +123,7 @@ class Record:
 
 
 @contextmanager
-def record(
-    kind: str,
-    run_id: str,
-    *,
-    queue: str = "",
-    task: str = "",
-    total: int | None = None,
-    detail: Mapping[str, Any] | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Record]:
+def record(kind: str, run_id: str, *, clock: Callable[[], float] = time.monotonic, **about: Any) -> Iterator[Record]:
     """Record a pipeline run in a row.
 
     Its state becomes ``finished`` when the block ends, ``failed`` when it raises, and ``stopped`` when it is
@@ -157,28 +132,17 @@ def record(
     Args:
         kind: one of :class:`PipelineRun.Kind`.
         run_id: several rows may share one: those of a run that was resumed.
-        queue: the queue of the run, if it has one.
-        task: the task of the run, if it has one.
-        total: rows of the input, if known.
-        detail: options of the run; JSON-serialisable.
         clock: seconds, for the rate of the writes.
+        about: further columns: ``queue`` and ``task`` of the run, if it has them, ``total`` (rows of the input, if
+            known), ``detail`` (options of the run; JSON-serialisable).
 
     Raises:
         ValueError: there is no such kind.
     """
     now = timezone.now()
-    row = PipelineRun(
-        kind=PipelineRun.Kind(kind),
-        run_id=run_id,
-        queue=queue,
-        task=task,
-        total=total,
-        detail=dict(detail or {}),
-        started_at=now,
-        seen_at=now,
-    )
+    row = PipelineRun(kind=PipelineRun.Kind(kind), run_id=run_id, started_at=now, seen_at=now, **about)
     made = Record(row, router.db_for_write(PipelineRun), clock)
-    made.begin()
+    made.write()
     try:
         yield made
     except BaseException as error:

@@ -7,9 +7,7 @@ either the old hour or the new one, and two writers do not conflict.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from itertools import groupby
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
 
 from django.db import connections, router, transaction
@@ -17,30 +15,25 @@ from django.db.models import Model, Q, QuerySet
 from django.utils import timezone
 
 from ..models.history import HourlyStat, PipelineRun
-from ..outbox.rows import chunks
-from .periods import begin_of, to_row
+from ..outbox.rows import chunks, purge
 from .records import SILENT
+from .series import to_row
 
 #: rows per INSERT or DELETE
 CHUNK: Final = 1_000
-#: old rows per DELETE, so that no lock is held for long
-DELETED_AT_ONCE: Final = 5_000
-_HOUR: Final = timedelta(hours=1)
+#: hours per query for their rows: for a longer list PostgreSQL reads the whole table
+HOURS_AT_ONCE: Final = 100
+#: no row is older
+_CENTURY_DAYS: Final = 36_500
 KEY: Final = ("hour", "queue", "task")
 HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
 #: columns of a row, in the order of the model
 FIELDS: Final = tuple(field.name for field in HourlyStat._meta.concrete_fields if not field.primary_key)
-#: values of missing columns: counts are 0, percentiles unknown
-_USUAL: Final[dict[str, Any]] = {
-    field.name: field.get_default() for field in HourlyStat._meta.concrete_fields if not field.primary_key
-}
-
-_Key = tuple[datetime, str, str]
 
 
 def replace_days(rows: Iterable[Mapping[str, Any]] | Any, days: Iterable[date]) -> int:
     """Replace all rows of some days of UTC, in one transaction; see :func:`replace_hours`."""
-    return replace_hours(rows, (begin_of(day) + hour * _HOUR for day in days for hour in range(24)))
+    return replace_hours(rows, [datetime.combine(day, time(hour), UTC) for day in days for hour in range(24)])
 
 
 def replace_hours(rows: Iterable[Mapping[str, Any]] | Any, hours: Iterable[datetime]) -> int:
@@ -72,8 +65,8 @@ def _each(rows: Any) -> Iterator[Mapping[str, Any]]:
     return (row for batch in rows.to_batches(max_chunksize=CHUNK) for row in batch.to_pylist())
 
 
-def _checked(row: Mapping[str, Any], hours: Collection[datetime]) -> dict[str, Any]:
-    unknown = sorted(row.keys() - _USUAL.keys())
+def _checked(row: Mapping[str, Any], hours: Collection[datetime]) -> HourlyStat:
+    unknown = sorted(row.keys() - {*FIELDS})
     if unknown:
         raise ValueError(f"an hour of the history has no column {unknown[0]!r}; choose from: {', '.join(FIELDS)}")
     hour = row.get("hour")
@@ -81,62 +74,35 @@ def _checked(row: Mapping[str, Any], hours: Collection[datetime]) -> dict[str, A
         raise ValueError(f"the hour of a row is an aware datetime, got {hour!r}; add its time zone (UTC)")
     if hour not in hours:
         raise ValueError(f"the row of {hour.isoformat()} belongs to none of the hours that are replaced; add its hour")
-    given = {name: value for name, value in row.items() if value is not None}
-    made = {**_USUAL, **{name: [] for name in HISTOGRAMS}, "queue": "", "task": "", **given, "hour": to_row(hour)}
-    for name in HISTOGRAMS:
-        made[name] = list(made[name])
-    return made
+    given = {name: value for name, value in row.items() if value is not None} | {"hour": to_row(hour)}
+    return HourlyStat(**given | {name: list(given[name]) for name in HISTOGRAMS if name in given})
 
 
-def _of_hours(hours: Collection[datetime]) -> Q:
-    """Return the condition for the rows of these hours, as ranges of time that the index serves."""
-    condition = Q(pk__in=())
-    for first, end in _stretches(hours):
-        condition |= Q(hour__gte=to_row(first), hour__lt=to_row(end))
-    return condition
-
-
-def _stretches(hours: Collection[datetime]) -> Iterator[tuple[datetime, datetime]]:
-    """Yield start and end of each run of consecutive hours: a backfill of a year is one."""
-    # Along a run, an hour and its place in the order grow alike.
-    for _start, run in groupby(enumerate(sorted(hours)), key=lambda placed: placed[1] - placed[0] * _HOUR):
-        consecutive = [hour for _place, hour in run]
-        yield consecutive[0], consecutive[-1] + _HOUR
-
-
-def _replace(alias: str, rows: Iterable[dict[str, Any]], hours: Collection[datetime]) -> int:
+def _replace(alias: str, rows: Iterable[HourlyStat], hours: Collection[datetime]) -> int:
     manager = HourlyStat._default_manager.using(alias)
-    keys: set[_Key] = set()
+    keys: set[tuple[datetime, str, str]] = set()
     options: dict[str, Any] = {"update_conflicts": True, "update_fields": [one for one in FIELDS if one not in KEY]}
     if connections[alias].features.supports_update_conflicts_with_target:
         options["unique_fields"] = list(KEY)
     for some in chunks(rows, CHUNK):
         for row in some:
-            key = hour, queue, task = row["hour"], row["queue"], row["task"]
+            key = hour, queue, task = row.hour, row.queue, row.task
             if key in keys:
                 text = f"the hour {hour.isoformat()} of task {task!r} in queue {queue!r} occurs twice; add them up"
                 raise ValueError(text)
             keys.add(key)
-        manager.bulk_create([HourlyStat(**row) for row in some], **options)
-    there = manager.filter(_of_hours(hours)).values_list("pk", *KEY)
-    gone = [pk for pk, *key in there.iterator(CHUNK) if tuple(key) not in keys]
-    for pks in chunks(gone, CHUNK):
-        manager.filter(pk__in=pks).delete()
+        manager.bulk_create(some, **options)
+    for some_hours in chunks(map(to_row, hours), HOURS_AT_ONCE):
+        there = manager.order_by().filter(hour__in=some_hours).values_list("pk", *KEY)
+        for pks in chunks((pk for pk, *key in there if tuple(key) not in keys), CHUNK):
+            manager.filter(pk__in=pks).delete()
     return len(keys)
 
 
 # -- old rows --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """Number of rows that were deleted because of their age."""
-
-    hours: int
-    runs: int
-
-
-def forget_hours(days: float) -> Forgotten:
+def forget_hours(days: float) -> dict[str, int]:
     """Delete hours older than ``days`` days, and the records of pipeline runs that began before that.
 
     Runs in progress are kept, however old they are.
@@ -144,28 +110,20 @@ def forget_hours(days: float) -> Forgotten:
     Args:
         days: the value of ``DELAYQ["PIPELINE"]["keep_hours_days"]``.
 
+    Returns:
+        The numbers of deleted rows: hours, runs.
+
     Raises:
         ValueError: it is not a number of days above 0.
     """
     if not 0 < days < 1_000_000:
         raise ValueError(f"days must be above 0, got {days!r}; to forget nothing, do not call this")
-    now = timezone.now()
-    try:
-        old, began = datetime.now(UTC) - timedelta(days=days), now - timedelta(days=days)
-    except OverflowError:
-        return Forgotten(0, 0)
-    hours = _table(HourlyStat).filter(hour__lt=to_row(old))
+    now, age = timezone.now(), timedelta(days=min(days, _CENTURY_DAYS))
+    hours = _table(HourlyStat).filter(hour__lt=to_row(datetime.now(UTC) - age))
     ended = ~Q(state=PipelineRun.State.RUNNING) | Q(seen_at__lt=now - SILENT)
-    runs = _table(PipelineRun).filter(ended, started_at__lt=began)
-    return Forgotten(_delete(hours), _delete(runs))
+    runs = _table(PipelineRun).filter(ended, started_at__lt=now - age)
+    return {"hours": purge(hours), "runs": purge(runs)}
 
 
 def _table(model: type[Model]) -> QuerySet[Any]:
     return model._default_manager.using(router.db_for_write(model))
-
-
-def _delete(rows: QuerySet[Any]) -> int:
-    gone = 0
-    while pks := list(rows.order_by("pk").values_list("pk", flat=True)[:DELETED_AT_ONCE]):
-        gone += rows.model._default_manager.using(rows.db).filter(pk__in=pks).delete()[0]
-    return gone

@@ -6,11 +6,15 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _ArgumentGroup
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from datetime import date
+from itertools import product
+from textwrap import dedent
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -25,7 +29,6 @@ from ..masking import Mask, Unmasked
 from ..repair.rows import seconds
 from ..settings.conf import mask
 from ..status import Finding
-from ..status.formatting import table
 from .progress import Progress
 
 
@@ -55,11 +58,7 @@ def exit_on_closed_pipe() -> Iterator[None]:
             if sys.stdout is not None:  # it is None if the program was started without it
                 sys.stdout.flush()
     except BrokenPipeError:
-        for stream in filter(None, (sys.stdout, sys.stderr)):
-            try:
-                stream.flush()
-            except BrokenPipeError:  # the interpreter's last flush must not fail as well
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter's last flush must not fail as well
         sys.exit(128 + signal.SIGPIPE)
 
 
@@ -68,6 +67,8 @@ class DelayQCommand(BaseCommand):
 
     #: command lines for the help text
     examples: tuple[str, ...] = ()
+    #: table of the options; see :func:`add_options`
+    options = ""
     #: none, except where jobs run: operators need the commands also in a project with errors
     requires_system_checks: Any = ()
     quiet = no_color = as_json = False
@@ -75,6 +76,10 @@ class DelayQCommand(BaseCommand):
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """Return the parser of the command, with its examples."""
         return super().create_parser(prog_name, subcommand, **with_examples(*self.examples), **kwargs)
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the options of the table."""
+        add_options(parser, self.options)
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run the command from the command line; end quietly if the reader of its output ends first."""
@@ -116,19 +121,15 @@ class DelayQCommand(BaseCommand):
             lines = (json.dumps(value, indent=2, default=str, ensure_ascii=False),)
         self.print_lines(lines)
 
-    def print_findings(self, findings: Iterable[Finding], *, error: str = "ERROR") -> list[Finding]:
-        """Print findings as they come, unless they are to be JSON; return them.
-
-        Args:
-            error: name of the level ERROR.
-        """
+    def print_findings(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Print findings as they come, unless they are to be JSON; return them."""
         styles = {"WARN": self.style.WARNING, "ERROR": self.style.ERROR}
         results = []
         for one in findings:
             results.append(one)
             if not self.as_json:
-                level = (error if one.level == "ERROR" else one.level).ljust(len(error))
-                self.stdout.write(f"{styles.get(one.level, self.style.SUCCESS)(level)} {one.check}: {one.text}")
+                style = styles.get(one.level, self.style.SUCCESS)
+                self.stdout.write(f"{style(one.level.ljust(5))} {one.check}: {one.text}")
         return results
 
     def check_confirmable(self, question: str = "Are you sure?", *, yes: bool) -> None:
@@ -168,22 +169,23 @@ class DelayQCommand(BaseCommand):
         return Progress(name, unit, None if self.quiet else self.stderr, no_color=self.no_color)
 
 
+LOG_OPTIONS: Final = """
+    --log-format plain|json  format of log lines, if LOGGING has no handler for 'django_delayq'; json: of every line,
+                             those of tasks too (default: plain)
+"""
+
+
 class LoggingCommand(DelayQCommand):
     """Command that runs until it is stopped. With ``--log-format json`` everything that it writes is logged."""
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add ``--log-format``."""
-        parser.add_argument(
-            "--log-format",
-            choices=("plain", "json"),
-            default="plain",
-            help="format of log lines, if LOGGING has no handler for 'django_delayq'; json: of every line, those "
-            "of tasks too (default: plain)",
-        )
+        """Add the options of the table, and ``--log-format``."""
+        super().add_arguments(parser)
+        add_options(parser, LOG_OPTIONS)
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Set up the logging before the system checks run."""
-        logs.configure(options["log_format"], options["verbosity"])
+        logs.configure(options["log_format"] or "plain", options["verbosity"])
         if options["log_format"] == "json":
             self.stdout, self.stderr = logs.LogOutput(logging.INFO), logs.LogOutput(logging.WARNING)  # type: ignore[assignment]
             options.update(no_color=True, force_color=False, stdout=None, stderr=None)
@@ -195,9 +197,23 @@ def count_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items()) if count) or "nothing to do"
 
 
-def dict_table(rows: Sequence[Mapping[str, object]], *, left: int = 1) -> list[str]:
-    """Return the lines of a table of one row or more, whose keys are the head."""
-    return table(tuple(rows[0]), [tuple(row.values()) for row in rows], left=left)
+def actions_help(actions: Mapping[str, str]) -> str:
+    """Return the part of a command's help that names its actions."""
+    return f"Actions: {'; '.join(f'{name}: {text}' for name, text in actions.items())}."
+
+
+def refuse_options(options: Mapping[str, Any], of_action: Mapping[str, Sequence[str]]) -> None:
+    """Refuse arguments that do not belong to the chosen action.
+
+    Args:
+        of_action: by the name of an argument, the actions that have it.
+
+    Raises:
+        CommandError: one is given to another action.
+    """
+    for name, actions in of_action.items():
+        if options[name] and options["action"] not in actions:
+            raise CommandError(f"{name.replace('_', '-')} is for {', '.join(actions)}: leave it out", returncode=2)
 
 
 def positive(kind: type[int] | type[float], meaning: str, *, zero: bool = False) -> Callable[[str], Any]:
@@ -218,45 +234,19 @@ def positive(kind: type[int] | type[float], meaning: str, *, zero: bool = False)
 def span(text: str) -> float:
     """Return the seconds of a time span on the command line: 90, 90s, 10m, 2h30m or 1d (argparse type)."""
     try:
-        length = seconds(text)
+        return seconds(text)
     except Misconfigured:
-        length = 0.0
-    if length <= 0:
-        raise ArgumentTypeError(f"{text!r} is not a time span above 0; write 90, 90s, 10m, 2h30m or 1d")
-    return length
-
-
-#: options that all subcommands accept if one of them does, and their help text before the subcommand
-_SHARED: Final = {
-    "--json": "print JSON",
-    "--yes": "do not ask for confirmation",
-    "--show-secrets": "do not mask values whose names suggest secrets (password, token)",
-}
+        raise ArgumentTypeError(f"{text!r} is not a time span; write 90, 90s, 10m, 2h30m or 1d") from None
 
 
 def share_options(parser: ArgumentParser, subcommands: Iterable[ArgumentParser]) -> None:
-    """Accept Django's own options and some of ours before a subcommand as well as after it.
+    """Accept the options of a command, which are Django's, before a subcommand as well as after it.
 
-    Call it when the subcommands have all their options. After a subcommand these options have no default, because a
-    default would override a value given before it.
+    After it they have no default, because a default would override a value given before it.
     """
-    subcommands = list(subcommands)
-    for name, text in _SHARED.items():
-        if any(name in one._option_string_actions for one in subcommands):
-            parser.add_argument(name, action="store_true", help=text)
-    for action in list(parser._actions):
-        if action.option_strings and action.dest not in ("help", "version"):
-            for one in subcommands:
-                own = one._option_string_actions.get(action.option_strings[-1])
-                if own is None:
-                    own = one._add_action(copy(action))
-                    own.help = SUPPRESS if action.option_strings[-1] in _SHARED else action.help
-                own.default = SUPPRESS
-
-
-def add_show_secrets(parser: ArgumentParser) -> None:
-    """Add ``--show-secrets``."""
-    parser.add_argument("--show-secrets", action="store_true", help=_SHARED["--show-secrets"])
+    for one, action in product(subcommands, parser._get_optional_actions()):
+        if action.dest not in ("help", "version"):
+            one._add_action(copy(action)).default = SUPPRESS
 
 
 def mask_for(options: Mapping[str, Any]) -> Mask:
@@ -267,9 +257,69 @@ def mask_for(options: Mapping[str, Any]) -> Mask:
 def queue_list(text: str) -> tuple[str, ...]:
     """Return queue names separated by commas, as an argparse type."""
     try:
-        names = tuple(check_queue_name(name.strip()) for name in text.split(",") if name.strip())
+        names = tuple(map(check_queue_name, name_list(text)))
     except InvalidJob as error:
         raise ArgumentTypeError(str(error)) from None
     if not names:
         raise ArgumentTypeError("expected queue names separated by commas, like orders,default")
     return names
+
+
+def name_list(text: str) -> tuple[str, ...]:
+    """Return names separated by commas, as an argparse type."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def setting(text: str) -> tuple[str, str]:
+    """Return name and value of an option of another program, as an argparse type."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise ArgumentTypeError(f"{text!r} is not an option of Spark; write it like spark.driver.memory=2g")
+    return key.strip(), value.strip()
+
+
+#: types of the values of options, by the names of the values
+_TYPES: Final = {
+    "N": positive(int, "a whole number"),
+    "NUMBER": int,
+    "RATE": positive(float, "a number of jobs"),
+    "SECONDS": positive(float, "a number of seconds", zero=True),
+    "DAYS": positive(float, "a number of days"),
+    "DAY": date.fromisoformat,
+    "TIME": span,
+    "QUEUE": check_queue_name,
+    "QUEUES": queue_list,
+    "NAMES": name_list,
+    "KEY=VALUE": setting,
+}
+
+
+def add_options(parser: ArgumentParser | _ArgumentGroup, table: str, **types: Callable[[str], Any]) -> None:
+    """Add the arguments of a table: in each line a name, the name of its value, two blanks, and the help text.
+
+    An option without a value is a flag. Choices are separated by ``|``. An option with ``…`` may be repeated, one with
+    ``!`` is required, an argument in brackets may be left out, or repeated. ``--name=other`` is stored under another
+    name. An indented line continues the text. What is not given is None, or False if it is a flag.
+
+    Args:
+        types: argparse types by the names of values, beside :data:`_TYPES`; other values are texts.
+    """
+    for line in filter(None, re.split(r"\n(?=\S)", dedent(table).strip())):
+        declaration, text = re.split(r"\s{2,}", line, maxsplit=1)
+        name, _, value = declaration.partition(" ")
+        name, _, dest = name.partition("=")
+        kind = value.rstrip("…!")
+        more: dict[str, Any] = {"action": "append" if "…" in value and name.startswith("--") else "store"}
+        if "|" in kind:
+            more["choices"] = kind.split("|")
+        elif value:
+            more |= {"metavar": kind, "type": {**_TYPES, **types}.get(kind)}
+        elif name.startswith("--"):
+            more = {"action": "store_true"}
+        if name.startswith("["):
+            more["nargs"] = "*" if "…" in value else "?"
+        if value.endswith("!"):
+            more["required"] = True
+        if dest:
+            more["dest"] = dest
+        parser.add_argument(name.strip("[]"), help=" ".join(text.split()), **more)

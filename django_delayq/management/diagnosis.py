@@ -125,7 +125,7 @@ def _is_read_only(alias: str) -> bool:
 
 def _tables(project: Conf) -> Iterator[Finding]:
     """Check that durable jobs can be stored."""
-    if not project.outbox.enabled or not declared(project):
+    if not project.outbox.databases or not declared(project):
         return
     for alias in project.outbox.databases:
         try:
@@ -266,17 +266,7 @@ def _fine(now: Snapshot) -> dict[str, str]:
     }
 
 
-CHECKS: Final[tuple[Check, ...]] = (
-    version,
-    persistence,
-    scripts,
-    clock,
-    tasks,
-    limits,
-    run_time_limits,
-    shards,
-    snapshot,
-)
+CHECKS: Final = (version, persistence, scripts, clock, tasks, limits, run_time_limits, shards, snapshot)
 
 
 def _config(broker: Broker, name: str) -> str | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from typing import Any, Final
 
 from django.apps import apps
 from django.core.management.base import CommandError
@@ -17,23 +17,9 @@ from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short, suggest
 from ..core.task import Task, registry
 from ..repair.row_comparison import RowJobs
-from ..repair.rows import seconds as read_seconds
+from ..repair.rows import GRACE_MS
 from ..settings.conf import conf
-from .base import DelayQCommand, count_text, positive
-
-if TYPE_CHECKING:
-    from argparse import _ArgumentGroup
-
-    from ..repair.row_comparison import RowComparison
-
-
-def seconds(text: str) -> float:
-    """Return a time span like 90s or 2h30m in seconds, as an argparse type."""
-    try:
-        return read_seconds(text.removeprefix("+"))
-    except Misconfigured as error:
-        raise ArgumentTypeError(str(error)) from None
-
+from .base import DelayQCommand, add_options
 
 _LOOKUP: Final = re.compile(r"[A-Za-z]\w*", re.ASCII)
 _EXAMPLE: Final = '{"status": "pending", "total__gte": 10}'
@@ -64,25 +50,13 @@ def check_filter(given: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(one for one in filters if one)
 
 
-def column_names(text: str) -> tuple[str, ...]:
-    """Return columns or fields like ``pk,day``, as an argparse type."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def add_fields(jobs: _ArgumentGroup, noun: str, *, payload: str = "payload of merged tasks") -> None:
-    """Add the options that name the parts of a row of which its job is made.
-
-    Args:
-        jobs: group of the options.
-        noun: name of such a part: column or field.
-        payload: meaning of ``--payload``.
-    """
-    for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
-        # "args" is reserved among the options of a Django command
-        dest, meaning = f"job_{name}", f"{noun}s that are {text}"
-        jobs.add_argument(f"--{name}", dest=dest, type=column_names, default=(), metavar="A,B", help=meaning)
-    jobs.add_argument("--payload", metavar=noun.upper(), help=payload)
-    jobs.add_argument("--score", metavar=noun.upper(), help="score of the payload")
+#: parts of a row of which its job is made; ``{noun}`` is column or field. "args" is reserved among a command's options
+FIELDS: Final = """
+    --args=job_args NAMES        {noun}s that are positional arguments, separated by commas
+    --kwargs=job_kwargs NAMES    {noun}s that are named arguments
+    --context=job_context NAMES  {noun}s that are the context
+    --score NAME                 {noun} with the score of the payload
+"""
 
 
 def known_task(name: str, *, payload: str | None) -> Task:
@@ -144,57 +118,30 @@ def known_database(alias: str | None) -> str | None:
     return alias
 
 
+ROWS: Final = """
+    --model APP.MODEL  model of the rows
+    --filter JSON      lookups that select them, like '{"status": "placed"}'
+    --using ALIAS      database of the model (default: by the router)
+    --created FIELD    field with the moment or the day since when a row needs its job
+    --grace TIME       skip rows that are younger than this (default: 10m)
+"""
+JOBS: Final = """
+    --task TASK  name of the task; it sets the queue, the priority, the expiry and how payloads are merged
+    --due WHAT   due time of restored jobs: a field, a moment like 2026-11-21T08:00:00+01:00, or a delay like +2h30m
+                 (default: at once)
+    --payload FIELD  payload of merged tasks
+"""
+HOW: Final = """
+    --include-morgue  also restore jobs that are in the morgue or were refused by the outbox; those records are kept
+    --rate RATE       at most this many jobs per second
+"""
+
+
 def add_rows(parser: ArgumentParser) -> None:
     """Add the options that select the rows and describe their jobs, but for the queue and the id of the jobs."""
-    rows = parser.add_argument_group("rows that need a job")
-    rows.add_argument("--model", metavar="APP.MODEL", help="model of the rows")
-    rows.add_argument("--filter", metavar="JSON", help="""lookups that select them, like '{"status": "placed"}'""")
-    rows.add_argument("--using", metavar="ALIAS", help="database of the model (default: by the router)")
-    rows.add_argument(
-        "--created",
-        metavar="FIELD",
-        help="field with the moment or the day since when a row needs its job",
-    )
-    rows.add_argument(
-        "--grace",
-        type=seconds,
-        default=600.0,
-        metavar="TIME",
-        help="skip rows that are younger than this (default: 10m)",
-    )
-    jobs = parser.add_argument_group("jobs of the rows")
-    jobs.add_argument(
-        "--task",
-        help="name of the task; it sets the queue, the priority, the expiry and how payloads are merged",
-    )
-    jobs.add_argument(
-        "--due",
-        metavar="WHAT",
-        help="due time of restored jobs: a field, a moment like 2026-11-21T08:00:00+01:00, or a delay like +2h30m "
-        "(default: at once)",
-    )
-    add_fields(jobs, "field")
-    how = parser.add_argument_group("actions on the jobs of the rows")
-    how.add_argument(
-        "--include-morgue",
-        action="store_true",
-        help="also restore jobs that are in the morgue or were refused by the outbox; those records are kept",
-    )
-    how.add_argument("--report-orphans", action="store_true", help="report live jobs of the task that no row needs")
-    how.add_argument(
-        "--cancel-orphans",
-        action="store_true",
-        help="cancel live jobs of the task that no row selected by --filter needs",
-    )
-    how.add_argument(
-        "--rate", type=positive(float, "a number of jobs"), metavar="N", help="at most this many jobs per second"
-    )
-
-
-def bad_rows_text(bad: int, first: Iterable[tuple[str | None, str]]) -> str:
-    """Return the lines that name the first rows which cannot have a job."""
-    lines = [f"WARNING: {bad:,} rows cannot have a job, and are skipped until they are corrected. The first:"]
-    return "\n".join(lines + [f"    {short(ident)}: {reason}" for ident, reason in first])
+    add_options(parser.add_argument_group("rows that need a job"), ROWS)
+    add_options(parser.add_argument_group("jobs of the rows"), JOBS + FIELDS.format(noun="field"))
+    add_options(parser.add_argument_group("actions on the jobs of the rows"), HOW)
 
 
 def row_jobs(options: Mapping[str, Any]) -> RowJobs:
@@ -206,37 +153,30 @@ def row_jobs(options: Mapping[str, Any]) -> RowJobs:
     for name in ("created", "task"):
         if options[name] is None:
             raise CommandError(f"--model needs --{name}: see --help", returncode=2)
-    if len(options["ids"]) != 1:
+    if len(options["id"] or ()) != 1:
         raise CommandError("--model needs one --id, a template like 'order-{pk}'", returncode=2)
     task = known_task(options["task"], payload=options["payload"])
+    known_database(options["using"])
+    parts: dict[str, Any] = {name: options[f"job_{name}"] or () for name in ("args", "kwargs", "context")}
+    parts |= {name: options[name] for name in ("created", "using", "due", "payload", "score", "include_morgue")}
     try:
         return RowJobs(
             model=apps.get_model(options["model"]),
             task=task,
             queue=options["queue"] or task.options.queue,
-            id=options["ids"][0],
-            created=options["created"],
+            id=options["id"][0],
             filters=check_filter(options["filter"]) if options["filter"] else (),
-            using=known_database(options["using"]),
-            due=options["due"],
-            args=options["job_args"],
-            kwargs=options["job_kwargs"],
-            context=options["job_context"],
-            payload=options["payload"],
-            score=options["score"],
-            grace_ms=options["grace"] * 1000,
-            include_morgue=options["include_morgue"],
+            grace_ms=GRACE_MS if options["grace"] is None else options["grace"] * 1000,
+            **parts,
         )
     except (Misconfigured, LookupError, ValueError) as error:
         raise CommandError(str(error), returncode=2) from error
 
 
 def reconcile(command: DelayQCommand, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare rows with their jobs, restore missing jobs, cancel orphans if that is requested; return the counts."""
+    """Compare rows with their jobs, restore missing jobs, and return the counts."""
     from ..repair.row_comparison import RowComparison
 
-    if options["cancel_orphans"] and not options["dry_run"]:
-        command.check_confirmable(yes=options["yes"])
     jobs = row_jobs(options)
     with command.progress("compare", unit="rows") as progress:
         comparison = RowComparison(jobs, progress.update)
@@ -244,28 +184,11 @@ def reconcile(command: DelayQCommand, options: Mapping[str, Any]) -> dict[str, A
     result: dict[str, Any] = {"state": "dry run" if options["dry_run"] else "finished", **counts.values()}
     command.stderr.write(counts.summary(include_morgue=jobs.include_morgue))
     if counts.bad:
-        command.stderr.write(bad_rows_text(counts.bad, counts.first_bad))
-        result["first_bad"] = [list(pair) for pair in counts.first_bad]
+        lines = [f"WARNING: {counts.bad:,} rows cannot have a job, and are skipped until they are corrected."]
+        lines += ["The first:", *(f"    {short(ident)}: {reason}" for ident, reason in counts.first_bad)]
+        command.stderr.write("\n".join(lines))
     result["outcomes"] = {}
     if counts.missing and not options["dry_run"]:
         with command.progress("restore") as progress:
             result["outcomes"] = comparison.put_back(rate=options["rate"], progress=progress.update)
-    if options["report_orphans"] or options["cancel_orphans"]:
-        result |= _handle_orphans(command, comparison, options)
-    return result
-
-
-def _handle_orphans(command: DelayQCommand, comparison: RowComparison, options: Mapping[str, Any]) -> dict[str, Any]:
-    from ..repair.row_comparison import MOST_ORPHANS
-
-    orphans = comparison.orphans()
-    result: dict[str, Any] = {"orphans": len(orphans), "first_orphans": sorted(one.id for one in orphans)[:10]}
-    more = "; there may be more: repeat the command" if len(orphans) >= MOST_ORPHANS else ""
-    command.stderr.write(f"{len(orphans):,} live jobs of the task that no row needs{more}")
-    if not orphans or not options["cancel_orphans"] or options["dry_run"]:
-        return result
-    if command.confirmed(f"Cancel {len(orphans):,} jobs that no row needs?", yes=options["yes"]):
-        with command.progress("cancel") as progress:
-            result["cancelled"] = comparison.cancel_orphans(orphans, progress.update)
-        command.stderr.write(f"orphans: {count_text(result['cancelled'])}")
     return result

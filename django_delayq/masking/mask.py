@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from .texts import HIDDEN, SENSITIVE, Names, Texts
+from .texts import HIDDEN, SENSITIVE, Names, hide
 
 #: maximum characters read of a value or a text (an item of a list counts as one); the rest is cut off. Forms for
 #: editing accept less, so that no form holds a cut value
 MOST_CHARACTERS: Final = 250_000
 _DEEPEST: Final = 40
 _EMPTY: Final[tuple[object, ...]] = ("", [], {})
+
+#: positional and named arguments
+Call: TypeAlias = tuple[list[Any], dict[str, Any]]
 
 
 class MaskError(ValueError):
@@ -27,12 +30,11 @@ class Mask:
     """
 
     def __init__(self, words: Iterable[str] = SENSITIVE) -> None:
-        self._names = Names(words)
-        self._texts = Texts(self._names)
+        self.names = Names(words)
 
     def hides(self, name: object) -> bool:
         """Return True if values of this name are hidden."""
-        return name in self._names
+        return name in self.names
 
     def value(self, value: Any, name: object = None) -> Any:
         """Return a copy of ``value`` (of JSON types) without secrets; ``name`` is the name of the value."""
@@ -45,13 +47,12 @@ class Mask:
     def traceback(self, text: str) -> str:
         """Return a traceback without secrets. A long text is cut at its beginning."""
         if len(text) > MOST_CHARACTERS:
-            end = whole_lines(text[-MOST_CHARACTERS:])
-            text = f"{_cut_note(len(text) - len(end), 'characters').strip()}\n{end}"
-        return self._texts.hide(text)
+            # Without the rest of the first line: a secret there may have lost its name, so that it would not be found.
+            end = text[-MOST_CHARACTERS:].partition("\n")[2]
+            text = f"{_Walk(self).note(len(text) - len(end), 'characters').strip()}\n{end}"
+        return hide(text, self.names)
 
-    def arguments(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()) -> Call:
         """Return the arguments of a call without secrets; ``names`` are the known names of positional arguments."""
         walk = _Walk(self)
         return walk.items(args, 0, names), walk.members(kwargs, 0)
@@ -89,9 +90,7 @@ class Unmasked(Mask):
         """Return the traceback as it is."""
         return text
 
-    def arguments(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()) -> Call:
         """Return the arguments as they are."""
         return list(args), dict(kwargs)
 
@@ -114,28 +113,29 @@ class _Walk:
         if isinstance(value, Mapping):
             return self.members(value, depth)
         if isinstance(value, (list, tuple)):
-            return self._list(value, depth)
+            # In a pair like ["password", "x"] the first item is the name of the second one.
+            return self.items(value, depth, (None, value[0]) if len(value) == 2 else ())
         return self.text(value, depth) if isinstance(value, str) else value
 
     def members(self, value: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
         """Return the members of an object without secrets."""
-        other = self._named_elsewhere(value)
+        other = value.get("name", value.get("key"))  # {"name": "token", "value": …}
         masked: dict[Any, Any] = {}
         for place, (key, item) in enumerate(value.items()):
             self._left -= len(key) + 1 if isinstance(key, str) else 1
             if self._left < 0:
-                masked["…"] = self._note(len(value) - place, "members")
+                masked["…"] = self.note(len(value) - place, "members")
                 break
-            masked[key] = self.value(item, other if key == "value" and other else key, depth + 1)
+            masked[key] = self.value(item, other if key == "value" and self._mask.hides(other) else key, depth + 1)
         return masked
 
-    def items(self, values: Sequence[Any], depth: int, names: Sequence[str] = ()) -> list[Any]:
+    def items(self, values: Sequence[Any], depth: int, names: Sequence[object] = ()) -> list[Any]:
         """Return the items of a list without secrets; ``names`` are those of the first ones."""
         masked: list[Any] = []
         for place, item in enumerate(values):
             self._left -= 1
             if self._left < 0:
-                masked.append(self._note(len(values) - place, "items"))
+                masked.append(self.note(len(values) - place, "items"))
                 break
             masked.append(self.value(item, names[place] if place < len(names) else None, depth + 1))
         return masked
@@ -145,7 +145,7 @@ class _Walk:
         room = max(0, self._left)
         self._left -= len(text)
         if len(text) > room:
-            return self._mask._texts.hide(text[:room]) + self._note(len(text) - room, "characters")
+            return hide(text[:room], self._mask.names) + self.note(len(text) - room, "characters")
         if text[:1] in ("{", "["):
             try:
                 masked = _Walk(self._mask).value(json.loads(text), None, depth + 1)
@@ -153,39 +153,12 @@ class _Walk:
                 return json.dumps(masked, ensure_ascii=False).encode(errors="backslashreplace").decode()
             except (ValueError, RecursionError):
                 pass
-        return self._mask._texts.hide(text)
+        return hide(text, self._mask.names)
 
-    def _list(self, value: Sequence[Any], depth: int) -> list[Any]:
-        """Return a list without secrets. In a pair like ``["password", "x"]`` the second item is hidden."""
-        if (
-            len(value) == 2
-            and isinstance(value[0], str)
-            and self._mask.hides(value[0])
-            and not isinstance(value[1], bool)
-        ):
-            return [value[0], self.value(value[1], value[0], depth + 1)]
-        return self.items(value, depth)
-
-    def _named_elsewhere(self, value: Mapping[Any, Any]) -> str:
-        """Return the name in ``{"name": "token", "value": …}``, if it is sensitive."""
-        name = value.get("name", value.get("key"))
-        return name if isinstance(name, str) and "value" in value and self._mask.hides(name) else ""
-
-    def _note(self, number: int, what: str) -> str:
+    def note(self, number: int, what: str) -> str:
+        """Return the note that so much was cut off."""
         self.was_cut = True
-        return _cut_note(number, what)
-
-
-def whole_lines(text: str) -> str:
-    """Return a text without its first line, for texts whose beginning was cut off.
-
-    A secret in the first line may have lost its name, so that it would not be found. A text of one line becomes empty.
-    """
-    return text.partition("\n")[2]
-
-
-def _cut_note(number: int, what: str) -> str:
-    return f" [cut: {number:,} more {what}]"
+        return f" [cut: {number:,} more {what}]"
 
 
 def _restored(edited: Any, stored: Any, masked: Any) -> Any:

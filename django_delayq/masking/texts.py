@@ -23,7 +23,7 @@ SENSITIVE: Final = tuple(_DEFAULT.split())
 #: minimum length of a word that is found anywhere in a name; a shorter one is found only as a separate word
 _ANYWHERE: Final = 5
 #: characters read at both ends of a name: names are short, but texts that look like names may be long
-_END_CHARS: Final = 100
+_END_CHARS: Final = 200
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 
 _BY_ACCIDENT: Final = "secretary secretaries secretariat tokenize tokenized tokenizer tokenizers tokenization obsession"
@@ -126,9 +126,7 @@ class Names:
         """Return True if values with this name are secret."""
         if not isinstance(name, str):
             return False
-        if len(name) > 2 * _END_CHARS:
-            return self._is_secret(name[:_END_CHARS]) or self._is_secret(name[-_END_CHARS:])
-        return self._is_secret(name)
+        return any(map(self._is_secret, {name[:_END_CHARS], name[-_END_CHARS:]}))
 
     def _read(self, name: str) -> bool:
         words = [word for word in _words_of(name) if word not in _HARMLESS]
@@ -144,43 +142,34 @@ def _words_of(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(name)]
 
 
-class Texts:
-    """Masking of secrets in texts.
+def hide(text: str, names: Container[str]) -> str:
+    """Return a text without its secrets; ``names`` are the names of secrets."""
+    if not _HINT.search(text):
+        return text
+    return _cut_out(text, [*_shapes(text), *_quoted(text, names), *_named(text, names)])
 
-    Args:
-        names: the names of secrets.
-    """
 
-    def __init__(self, names: Container[str]) -> None:
-        self._names = names
+def _named(text: str, names: Container[str]) -> Spans:
+    """Find values after the names of secrets: assigned ones, and those of command-line options."""
+    for pattern, harmless in ((_ASSIGNED, _TELLS_NOTHING), (_OPTION, _PROSE_WORDS)):
+        values, end = _Values(text), 0
+        for head in pattern.finditer(text):
+            if head.start() < end or head["name"] not in names:
+                continue
+            scheme = _SCHEME.match(text, head.end())
+            start = head.end() if scheme is None else scheme.end()
+            end = values.end_of(start)
+            if text[start:end].lower() not in harmless:
+                yield start, end
 
-    def hide(self, text: str) -> str:
-        """Return the text without its secrets."""
-        if not _HINT.search(text):
-            return text
-        spans = [*_shapes(text), *self._quoted(text), *self._named(text)]
-        return _cut_out(text, spans)
 
-    def _named(self, text: str) -> Spans:
-        """Find values after the names of secrets: assigned ones, and those of command-line options."""
-        for pattern, harmless in ((_ASSIGNED, _TELLS_NOTHING), (_OPTION, _PROSE_WORDS)):
-            values, end = _Values(text), 0
-            for head in pattern.finditer(text):
-                if head.start() < end or head["name"] not in self._names:
-                    continue
-                scheme = _SCHEME.match(text, head.end())
-                start = head.end() if scheme is None else scheme.end()
-                end = values.end_of(start)
-                if text[start:end].lower() not in harmless:
-                    yield start, end
-
-    def _quoted(self, text: str) -> Spans:
-        """Find values that a database quotes: those of sensitive columns, and rows without the names of columns."""
-        for pattern in _QUOTED:
-            for found in pattern.finditer(text):
-                columns = _COLUMN.findall(found["columns"])
-                if not columns or any(name in self._names for name in columns):
-                    yield found.span("secret")
+def _quoted(text: str, names: Container[str]) -> Spans:
+    """Find values that a database quotes: those of sensitive columns, and rows without the names of columns."""
+    for pattern in _QUOTED:
+        for found in pattern.finditer(text):
+            columns = _COLUMN.findall(found["columns"])
+            if not columns or any(name in names for name in columns):
+                yield found.span("secret")
 
 
 class _Values:

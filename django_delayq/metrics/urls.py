@@ -63,7 +63,7 @@ def _guarded() -> Any:
     """Return the view behind the API's authentication, permission, ``allow`` rule and throttle."""
     from rest_framework.negotiation import BaseContentNegotiation
 
-    from ..access.views import GuardedView, requires
+    from ..access.views import GuardedView
 
     class AnyFormat(BaseContentNegotiation):
         """Negotiation that accepts any format: scrapers request formats that Django REST framework does not support."""
@@ -80,7 +80,8 @@ def _guarded() -> Any:
         content_negotiation_class = AnyFormat
         schema = None
 
-        @requires("view")
+        permission = "view"
+
         def get(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
             """Return the metrics."""
             return exposition(request)

@@ -8,15 +8,14 @@ arguments of a task that this process does not know, whose names might be sensit
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connections
+from django.db import connections, router
 from django.utils import timezone
 
 from ..core.codec import as_json, decode_args
@@ -36,26 +35,8 @@ MOST_TEXT: Final = 64 * 1024
 #: characters of an error that are searched for secrets; the mask reads one more to see that a text is longer
 _MOST_ERROR: Final = 4 * MOST_CHARACTERS
 KEY_BYTES: Final = 16
-#: above this value a double is no longer an exact integer, so no script has written such a score
-LAST_SCORE: Final = 1 << 53
-FIRST_SCORE: Final = -LAST_SCORE
 #: start of the last day of the calendar, in every time zone
 _LATEST: Final = 253_402_128_000
-_NO_KEY: Final = UUID(int=0)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Member of an index, with its score (µs)."""
-
-    member: bytes
-    score: int
-
-    @property
-    def name(self) -> tuple[str, UUID]:
-        """``(id, key)`` of the row; a zero key if the index has only ids."""
-        ident, key = split(self.member)
-        return text(ident, NAME_LENGTH), key
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +50,14 @@ class Place:
     #: the field with the time of the failure or burial
     moment: str
 
-    def named(self, row: Row) -> tuple[Any, ...]:
-        """Return the values that identify a row within its queue: the id, and in the morgue the key too."""
-        return tuple(getattr(row, name) for name in self.unique[1:])
+    @property
+    def table(self) -> Any:
+        """Return a queryset over all rows."""
+        return self.model._default_manager.using(router.db_for_write(self.model))
+
+    def member(self, ident: str, key: UUID) -> bytes:
+        """Return the member of the index that a row mirrors: its id, in the morgue with the key."""
+        return ident.encode() if self is FAILED else ident.encode() + b"\0" + key.bytes
 
 
 FAILED: Final = Place("failed", FailedJob, ("queue", "job_id"), "failed_at")
@@ -84,56 +70,43 @@ def place_of(model: Model) -> Place:
     return MORGUE if issubclass(model, MorgueJob) else FAILED
 
 
-def split(member: bytes) -> tuple[bytes, UUID]:
-    """Return id and key of a member of either index. A member of the failed index is an id without a key."""
-    ident, zero, key = member.partition(b"\0")
-    if not zero:
-        return ident, _NO_KEY
-    return ident, UUID(bytes=key[:KEY_BYTES].ljust(KEY_BYTES, b"\0"))
-
-
-def member_of(row: Row) -> bytes:
-    """Return the member of the index that a row mirrors."""
-    ident = row.job_id.encode()
-    return ident + b"\0" + row.key.bytes if isinstance(row, MorgueJob) else ident
-
-
 def is_readable(member: bytes) -> bool:
-    """Return True if the member identifies a job: an id in UTF-8, followed by a whole key or none."""
+    """Return True if a member of an index is an id in UTF-8, followed by a whole key or none."""
     ident, zero, key = member.partition(b"\0")
-    if not 0 < len(ident) <= MAX_ID_BYTES or (zero and len(key) != KEY_BYTES):
-        return False
     try:
-        ident.decode()
+        return 0 < len(ident.decode().encode()) <= MAX_ID_BYTES and len(key) == (KEY_BYTES if zero else 0)
     except UnicodeDecodeError:
         return False
-    return True
 
 
-def row_of(place: Place, view: JobView, score: int) -> Row:
-    """Return the row of a job."""
-    job, error = view.job, _error_of(view)
-    fields: dict[str, Any] = {
-        "task": text(job.task, NAME_LENGTH),
-        "key": UUID(bytes=job.key[:KEY_BYTES].ljust(KEY_BYTES, b"\0")),
-        "priority": job.priority,
-        "merged": job.merged,
-        "failures": job.failures,
-        "crashes": job.crashes,
-        "due_at": moment(job.due_ms),
-        "error_class": text(view.error_class or error.get("class", ""), NAME_LENGTH),
-        "error_message": _masked_text(error.get("message", "")),
-        "error_traceback": text(mask().traceback(text(error.get("traceback", ""), _MOST_ERROR))),
-        "args": _masked_args(job),
-        "options": _masked_options(job.options_json),
-        "payload_count": view.payload_count,
-    }
-    if place is MORGUE:
-        fields |= {
-            "reason": _masked_text(view.reason)[:NAME_LENGTH],
-            "outcome": _masked_text(view.outcome)[:NAME_LENGTH],
-        }
-    return _build_row(place, job.queue, job.shard, text(job.id, NAME_LENGTH), score, fields)
+def row_of(place: Place, view: JobView, member: bytes, score: int) -> Row:
+    """Return the row of a member of an index, with its score. A job that cannot be read has its name and the reason."""
+    job, error = view.job, {"class": view.error_class} | view.error
+    if view.broken:
+        error = {"class": "Undecodable", "message": f"its record cannot be read: {view.broken}"}
+    end = {"reason": view.reason, "outcome": view.outcome} if place is MORGUE else {}
+    return place.model(
+        queue=job.queue,
+        shard=job.shard,
+        job_id=job.id,
+        key=UUID(bytes=(member.partition(b"\0")[2] or job.key)[:KEY_BYTES].ljust(KEY_BYTES, b"\0")),
+        task=text(job.task, NAME_LENGTH),
+        priority=job.priority,
+        merged=job.merged,
+        failures=job.failures,
+        crashes=job.crashes,
+        due_at=moment(job.due_ms),
+        error_class=text(error.get("class", ""), NAME_LENGTH),
+        error_message=_masked_text(error.get("message", "")),
+        error_traceback=text(mask().traceback(text(error.get("traceback", ""), _MOST_ERROR))),
+        args=_masked_args(job),
+        options=_masked_options(job.options_json),
+        payload_count=view.payload_count,
+        updated_us=score,
+        seen_at=timezone.now(),
+        **{place.moment: moment(score / 1000)},
+        **{name: _masked_text(value)[:NAME_LENGTH] for name, value in end.items()},
+    )
 
 
 def _masked_text(value: object) -> str:
@@ -173,56 +146,20 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
 
 
-def _error_of(view: JobView) -> dict[str, Any]:
-    try:
-        return view.error
-    except RecursionError:
-        return {"message": view.job.error}
-
-
-def broken_row(place: Place, queue: str, shard: int, entry: Entry, why: str) -> Row:
-    """Return the row of an unreadable record, with its identity and the error only."""
-    ident, key = entry.name
-    fields: dict[str, Any] = {
-        "key": key,
-        "priority": 0,
-        "failures": 0,
-        "crashes": 0,
-        "due_at": moment(0),
-        "error_class": "Undecodable",
-        "error_message": _masked_text(why),
-    }
-    return _build_row(place, queue, shard, ident, entry.score, fields)
-
-
-def _build_row(place: Place, queue: str, shard: int, ident: str, score: int, fields: dict[str, Any]) -> Row:
-    fields[place.moment] = moment(score / 1000)
-    return place.model(queue=queue, shard=shard, job_id=ident, updated_us=score, seen_at=timezone.now(), **fields)
-
-
-def store(place: Place, rows: Iterable[Row], using: str) -> None:
+def store(place: Place, rows: Iterable[Row]) -> None:
     """Insert rows, or overwrite those with the same identity, in one statement."""
     # Always in the same order, so that two processes that store the same rows wait for each other instead of
     # deadlocking.
     ordered = sorted(rows, key=lambda row: (row.job_id, row.key))
-    if ordered:
-        manager: Any = place.model._default_manager.using(using)
-        manager.bulk_create(
-            ordered,
-            update_conflicts=True,
-            unique_fields=unique_fields(place.unique, using),
-            update_fields=_changing(place),
-        )
-
-
-def unique_fields(names: Sequence[str], using: str) -> list[str] | None:
-    """Return the fields that decide if a row exists, or None for MySQL, which always checks every unique index."""
-    return list(names) if connections[using].features.supports_update_conflicts_with_target else None
-
-
-def _changing(place: Place) -> list[str]:
-    fixed = {"id", *place.unique}
-    return [field.name for field in place.model._meta.concrete_fields if field.name not in fixed]
+    table, fixed = place.table, {"id", *place.unique}
+    # MySQL takes no target: it always checks every unique index.
+    has_target = connections[table.db].features.supports_update_conflicts_with_target
+    table.bulk_create(
+        ordered,
+        update_conflicts=True,
+        unique_fields=place.unique if has_target else None,
+        update_fields=[field.name for field in place.model._meta.concrete_fields if field.name not in fixed],
+    )
 
 
 def text(value: object, most: int = MOST_TEXT) -> str:
@@ -241,16 +178,6 @@ def text(value: object, most: int = MOST_TEXT) -> str:
 
 def moment(ms: float) -> datetime:
     """Return Unix ms as the project's databases store it. Values outside the calendar become its nearest day."""
-    seconds = 0.0 if math.isnan(ms) else min(max(ms / 1000, 0.0), _LATEST)
     zone: tzinfo = UTC if settings.USE_TZ else timezone.get_default_timezone()
-    local = datetime.fromtimestamp(seconds, zone)
+    local = datetime.fromtimestamp(min(max(ms / 1000, 0.0), _LATEST), zone)
     return local if settings.USE_TZ else local.replace(tzinfo=None)
-
-
-def score_of(score: bytes | float) -> int:
-    """Return a score from Redis in µs. A score that no script has written becomes the nearest valid one."""
-    try:
-        number = float(score)
-    except ValueError:
-        return 0
-    return 0 if math.isnan(number) else int(min(max(number, FIRST_SCORE), LAST_SCORE))

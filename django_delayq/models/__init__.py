@@ -15,23 +15,12 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..core.times import datetime_of
-from .history import NAME_LENGTH, HourlyStat, PipelineRun, PublishedHistory
-
-__all__ = [
-    "NAME_LENGTH",
-    "BulkAction",
-    "Dashboard",
-    "FailedJob",
-    "HourlyStat",
-    "HttpApi",
-    "InboxEntry",
-    "LiveJob",
-    "MorgueJob",
-    "OutboxJob",
-    "PipelineRun",
-    "PublishedHistory",
-    "QueueEntry",
-]
+from .history import (
+    NAME_LENGTH as NAME_LENGTH,
+    HourlyStat as HourlyStat,
+    PipelineRun as PipelineRun,
+    PublishedHistory as PublishedHistory,
+)
 
 
 class JobName(models.Model):

@@ -44,9 +44,10 @@ def check(using: str | None) -> str:
         InvalidJob: the job would not belong to the caller's transaction.
     """
     alias, inside, settings = using or DEFAULT_DB_ALIAS, in_transaction(using), conf().outbox
-    if not settings.enabled:
+    if not settings.databases:
         raise Misconfigured(
-            f"durable jobs are switched off: set {SETTING}['OUTBOX']['enabled'] to True, or schedule without durable"
+            f"durable jobs are switched off: name a database in {SETTING}['OUTBOX']['databases'], or schedule without "
+            f"durable"
         )
     if alias not in settings.databases:
         raise InvalidJob(
@@ -77,10 +78,11 @@ def has_table(alias: str) -> bool:
     """Return True if the database has the outbox's table. The check is repeated until the table is found."""
     if alias not in connections:
         return False
-    connection, model = connections[alias], rows.table(alias).model
+    connection = connections[alias]
     name = (alias, str(connection.settings_dict["NAME"]))
     if name in _tables_seen:
         return True
+    model = rows.table(alias).model
     is_allowed = connection.vendor != "unknown" and router.allow_migrate_model(alias, model)
     found = is_allowed and model._meta.db_table in connection.introspection.table_names()
     _tables_seen.update({name} if found else ())
@@ -94,15 +96,14 @@ def outboxes(kind: str) -> list[str]:
 
 def advice_without_table(alias: str) -> str:
     """Return what to do if the database does not have the outbox's table."""
-    model, advice = rows.table(alias).model, f"run manage.py migrate --database {alias}"
-    if router.allow_migrate_model(alias, model):
-        return advice
-    return f"let allow_migrate() of DATABASE_ROUTERS allow the app {model._meta.app_label!r} there, then {advice}"
+    return (
+        f"run manage.py migrate --database {alias} (allow_migrate() of DATABASE_ROUTERS must not refuse the app there)"
+    )
 
 
 def is_announced() -> bool:
     """Return True if the settings name the outbox, as they should if only calls say that their jobs are durable."""
-    return conf().outbox.enabled and "OUTBOX" in getattr(django_settings, SETTING, ())
+    return "OUTBOX" in getattr(django_settings, SETTING, ())
 
 
 def declared(settings: Conf) -> list[str]:
@@ -123,7 +124,7 @@ def in_use(alias: str, queue: str, task: Task | None) -> bool:
     If durable jobs are not expected, no verb queries the database, because a process that cancels jobs may have none.
     """
     settings = conf()
-    if not settings.outbox.enabled or alias not in settings.outbox.databases:
+    if alias not in settings.outbox.databases:
         return False
     tasks = [one for one in registry if one.options.queue == queue] if task is None else [task]
     expected = is_announced() or settings.queue(queue).durable or any(one.options.durable for one in tasks)

@@ -77,15 +77,6 @@ class Relay:
         self._settings = settings
         self._alias = alias
         self._broker = broker
-        self._wake_loop: Callable[[], None] = lambda: None
-
-    def attach(self, wake_loop: Callable[[], None]) -> None:
-        """Set the function that wakes this duty's loop."""
-        self._wake_loop = wake_loop
-
-    def wake(self) -> None:
-        """Wake the duty because the outbox has new work."""
-        self._wake_loop()
 
     def run(self) -> float:
         """Handle one batch. Return the seconds until the next one."""
@@ -192,9 +183,8 @@ def _apply(alias: str, marks: Sequence[CompletionMark]) -> set[bytes]:
 
 
 def places(queues: Iterable[Queue]) -> Iterator[tuple[str, int]]:
-    """Yield all shards of some queues."""
-    for queue in queues:
-        yield from ((queue.name, number) for number in queue.numbers)
+    """Return all shards of some queues."""
+    return ((queue.name, number) for queue in queues for number in queue.numbers)
 
 
 class Reconciler:
@@ -205,7 +195,6 @@ class Reconciler:
 
     Args:
         changes: reports that a shard has lost its data.
-        wake: called when there are jobs to send again.
     """
 
     #: number of rows that are looked up together
@@ -215,17 +204,10 @@ class Reconciler:
     #: seconds between two checks that Redis still has a job that was sent
     recheck_every = 600.0
 
-    def __init__(
-        self,
-        alias: str,
-        broker: DjangoBroker,
-        changes: Changes,
-        wake: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, alias: str, broker: DjangoBroker, changes: Changes) -> None:
         self._alias = alias
         self._broker = broker
         self._changes = changes
-        self._wake = wake
         #: time on the database's clock; rows not checked since then are checked now; None = not read yet
         self._since: datetime | None = None
 
@@ -240,12 +222,10 @@ class Reconciler:
         if self._since is None:
             return LOOK
         try:
-            count, missing = self.look(self._since)
+            count, _ = self.look(self._since)
         except Exception:
             self._since = None  # rows of a query without a reply are checked again
             raise
-        if missing:
-            self._wake()
         return 0.0 if count == self.batch else min(LOOK, self.resubmit_after / 2)
 
     def look(self, since: datetime, *, at_once: bool = False) -> tuple[int, int]:

@@ -17,9 +17,9 @@ import functools
 import inspect
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, overload
 
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
 from django.db.utils import OperationalError
@@ -27,7 +27,7 @@ from django.db.utils import OperationalError
 from ..core import task as core
 from ..core.errors import Misconfigured, PartialFailure, Release
 from ..core.inputs import short
-from ..core.job import Job, is_durable
+from ..core.job import Job, NewJob, is_durable, request_for
 from ..worker.attempt import running
 from . import rows
 
@@ -36,8 +36,6 @@ logger: Final = logging.getLogger("django_delayq.inbox")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: how often an attempt starts again because another attempt of the same payloads committed at the same moment
-_TURNS: Final = 5
 #: attribute of a decorated function: alias of its database
 _DATABASE: Final = "exactly_once_in"
 
@@ -126,18 +124,64 @@ def _reach(alias: str) -> None:
         raise Release(f"the database {alias!r} cannot be reached: {error}", delay=5) from error
 
 
-class _Raced(IntegrityError):
-    """Error for effects that are in the database already."""
+#: entry to insert: a key that is entered once; and queue, id and task of the job, for people to read
+Entry: TypeAlias = tuple[bytes, str, str, str]
+
+
+class Entered(IntegrityError):
+    """Error for keys that are in the database already."""
+
+
+def enter(entries: Iterable[Entry], alias: str) -> None:
+    """Insert entries. This waits while another transaction is inserting the same key.
+
+    Raises:
+        Entered: one of them is in the database already.
+    """
+    from ..models import InboxEntry
+
+    # Always in the same order, so that two attempts with some of the same payloads do not deadlock.
+    new = [
+        InboxEntry(key=uuid.UUID(bytes=key), queue=queue, job_id=ident, task=task)
+        for key, queue, ident, task in sorted(entries)
+    ]
+    try:
+        InboxEntry.objects.using(alias).bulk_create(new, batch_size=rows.CHUNK)
+    except IntegrityError as error:
+        raise Entered(*error.args) from error
+
+
+def done(keys: Iterable[bytes], alias: str) -> dict[bytes, str]:
+    """Return those keys that are in the database, each with its task."""
+    from ..models import InboxEntry
+
+    found: dict[bytes, str] = {}
+    for chunk in rows.chunks(uuid.UUID(bytes=key) for key in keys):
+        entries = InboxEntry.objects.using(alias).filter(pk__in=chunk)
+        found |= {key.bytes: task for key, task in entries.values_list("pk", "task")}
+    return found
+
+
+def insert_once(alias: str, queue: str, news: Sequence[NewJob]) -> bool:
+    """Insert a row for each job; return False if the same repeatable request has inserted them before."""
+    if not news[0].repeatable:
+        rows.insert(alias, queue, news)
+        return True
+    with suppress(Entered), transaction.atomic(using=alias):
+        enter([(request_for(news), queue, news[0].id, news[0].task)], alias)
+        rows.insert(alias, queue, news)
+        return True
+    return False
 
 
 def _plain(call: Callable[[], Any], job: Job, alias: str) -> Any:
     try:
         with transaction.atomic(using=alias):
-            _enter([(job, job.key)], alias)
+            enter([(job.key, job.queue, job.id, job.task)], alias)
             result = call()
             _forget_durable([job.key], alias)
             return result
-    except _Raced:
+    except Entered:
         logger.info("%s: its effects are in the database already; not run again", job.id)
         return None
 
@@ -145,81 +189,37 @@ def _plain(call: Callable[[], Any], job: Job, alias: str) -> Any:
 def _merged(
     func: Callable[..., Any], payloads_by_id: Mapping[str, list[Any]], jobs: Mapping[str, Job], alias: str
 ) -> Any:
-    for _ in range(_TURNS):
-        done = _done([payload.key for job in jobs.values() for payload in job.payloads], alias)
-        fresh: dict[str, list[tuple[bytes, Any]]] = {}
-        for ident, payloads in payloads_by_id.items():
-            keys = [payload.key for payload in jobs[ident].payloads]
-            if left := [(key, payload) for key, payload in zip(keys, payloads, strict=True) if key not in done]:
-                fresh[ident] = left
-        if not fresh:
-            logger.info("%s: all their effects are in the database already; not run again", ", ".join(jobs))
-            return None
-        with suppress(_Raced):  # another attempt of some of these payloads was faster and has committed now
-            return _run_fresh(func, fresh, jobs, alias)
-    raise Release("other attempts of the same payloads commit at the same moment")
+    from ..models import InboxEntry
 
-
-def _run_fresh(
-    func: Callable[..., Any], fresh: Mapping[str, list[tuple[bytes, Any]]], jobs: Mapping[str, Job], alias: str
-) -> Any:
-    """Run the handler and insert the entries of its payloads, in one transaction.
-
-    Args:
-        fresh: keys and payloads whose effects are not in the database yet, by id.
-    """
+    known = done([payload.key for job in jobs.values() for payload in job.payloads], alias)
+    fresh: dict[str, list[tuple[bytes, Any]]] = {}  # keys and payloads whose effects are not in the database, by id
+    for ident, payloads in payloads_by_id.items():
+        entries = [(entry.key, payload) for entry, payload in zip(jobs[ident].payloads, payloads, strict=True)]
+        if left := [entry for entry in entries if entry[0] not in known]:
+            fresh[ident] = left
+    if not fresh:
+        logger.info("%s: all their effects are in the database already; not run again", ", ".join(jobs))
+        return None
     result = failure = None
     keys = {ident: [key for key, _ in payloads] for ident, payloads in fresh.items()}
-    with transaction.atomic(using=alias):
-        _enter([(jobs[ident], key) for ident, mine in keys.items() for key in mine], alias)
-        try:
-            result = func({ident: [payload for _, payload in payloads] for ident, payloads in fresh.items()})
-        except PartialFailure as error:
-            failed = {str(ident) for ident in error.errors}
-            if not failed <= keys.keys():
-                raise  # the failed ids are unknown, so all count as failed
-            failure = error
-            _leave([key for ident in failed for key in keys.pop(ident)], alias)
-        _forget_durable([key for mine in keys.values() for key in mine], alias)
+    try:
+        with transaction.atomic(using=alias):
+            enter([(key, jobs[id].queue, id, jobs[id].task) for id, mine in keys.items() for key in mine], alias)
+            try:
+                result = func({ident: [payload for _, payload in payloads] for ident, payloads in fresh.items()})
+            except PartialFailure as error:
+                failed = {str(ident) for ident in error.errors}
+                if not failed <= keys.keys():
+                    raise  # the failed ids are unknown, so all count as failed
+                failure = error
+                undone = [uuid.UUID(bytes=key) for ident in failed for key in keys.pop(ident)]
+                InboxEntry.objects.using(alias).filter(pk__in=undone).delete()
+            _forget_durable([key for mine in keys.values() for key in mine], alias)
+    except Entered as error:  # the next attempt finds what that one has committed
+        raise Release("another attempt of some of the same payloads was faster, and has committed now") from error
     if failure is not None:
         raise failure
     return result
-
-
-def _enter(entries: Iterable[tuple[Job, bytes]], alias: str) -> None:
-    """Insert the entries. This waits while another transaction is inserting the same key.
-
-    Raises:
-        _Raced: the effects of one of them already exist.
-    """
-    from ..models import InboxEntry
-
-    new = [
-        InboxEntry(key=uuid.UUID(bytes=key), queue=job.queue, job_id=job.id, task=job.task)
-        # Always in the same order, so that two attempts with some of the same payloads do not deadlock.
-        for job, key in sorted(entries, key=lambda entry: entry[1])
-    ]
-    try:
-        InboxEntry.objects.using(alias).bulk_create(new, batch_size=rows.CHUNK)
-    except IntegrityError as error:
-        raise _Raced(*error.args) from error
-
-
-def _leave(keys: Iterable[bytes], alias: str) -> None:
-    from ..models import InboxEntry
-
-    InboxEntry.objects.using(alias).filter(pk__in=[uuid.UUID(bytes=key) for key in keys]).delete()
-
-
-def _done(keys: list[bytes], alias: str) -> set[bytes]:
-    """Return those keys whose effects are in the database."""
-    from ..models import InboxEntry
-
-    done: set[bytes] = set()
-    for chunk in rows.chunks(uuid.UUID(bytes=key) for key in keys):
-        entries = InboxEntry.objects.using(alias).filter(pk__in=chunk)
-        done.update(key.bytes for key in entries.values_list("pk", flat=True))
-    return done
 
 
 def _forget_durable(keys: Iterable[bytes], alias: str) -> None:

@@ -10,8 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from django.db import DatabaseError
 
@@ -40,58 +39,49 @@ class Breaker:
     """Circuit breaker. Open = Redis did not answer a moment ago and is not called. Thread-safe.
 
     After a pause one caller may try, while the others still do not. The first success closes it.
+
+    Attributes:
+        clock: the clock of that Redis.
+        open_until: moment at which one caller may try (``time.monotonic()``); 0 = it is closed.
     """
 
-    __slots__ = ("_lock", "_open_until")
+    __slots__ = ("_lock", "clock", "open_until")
 
     def __init__(self) -> None:
+        self.clock = Clock()
         self._lock = ThreadLock()
-        #: moment at which one caller may try (``time.monotonic()``); 0 = it is closed
-        self._open_until = 0.0
-
-    @property
-    def open(self) -> bool:
-        """True if the last call failed."""
-        return self._open_until > 0
+        self.open_until = 0.0
 
     def allows(self) -> bool:
         """Return True if the caller may call Redis now. The caller then has to report success or failure."""
-        if not self._open_until:
+        if not self.open_until:
             return True
         with self._lock:
             now = time.monotonic()
-            if now < self._open_until:
+            if now < self.open_until:
                 return False
-            self._open_until = now + PAUSE  # one caller tries, the others find it open
+            self.open_until = now + PAUSE  # one caller tries, the others find it open
             return True
 
     def failed(self) -> None:
         """Record that Redis did not answer."""
         with self._lock:
-            first = not self._open_until
-            self._open_until = time.monotonic() + PAUSE
+            first = not self.open_until
+            self.open_until = time.monotonic() + PAUSE
         if first:
             logger.warning("Redis did not answer after a commit; this process does not call it again for %g s", PAUSE)
 
     def succeeded(self) -> None:
         """Record that Redis answered, whatever the reply."""
-        if self._open_until:
-            self._open_until = 0.0
+        if self.open_until:
+            self.open_until = 0.0
             logger.warning("Redis answers again")
 
 
-@dataclass(slots=True, eq=False)
-class ProducerState:
-    """Producer state: a process's knowledge of the Redis that it calls with a short timeout."""
-
-    breaker: Breaker = field(default_factory=Breaker)
-    clock: Clock = field(default_factory=Clock)
-
-
 @functools.lru_cache(maxsize=4)
-def producer_state(broker: Broker) -> ProducerState:
-    """Return the state for this broker's Redis."""
-    return ProducerState()
+def breaker_of(broker: Broker) -> Breaker:
+    """Return the circuit breaker of this broker's Redis, one in each process."""
+    return Breaker()
 
 
 def call_briefly(call: Callable[[DjangoBroker], T], *, in_database: bool = False) -> T:
@@ -108,7 +98,7 @@ def call_briefly(call: Callable[[DjangoBroker], T], *, in_database: bool = False
     if not in_database and running.get() is not None:
         return call_patiently(call)
     broker = connections.swift_broker()
-    breaker = producer_state(broker).breaker
+    breaker = breaker_of(broker)
     if not breaker.allows():
         raise QueueUnavailable("Redis did not answer a moment ago, so it was not called; try again after a few seconds")
     try:
@@ -130,22 +120,18 @@ def call_patiently(call: Callable[[DjangoBroker], T]) -> T:
 
 
 def push_briefly(
-    alias: str,
-    keys: Sequence[uuid.UUID],
-    jobs: Mapping[uuid.UUID, NewJob] | None = None,
-    addresses: Mapping[tuple[str, str], dict[str, Any]] | None = None,
+    alias: str, keys: Sequence[uuid.UUID], jobs: Mapping[uuid.UUID, NewJob] | None = None
 ) -> dict[uuid.UUID, RowResult]:
     """Push rows that were committed. Return the results by key; a row without one is in other hands, or gone.
 
     Args:
-        jobs, addresses: see :class:`Push`.
+        jobs: see :class:`Push`.
     """
     results: dict[uuid.UUID, RowResult] = {}
 
     def call(broker: DjangoBroker) -> None:
-        clock = producer_state(broker).clock
         # An unavailable Redis is detected here, before anything is claimed.
-        Push(alias, broker, clock, jobs=jobs or {}, addresses=addresses or {}, results=results).run(keys)
+        Push(alias, broker, breaker_of(broker).clock, jobs=jobs or {}, results=results).run(keys)
 
     try:
         call_briefly(call, in_database=True)

@@ -18,10 +18,10 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
@@ -51,8 +51,6 @@ BRIEF: Final = 2.0
 PATIENT: Final = 5.0
 #: seconds between the deadline of commands and the end of the claim: for clocks that run at different speeds
 MARGIN: Final = 0.25
-#: seconds after which rows that were locked are settled once more
-LOCK_SECONDS: Final = 0.02
 #: seconds after which Redis's clock is read again
 CLOCK_AGE: Final = 60.0
 #: number of jobs sent together: no more than one script call takes, so that jobs of one id keep their order
@@ -71,24 +69,15 @@ UNCONFIRMED: Final = "Redis has the job, but replicas or disks did not confirm i
 #: reasons that are no fault of the row
 FOR_NOW: Final = frozenset((*LATER.values(), UNCONFIRMED))
 #: reasons why a row is given up
-GONE: Final = {
+NEVER: Final = {
     ScheduleOutcome.TAKEN: "the live job of this id belongs to another task",
     ScheduleOutcome.EXISTS: "a job with this id lives already, and on_conflict is 'error'",
-    ScheduleOutcome.IGNORED: "a job with this id lives already",
 }
-#: replies to a row that has another due time
+#: reply to a row that has another due time
 MOVED: Final = "moved"
-NOT_WAITING: Final = "not_waiting"
 
-
-class _Reading(NamedTuple):
-    """Reading of Redis's clock: its moment (monotonic), and an offset to it that is never too large."""
-
-    at: float
-    behind_ms: float
-
-
-_NO_READING: Final = _Reading(float("-inf"), 0.0)
+#: moment (monotonic) of a reading of Redis's clock, and an offset to it that is never too large
+_NO_READING: Final = (float("-inf"), 0.0)
 
 
 class Clock:
@@ -102,12 +91,13 @@ class Clock:
 
     def at(self, moment: float, broker: Broker) -> float:
         """Return Redis's time in ms at a moment of ``time.monotonic()``; never ahead of it."""
-        reading = self._reading
-        if time.monotonic() - reading.at > CLOCK_AGE:
+        read_at, behind_ms = self._reading
+        if time.monotonic() - read_at > CLOCK_AGE:
             redis_ms = broker.now_ms()
             read_at = time.monotonic()
-            reading = self._reading = _Reading(read_at, redis_ms - read_at * 1000)
-        return moment * 1000 + reading.behind_ms
+            behind_ms = redis_ms - read_at * 1000
+            self._reading = read_at, behind_ms
+        return moment * 1000 + behind_ms
 
     def forget(self) -> None:
         """Read the clock again at the next use because Redis's clock was changed, or it is another Redis."""
@@ -118,6 +108,8 @@ class RowOutcome(StrEnum):
     """State of a row after its push."""
 
     SENT = "sent"
+    #: as sent, but its job waits no more: it runs, or has ended
+    BEGUN = "begun"
     #: to be sent, because Redis certainly does not have the job
     UNSENT = "unsent"
     #: no longer needed
@@ -137,7 +129,7 @@ class RowResult:
     outcome: RowOutcome
     error: str = ""
     tries: int = 0
-    reply: str | IdTaken = ""
+    reply: str | IdTaken = field(default="", compare=False)  # equal results are written together
 
 
 FREE: Final = RowResult(RowOutcome.FREE)
@@ -145,29 +137,40 @@ FREE: Final = RowResult(RowOutcome.FREE)
 
 def write(mine: QuerySet[OutboxJob], result: RowResult) -> int:
     """Write a result to claimed rows; return their number."""
-    unclaimed: dict[str, Any] = {"claim": None, "claimed_until": None}
+    changes: dict[str, Any] = {"claim": None, "claimed_until": None, "tries": result.tries, "error": result.error}
     match result.outcome:
-        case RowOutcome.SENT:
-            sent = {"state": "sent", "sent_at": Now(), "checked_at": Now(), "tries": 0, "error": "", **unclaimed}
-            # A job that was not moved is due at once if Redis loses it: it ran already.
-            due = {"due_ms": None, "delay_ms": 0, "delay_from": Now()} if result.reply == NOT_WAITING else {}
-            return mine.update(**sent, **due)
-        case RowOutcome.UNSENT:
-            return mine.update(state="unsent", **unclaimed)
         case RowOutcome.GONE:
             return mine.delete()[0]
-        case RowOutcome.REFUSED:
-            refused = {"state": "refused", "tries": result.tries, "error": result.error}
-            return mine.update(claim=None, claimed_until=Now(), **refused)
-        case RowOutcome.LATER:
-            until = rows.ahead(PAUSES[min(result.tries, len(PAUSES)) - 1])
-            claim = None if result.error in LATER.values() else rows.RESTING
-            return mine.update(claim=claim, claimed_until=until, tries=result.tries, error=result.error)
         case RowOutcome.FREE:
             return mine.update(claimed_until=None)
+        case RowOutcome.SENT | RowOutcome.BEGUN:
+            changes |= {"state": "sent", "sent_at": Now(), "checked_at": Now()}
+            if result.outcome is RowOutcome.BEGUN:  # due at once if Redis loses it
+                changes |= {"due_ms": None, "delay_ms": 0, "delay_from": Now()}
+        case RowOutcome.UNSENT:
+            changes["state"] = "unsent"
+        case RowOutcome.REFUSED:
+            changes |= {"state": "refused", "claimed_until": Now()}
+        case RowOutcome.LATER:
+            changes["claimed_until"] = rows.ahead(PAUSES[min(result.tries, len(PAUSES)) - 1])
+            changes["claim"] = None if result.error in LATER.values() else rows.RESTING
+    return mine.update(**changes)
 
 
-@dataclass(slots=True, eq=False)
+def change_job(queue: Queue, ident: str, when: DueTime | None, **which: Any) -> str:
+    """Cancel a job in Redis, or give it another due time. Return the reply to a cancellation, moved, or "".
+
+    Args:
+        when: None = it is cancelled. One that is wanted now keeps its place if it is overdue.
+        which: see :meth:`.Queue.cancel`.
+    """
+    if when is None:
+        return queue.cancel(ident, **which)
+    moved = queue.run_now(ident, **which) if when == rows.NOW else queue.reschedule(ident, **when, **which)
+    return MOVED if moved else ""
+
+
+@dataclass(eq=False)
 class Push:
     """Push of rows of one database.
 
@@ -177,10 +180,9 @@ class Push:
         limit: number of rows that a relay takes, the oldest ones; 0 = a caller waits for rows of its own: the claim is
             brief, and rows without a result stay claimed.
         jobs: jobs of rows that are in memory; the records of the others are read.
-        addresses: how the caller names the jobs of changed rows, by queue and id: arguments of :meth:`.Queue.cancel`.
-            One call to Redis then concerns all rows of the id. Other rows name their own generations.
 
     Attributes:
+        deadline_ms: deadline of the commands, on Redis's clock.
         taken: rows that were claimed.
         results: by the keys of the rows. A row without one may or may not have been received.
 
@@ -193,35 +195,24 @@ class Push:
     clock: Clock
     limit: int = 0
     jobs: Mapping[uuid.UUID, NewJob] = field(default_factory=dict)
-    addresses: Mapping[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     token: uuid.UUID = field(default_factory=uuid.uuid4)
     taken: list[Row] = field(default_factory=list)
     results: dict[uuid.UUID, RowResult] = field(default_factory=dict)
-    _until: float = field(init=False)
     _read_at: float = 0.0
     #: lost jobs that a newer job of their id must not be replaced by
     _overtaken: set[int] = field(default_factory=set)
     #: jobs whose later rows have to wait
     _held_up: set[tuple[str, str]] = field(default_factory=set)
-    _answers: dict[tuple[str, str], RowResult] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.clock.at(0, self.broker)
+        self._seconds = PATIENT if self.limit else BRIEF
         self._until = time.monotonic() + self._seconds - MARGIN
-
-    @property
-    def _seconds(self) -> float:
-        return PATIENT if self.limit else BRIEF
+        self.deadline_ms = self.clock.at(self._until, self.broker)
 
     @property
     def is_over(self) -> bool:
         """True if it is too late to send commands to Redis."""
         return time.monotonic() >= self._until
-
-    @property
-    def deadline_ms(self) -> float:
-        """Deadline of the commands: ms, on Redis's clock."""
-        return self.clock.at(self._until, self.broker)
 
     def held(self, **fields: Any) -> QuerySet[OutboxJob]:
         """Return those rows that the claim still holds."""
@@ -248,23 +239,24 @@ class Push:
         Left out is a row behind another row of its job that waits and is not of this push: jobs keep the order of their
         rows.
         """
-        waiting, free = rows.table(self.alias).model.WAITING, rows.waiting(self.alias)
         claimed = {"claim": self.token, "claimed_until": rows.ahead(self._seconds)}
         if self.limit:
             with rows.locking(self.alias):
                 pks = rows.candidates(self.alias, self.limit)
-                count = free.filter(pk__in=pks).update(**claimed) if pks else 0
+                count = rows.waiting(self.alias, pk__in=pks).update(**claimed) if pks else 0
         else:
-            # Unsent rows that were changed are sent by a relay, which reports what becomes of them.
-            mine_free = free.exclude(state="unsent") if self.addresses else free
-            count = mine_free.filter(key__in=keys).update(**claimed)
+            # New rows were never claimed, or a relay has them. Unsent rows that were changed are sent by a relay, which
+            # reports what becomes of them.
+            new = Q(claimed_until=None) if self.jobs else None
+            free = rows.waiting(self.alias, new, key__in=keys)
+            count = (free if self.jobs else free.exclude(state="unsent")).update(**claimed)
         if not count:
             return []
-        mine = rows.read(self.held().order_by("id"), record=not self.jobs)
+        mine = rows.read(self.held().order_by("id"))
         self._read_at = time.monotonic()
         # No other row can have the id of a fresh job.
         unsent = [row.pk for row in mine if row.state == "unsent" and not (self.jobs and self.jobs[row.key].fresh)]
-        blocked = rows.beside(self.alias, unsent, waiting, ~Q(claim=self.token)) if unsent else ()
+        blocked = rows.beside(self.alias, unsent, mine[0].WAITING, ~Q(claim=self.token)) if unsent else ()
         if blocked:
             write(self.held(pk__in=blocked), FREE)
             mine = [row for row in mine if row.pk not in blocked]
@@ -282,9 +274,7 @@ class Push:
         """
         in_order = sorted(self.taken, key=lambda row: row.queue)
         for (queue, unsent), group in groupby(in_order, key=lambda row: (row.queue, row.state == "unsent")):
-            mine = list(group)
-            is_repeated = len({row.job for row in mine}) < len(mine)
-            for some in rows.chunks(mine, TOGETHER if is_repeated else len(mine)):
+            for some in rows.chunks(group, TOGETHER):
                 ready = [row for row in some if row.job not in self._held_up]
                 for row, result in self._schedule(queue, ready) if unsent else self._change(queue, ready):
                     self.results[row.key] = result
@@ -360,8 +350,8 @@ class Push:
         if outcome in LATER:
             return self._later(row, LATER[outcome])
         if outcome is ScheduleOutcome.TAKEN and row.sent_at:  # brought back by an older copy of Redis
-            return _refuse(row, GONE[outcome], row.tries)
-        if outcome in GONE:
+            return _refuse(row, NEVER[outcome], row.tries)
+        if outcome in NEVER or outcome is ScheduleOutcome.IGNORED:
             return RowResult(RowOutcome.GONE, reply=outcome)
         return RowResult(RowOutcome.SENT, reply=outcome) if outcome.is_stored else FREE
 
@@ -373,72 +363,63 @@ class Push:
         """Cancel and move jobs of one queue."""
         opened = self.broker.existing(queue)
         for row in mine:
-            if row.job in self.addresses:
-                if row.job not in self._answers:
-                    self._answers[row.job] = self._correct(opened, row, self.addresses[row.job])
-                yield row, self._answers[row.job]
-            else:
-                yield row, self._correct(opened, row, {"task": row.task, "generation": rows.generation_of(row)})
+            yield row, self._correct(opened, row) if not self.is_over else FREE
 
-    def _is_alone(self, row: Row) -> bool:
-        same_job = rows.table(self.alias).filter(queue=row.queue, job_id=row.job_id)
-        return not same_job.exclude(pk=row.pk).exists()
-
-    def _correct(self, queue: Queue | None, row: Row, which: dict[str, Any]) -> RowResult:
+    def _correct(self, queue: Queue | None, row: Row) -> RowResult:
         """Cancel or move a job in Redis as its row says."""
-        if self.is_over:
-            return FREE
-        cancelled = row.state == "cancelled"
+        which: dict[str, Any] = {"task": row.task, "generation": rows.generation_of(row)}
+        if row.state != "cancelled":
+            return self._move(queue, row, which)
+        if queue is None:
+            return RowResult(RowOutcome.GONE)
+        which["not_after_ms"] = self.deadline_ms
         try:
-            if cancelled:
-                reply = "" if queue is None else queue.cancel(row.job_id, **which, not_after_ms=self.deadline_ms)
-                if queue is not None and reply == "" and not row.sent_at and self._is_alone(row):
-                    # What it was to replace has no row any more.
-                    reply = queue.cancel(row.job_id, task=row.task, not_after_ms=self.deadline_ms)
-                if reply == ScheduleOutcome.LATE:
-                    self.clock.forget()
-                    return FREE
-                return RowResult(RowOutcome.GONE, reply=reply)
-            due = self._due(row)
-            if queue is None:
-                return RowResult(RowOutcome.UNSENT)
-            # An overdue job keeps its place if it is wanted now.
-            wanted_now = row.due_ms is None and row.delay_ms == 0 and row.left_ms > -1000
-            if queue.run_now(row.job_id, **which) if wanted_now else queue.reschedule(row.job_id, **which, **due):
-                return RowResult(RowOutcome.SENT, reply=MOVED)
+            reply = change_job(queue, row.job_id, None, **which)
+            others = rows.table(self.alias).filter(queue=row.queue, job_id=row.job_id).exclude(pk=row.pk)
+            if reply == "" and not row.sent_at and not others.exists():
+                # What it was to replace has no row any more.
+                reply = change_job(queue, row.job_id, None, **which | {"generation": None})
         except IdTaken as error:  # the id belongs to a job of another task by now
-            return RowResult(RowOutcome.GONE if cancelled else RowOutcome.SENT, reply=error)
+            return RowResult(RowOutcome.GONE, reply=error)
+        if reply == ScheduleOutcome.LATE:
+            self.clock.forget()
+            return FREE
+        return RowResult(RowOutcome.GONE, reply=reply)
+
+    def _move(self, queue: Queue | None, row: Row, which: dict[str, Any]) -> RowResult:
+        due = self._due(row)
+        if queue is None:
+            return RowResult(RowOutcome.UNSENT)
+        wanted_now = row.due_ms is None and row.delay_ms == 0 and row.left_ms > -1000
+        try:
+            if change_job(queue, row.job_id, rows.NOW if wanted_now else due, **which):
+                return RowResult(RowOutcome.SENT, reply=MOVED)
+        except IdTaken as error:
+            return RowResult(RowOutcome.SENT, reply=error)
         # It runs, or has ended; or Redis never had it, or has lost it.
         (is_known,) = queue.knows([(row.job_id, row.key.bytes, rows.payload_digest(row))])
-        return RowResult(RowOutcome.SENT, reply=NOT_WAITING) if is_known else RowResult(RowOutcome.UNSENT)
+        return RowResult(RowOutcome.BEGUN) if is_known else RowResult(RowOutcome.UNSENT)
 
     # -- settling in the database --------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Write the results to the rows that were not changed meanwhile, and release those that were.
 
-        A relay releases rows without a result, too, and leaves those claimed that a transaction has locked.
+        A relay releases rows without a result, too. Rows that a transaction has locked stay claimed.
         """
-        sent = {row.pk: self.results.get(row.key, FREE) for row in self.taken if self.limit or row.key in self.results}
-        left = sent.keys() - self._write(sent)
-        if left and self.limit:
-            time.sleep(LOCK_SECONDS)  # a relay that looks for rows locks for a moment those that it passes
-            left -= self._write({pk: sent[pk] for pk in left})
-        if left and not self.is_over:  # later another process may have claimed them
-            rows.table(self.alias).filter(pk__in=left, claim=rows.CHANGED).update(claimed_until=None)
-
-    def _write(self, sent: Mapping[int, RowResult]) -> set[int]:
-        """Write results to the rows that the claim still holds. Return them; none if some were changed meanwhile."""
+        results = {
+            row.pk: self.results.get(row.key, FREE) for row in self.taken if self.limit or row.key in self.results
+        }
         groups: dict[RowResult, list[int]] = {}
         with rows.locking(self.alias) if self.limit else nullcontext():
-            pks = set(sent)
+            mine: Iterable[int] = results
             if self.limit:
-                pks = set(rows.unlocked(self.held(pk__in=pks)).order_by("id").values_list("id", flat=True))
-            for pk in pks:
-                reply = NOT_WAITING if sent[pk].reply == NOT_WAITING else ""
-                groups.setdefault(replace(sent[pk], reply=reply), []).append(pk)
+                mine = rows.unlocked(self.held(pk__in=results)).order_by("id").values_list("id", flat=True)
+            for pk in mine:
+                groups.setdefault(results[pk], []).append(pk)
             count = sum(write(self.held(pk__in=some), result) for result, some in groups.items())
-        return pks if count == len(pks) else set()
+        if count < len(results) and not self.is_over:  # later another process may have claimed them
+            rows.table(self.alias).filter(pk__in=results, claim=rows.CHANGED).update(claimed_until=None)
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
@@ -452,26 +433,25 @@ class Push:
 
 def _refuse(row: Row, error: str, tries: int) -> RowResult:
     """Return the result of a row that is kept for a person, and report it."""
-    not_sent["refused"] += 1
-    logger.error("%s of queue %s is refused and stays in the outbox: %s", row.job_id, row.queue, error)
-    task, not_accepted = registry.get(row.task), DelayQError(error)
-    emit(job_not_sent, task, verb="schedule", id=row.job_id, queue=row.queue, error=not_accepted)
+    _give_up(row, "refused", "is refused and stays in the outbox", DelayQError(error))
     return RowResult(RowOutcome.REFUSED, error, tries)
 
 
 def _report(row: Row, result: RowResult) -> None:
-    task, job = registry.get(row.task), {"id": row.job_id, "queue": row.queue}
-    reply = result.reply
+    task, job, reply = registry.get(row.task), {"id": row.job_id, "queue": row.queue}, result.reply
     if row.state == "cancelled":
         if reply in ("cancelled", "stopping"):
             emit(job_cancelled, task, **job, outcome=reply)
-    elif isinstance(reply, ScheduleOutcome) and reply in GONE:
-        not_sent[reply] += 1
-        extra = {"verb": "schedule", "job_id": row.job_id, "queue": row.queue}
-        logger.error("%s of queue %s was not scheduled: %s", row.job_id, row.queue, GONE[reply], extra=extra)
-        if reply != ScheduleOutcome.IGNORED:
-            error = IdTaken(f"id {row.job_id!r}: {GONE[reply]}")
-            emit(job_not_sent, task, verb="schedule", **job, error=error)
+    elif isinstance(reply, ScheduleOutcome) and reply in NEVER:
+        _give_up(row, reply, "was not scheduled", IdTaken(NEVER[reply]))
     elif isinstance(reply, ScheduleOutcome) and reply != ScheduleOutcome.KNOWN and not row.sent_at:
         due_ms = time.time() * 1000 + row.left_ms if row.due_ms is None else row.due_ms
         emit(job_scheduled, task, **job, outcome=reply, due=datetime_of(int(due_ms)))
+
+
+def _give_up(row: Row, outcome: str, what: str, error: DelayQError) -> None:
+    """Count, log and signal a job that is not scheduled."""
+    not_sent[outcome] += 1
+    extra = {"verb": "schedule", "job_id": row.job_id, "queue": row.queue}
+    logger.error("%s of queue %s %s: %s", row.job_id, row.queue, what, error, extra=extra)
+    emit(job_not_sent, registry.get(row.task), verb="schedule", id=row.job_id, queue=row.queue, error=error)

@@ -16,12 +16,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 import msgpack
-from django.db import IntegrityError, connections, transaction
+from django.db import connections, transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
-from ..core.job import Generation, NewJob, Payload, Undecodable, request_for
+from ..core.job import Generation, NewJob, Payload, Undecodable
 from ..core.records.frames import digest
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ RESTING: Final = uuid.UUID(int=1)
 #: condition of a subquery: rows of the same job
 _SAME_JOB: Final = {"queue": OuterRef("queue"), "job_id": OuterRef("job_id")}
 _MS: Final = timedelta(milliseconds=1)
-#: columns that are read of a row, beside its record
-_COLUMNS: Final = ("key", "queue", "job_id", "task", "state", "due_ms", "delay_ms", "sent_at", "tries", "error")
 
 T = TypeVar("T")
 
@@ -70,8 +68,7 @@ _RECORD_FIELDS: Final = tuple(one.name for one in fields(NewJob) if one.name not
 
 def pack_job(new: NewJob) -> bytes:
     """Return the record of a job, without its due time."""
-    values = {name: getattr(new, name) for name in _RECORD_FIELDS}
-    fields: dict[str, Any] = {name: value for name, value in values.items() if value != getattr(_USUAL, name)}
+    fields = {name: getattr(new, name) for name in _RECORD_FIELDS if getattr(new, name) != getattr(_USUAL, name)}
     if new.payload is not None:
         fields["payload"] = (new.payload.data, new.payload.score, new.payload.key)
     return bytes((RECORD_VERSION,)) + bytes(msgpack.packb(fields))
@@ -109,16 +106,15 @@ def generation_of(row: Row) -> Generation:
     return Generation((row.key.bytes,), payload_digest(row))
 
 
-def read(rows: QuerySet[OutboxJob], *, record: bool = True) -> list[Row]:
+def read(rows: QuerySet[OutboxJob]) -> list[Row]:
     """Return rows with one query, each with ``left_ms``, the rest of its delay; that of an overdue job is negative.
 
     SQLite's clock has whole milliseconds, so the last one of a delay's age is not counted. A clock that was set back
     does not make the delay longer.
     """
-    rows = rows.only(*_COLUMNS, "record") if record else rows.only(*_COLUMNS)
-    found: list[Any] = list(rows.annotate(age=Now() - F("delay_from")))
+    found: list[Any] = list(rows.annotate(now=Now()))
     for row in found:
-        row.left_ms = row.delay_ms - max(0, row.age // _MS - 1)
+        row.left_ms = row.delay_ms - max(0, (row.now - row.delay_from) // _MS - 1)
     return found
 
 
@@ -129,13 +125,13 @@ def table(alias: str) -> QuerySet[OutboxJob]:
     """Return all rows of one database."""
     from ..models import OutboxJob  # the models are not loaded yet when task modules are imported
 
-    return OutboxJob.objects.using(alias)
+    return QuerySet(OutboxJob, using=alias)
 
 
-def waiting(alias: str) -> QuerySet[OutboxJob]:
+def waiting(alias: str, unclaimed: Q | None = None, **fields: Any) -> QuerySet[OutboxJob]:
     """Return unclaimed rows that wait to be sent to Redis."""
     rows = table(alias)
-    return rows.filter(free(), state__in=rows.model.WAITING)
+    return rows.filter(unclaimed or free(), state__in=rows.model.WAITING, **fields)
 
 
 def free() -> Q:
@@ -207,12 +203,10 @@ def candidates(alias: str, limit: int) -> list[int]:
 # -- new rows ----------------------------------------------------------------------------------------------------------
 
 
-def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = True) -> None:
+def insert(alias: str, queue: str, news: Sequence[NewJob]) -> None:
     """Insert a row for each job. A delay counts from now on, by the database's clock.
 
-    Args:
-        supersede: durable plain jobs with "replace" delete earlier rows of their ids. False: those rows are deleted
-            when Redis reports that their jobs have ended.
+    Plain jobs with "replace" delete earlier rows of their ids.
     """
     from ..models import OutboxJob
 
@@ -230,33 +224,13 @@ def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = 
     ]
     replacing = [new for new in news if not new.fresh and new.payload is None and new.on_conflict == "replace"]
     # In one transaction; otherwise a job in Redis might lose its row to one that was never written.
-    with transaction.atomic(using=alias, savepoint=False) if supersede and replacing else nullcontext():
-        for chunk in chunks(replacing if supersede else ()):
+    with transaction.atomic(using=alias, savepoint=False) if replacing else nullcontext():
+        for chunk in chunks(replacing):
             _supersede(alias, queue, chunk)  # before the new rows exist
         if len(new_rows) == 1:
             new_rows[0].save(using=alias, force_insert=True)
         else:
             table(alias).bulk_create(new_rows, batch_size=CHUNK)
-
-
-def insert_once(alias: str, queue: str, news: Sequence[NewJob]) -> bool:
-    """Insert a row for each job; return False if the same repeatable request has inserted them before."""
-    from ..models import InboxEntry
-
-    if not news[0].repeatable:
-        insert(alias, queue, news)
-        return True
-    key = uuid.UUID(bytes=request_for(news))
-    entry = InboxEntry(key=key, queue=queue, job_id=news[0].id, task=news[0].task)
-    try:
-        with transaction.atomic(using=alias):
-            entry.save(using=alias, force_insert=True)
-            insert(alias, queue, news)
-    except IntegrityError:
-        if not InboxEntry.objects.using(alias).filter(pk=key).exists():
-            raise
-        return False
-    return True
 
 
 def _supersede(alias: str, queue: str, news: Sequence[NewJob]) -> None:

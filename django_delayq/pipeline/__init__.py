@@ -22,11 +22,13 @@ def register(spark: SparkSession) -> None:
     The session becomes the active one of the calling thread; Spark needs that to find a format that is written to. Each
     thread that writes must therefore call this function too. Repeated calls are harmless.
     """
+    from pyspark.sql import SparkSession
+
     from .events import EventsSource
     from .jobs import JobsSource
-    from .session import activate, is_classic
+    from .session import activate
 
-    if is_classic(spark):
+    if isinstance(spark, SparkSession):  # that of Spark Connect belongs to a server
         activate(spark)
     for source in (JobsSource, EventsSource):
         spark.dataSource.register(source)

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,20 +21,18 @@ from pyspark.sql import functions as F
 from ..core import layouts, loads
 from ..core.broker import Broker
 from ..core.errors import Misconfigured
-from ..core.inputs import short, suggest
+from ..core.inputs import CONTROL, short, suggest
 from ..core.job import KEY_BYTES
 from ..core.loads import BulkLoad, memory_of
-from ..core.records.frames import CHUNK
-from ..repair.rows import Kind, check_names_in, due_ms_of, id_parts, names_in, unsure, wrong_due
+from ..repair.rows import check_names_in, due_ms_of, id_parts, names_in, unsure, wrong_due
 from .columns import Packer
 from .errors import plain_errors
 from .inputs import PART_BYTES, Files, in_parts, least_parts
 from .options import DEFAULT_PREFIX, address_of, open_broker
-from .quarantine import count_rows
 from .schemas import column_of
 from .session import activate
-from .write_options import NOW, WriteOptions, check_schema
-from .writer import check_redis, open_run
+from .write_options import WriteOptions, check_schema
+from .writer import check_redis, open_run, quarantined
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -45,8 +43,6 @@ PER_JOB: Final = 110
 STORM: Final = 60_000
 _SAMPLE: Final = 1_000
 _SHOWN: Final = 5
-_BUCKETS: Final = 48
-_WIDTHS_MIN: Final = (1, 5, 15, 60, 240, 1_440, 10_080, 43_200)
 _MINUTE_MS: Final = 60_000
 #: options that map the columns of a row to its job
 MAPPING: Final = ("id", "due", "args", "kwargs", "payload", "score", "context", "priority", "group")
@@ -78,17 +74,10 @@ class BulkOptions:
     prefix: str = DEFAULT_PREFIX
     #: None = generate one
     run_id: str | None = None
-    #: jobs per call to Redis
-    chunk: int = CHUNK
-    #: minimum number of Spark tasks; None = the number of cores
-    parts: int | None = None
-    #: maximum number of bytes of a file that one task reads
-    part_bytes: int = PART_BYTES
     #: jobs per second
     rate: float | None = None
     #: folder for rows that are not valid jobs; None = the first of them aborts the write
     quarantine: str | None = None
-    close: bool = True
     more: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -113,12 +102,10 @@ class BulkOptions:
             "queue": self.queue,
             "task": self.task,
             "runId": run_id,
-            "chunk": self.chunk,
             "source": json.dumps(dict(source)),
             "close": "false",
             "rateLimit": self.rate,
             "quarantine": self.quarantine,
-            "onError": "quarantine" if self.quarantine else None,
         }
         return {name: str(value) for name, value in options.items() if value is not None}
 
@@ -150,20 +137,11 @@ class BulkResult:
         """Number of valid rows that created no job."""
         return self.rows - self.bad - self.created
 
-    @property
-    def rows_per_second(self) -> float:
-        """Rows per second in this call, without the rows written earlier."""
-        return (self.rows - self.before) / self.seconds if self.seconds > 0 else 0.0
-
 
 # -- columns of jobs ---------------------------------------------------------------------------------------------------
 #: types with exactly one text form per value
-_SURE: Final[Mapping[str, Kind | None]] = {
-    "string": None,
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), "integer"),
-    "boolean": "boolean",
-    "date": "date",
-}
+_SURE: Final = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date")
+_MOST_ID: Final = 255
 
 
 def column(frame: DataFrame, name: str, what: str) -> Column:
@@ -207,15 +185,8 @@ def id_column(frame: DataFrame, template: str) -> Column:
     return F.concat(*parts)
 
 
-def kinds_of(frame: DataFrame, names: Iterable[str]) -> dict[str, Kind]:
-    """Return the kinds of those columns whose values have one form."""
-    types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-    kinds = {name: _SURE.get(types[column_of(frame, name) or name]) for name in names}
-    return {name: kind for name, kind in kinds.items() if kind is not None}
-
-
 def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | None:
-    """Return the column of due times, named as the format expects it; None = due at once.
+    """Return the column ``due_ms``, Unix ms rounded up, so that no job runs early; None = due at once.
 
     Args:
         due: the name of a column (a timestamp, Unix ms as a whole number, or ISO 8601 texts, in UTC unless they say
@@ -231,15 +202,33 @@ def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | No
     if name is None:
         return F.lit(due_ms_of(due, opened_ms, frame.columns)).cast("long").alias("due_ms")
     kind = frame.schema[name].dataType.simpleString()
-    if kind == "timestamp":
-        return F.col(quoted(due)).alias("due")
+    moment = F.col(quoted(due))
     if kind in ("bigint", "int"):
-        return F.col(quoted(due)).cast("long").alias("due_ms")
+        return moment.cast("long").alias("due_ms")
     if kind == "string":
         # A cast would read a text without a zone in that of the session, which may be the user's.
-        text = F.to_json(F.struct(F.col(quoted(due)).alias("due")))
-        return F.from_json(text, "due timestamp", {"timeZone": "UTC"})["due"].alias("due")
-    raise wrong_due(due, kind)
+        text = F.to_json(F.struct(moment.alias("due")))
+        moment = F.from_json(text, "due timestamp", {"timeZone": "UTC"})["due"]
+    elif kind != "timestamp":
+        raise wrong_due(due, kind)
+    return F.ceil(F.unix_micros(moment) / 1000).alias("due_ms")
+
+
+def fault_of(ident: Column, due_ms: Column | None, last_ms: int) -> Column:
+    """Return why a row would be refused, as far as its id and its due time show; null if it may be a valid job."""
+    size = F.octet_length(ident)
+    rules = [
+        (ident.isNull(), "id is null, because a part of it is"),
+        ((size == 0) | (size > _MOST_ID), f"id must be 1 to {_MOST_ID} bytes of UTF-8"),
+        (F.rlike(ident, F.lit(CONTROL)), "id has control characters in it"),
+    ]
+    if due_ms is not None:
+        rules += [
+            (due_ms.isNull(), "due is null"),
+            (due_ms < 0, "due is before 1970"),
+            (due_ms > last_ms, "due is more than ten years ahead, or later than can be stored"),
+        ]
+    return F.coalesce(*(F.when(wrong, F.lit(reason)) for wrong, reason in rules))
 
 
 def jobs(frame: DataFrame, options: BulkOptions, opened_ms: int) -> DataFrame:
@@ -292,27 +281,27 @@ def bulk(
 
     Raises:
         Misconfigured, PipelineError: the options are invalid, or the write failed; the message says how to resume it.
-        RunDiffers: the bulk load was started with another input or other options; the message names them.
+        BulkLoadDiffers: the bulk load was started with another input or other options; the message names them.
     """
     run_id = options.run_id or uuid.uuid4().hex
     began = time.monotonic()
     with open_broker(options.address()) as broker:
         with plain_errors():
-            plan = _plan(spark, broker, files, options, run_id)
-            run = open_run(broker, run_id, plan.write_options, plan.source)
+            jobs_at, write_options = _plan(spark, broker, files, options, run_id)
+            run = open_run(broker, run_id, write_options, write_options.described(jobs_at(0).schema))
         was_over, before = run.closed, loads.progress(broker, run).total()
         if not was_over:
             with plain_errors(f". Bulk load {run_id} is open: repeat the call with run id {run_id!r} to resume it"):
-                frame = plan.jobs_at(run.opened_ms)
+                frame = jobs_at(run.opened_ms)
                 total = frame.count() if total is None else total
-                settings = options.format_options(run_id, plan.identity)
+                settings = options.format_options(run_id, write_options.source or {})
                 activate(frame.sparkSession)  # any thread may call this
                 with _reporting(broker, run, total, watch):
                     frame.write.format("delayq").options(**settings).mode("append").save()
                 activate(spark)
-        run = loads.close_load(broker, run) if options.close else run
+        run = loads.close_load(broker, run)
         counts = loads.progress(broker, run)
-    bad = count_rows(options.quarantine, run_id) if options.quarantine else 0
+    bad = quarantined(options.quarantine, run_id).count_rows() if options.quarantine else 0
     return BulkResult(run_id, counts.total() + bad, dict(counts), bad, time.monotonic() - began, was_over, before)
 
 
@@ -326,37 +315,21 @@ def closed_result(options: BulkOptions) -> BulkResult | None:
     return BulkResult(load.id, counts.total(), dict(counts), 0, 0.0, True, counts.total())
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Input and its mapping to jobs, before anything is written."""
-
-    #: the jobs of a bulk load that was opened at a moment
-    jobs_at: Callable[[int], DataFrame]
-    write_options: WriteOptions
-    #: description of the input that is stored with the bulk load
-    identity: dict[str, str]
-
-    @property
-    def source(self) -> dict[str, str]:
-        """Description of input, columns and options that is stored with the bulk load."""
-        return {"columns": self.jobs_at(0).schema.simpleString(), **self.write_options.identity(), **self.identity}
-
-
-def _plan(spark: SparkSession, broker: Broker, files: Files, options: BulkOptions, run_id: str) -> _Plan:
+def _plan(
+    spark: SparkSession, broker: Broker, files: Files, options: BulkOptions, run_id: str
+) -> tuple[Callable[[int], DataFrame], WriteOptions]:
+    """Return the jobs of a bulk load that is opened at a moment, and the options of their write, both checked."""
     load = loads.read_load(broker, run_id)
-    how = {"part_bytes": str(options.part_bytes), "least_parts": str(options.parts or least_parts(spark))}
-    # Another number of cores would split the files differently. An explicit number that differs from the stored one is
-    # reported instead.
-    if options.parts is None and load is not None:
+    how = {"part_bytes": str(PART_BYTES), "least_parts": str(least_parts(spark))}
+    if load is not None:  # another number of cores would split the files differently
         how |= {name: value for name, value in load.source if name in how}
     frame = files.read(in_parts(spark, how))
     words = json.dumps([getattr(options, name) for name in MAPPING])
     identity = {**files.fingerprint(spark, frame), **how, "words": words}
-    jobs_at = partial(jobs, frame, options)
     write_options = WriteOptions.parse(options.format_options(run_id, identity))
-    check_schema(jobs_at(0).schema, write_options)
+    check_schema(jobs(frame, options, 0).schema, write_options)
     check_redis(broker, write_options)
-    return _Plan(jobs_at, write_options, identity)
+    return partial(jobs, frame, options), write_options
 
 
 @contextmanager
@@ -394,140 +367,92 @@ class DryRun:
     """Report of a dry run. Times are Unix ms, sizes bytes."""
 
     rows: int
-    without_id: int
-    without_due: int
     #: rows that are already due
     due_now: int
-    #: (start, rows) of the non-empty spans of equal width, and that width in minutes
+    #: number of rows that are due in each hour, if any, by its start
     dues: Sequence[tuple[int, int]]
-    width_min: int
     #: the minute with the most due jobs, and their number
-    busiest: tuple[int, int]
-    bytes_per_job: float
+    busiest_minute: tuple[int, int]
+    bytes_per_job: int
+    #: estimated memory in Redis for all jobs
+    bytes: int
     #: free memory of Redis; None = unknown
-    free: int | None
-    first: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
-    #: (id, reason) of the rows of the sample that are not valid jobs
-    bad: Sequence[tuple[str, str]] = field(default_factory=tuple)
-    storm_above: int = STORM
-
-    @property
-    def memory(self) -> int:
-        """Estimated memory in Redis for all jobs."""
-        return round(self.bytes_per_job * (self.rows - self.without_id - self.without_due))
-
-    @property
-    def warnings(self) -> list[str]:
-        """Return all warnings as texts: dangers, then faulty rows."""
-        return [*self.dangers, *self.odd]
+    free_bytes: int | None
+    #: number of rows by the reason for which their ids or due times are invalid
+    faults: Mapping[str, int]
+    #: the first jobs, and (id, reason) of those of the sample that are invalid
+    first: Sequence[Mapping[str, Any]]
+    bad: Sequence[tuple[str, str]]
 
     @property
     def dangers(self) -> list[str]:
-        """Return warnings about overloading Redis or the workers."""
+        """Warnings about overloading Redis or the workers."""
         warnings = []
-        if self.free is not None and self.memory > self.free:
+        if self.free_bytes is not None and self.bytes > self.free_bytes:
             warnings.append(
-                f"the jobs take about {_mb(self.memory)}, and Redis has {_mb(self.free)} left: give it more "
-                "memory, or write them in parts"
+                f"the jobs take about {self.bytes / 1e6:,.1f} MB, and Redis has {self.free_bytes / 1e6:,.1f} MB left: "
+                "give it more memory, or write them in parts"
             )
-        if self.busiest[1] > self.storm_above:
+        if self.busiest_minute[1] > STORM:
             warnings.append(
-                f"{self.busiest[1]:,} jobs fall due within one minute, more than {self.storm_above:,}: can "
-                "the workers do that? Spread their due times"
+                f"{self.busiest_minute[1]:,} jobs fall due within one minute, more than {STORM:,}: can the workers do "
+                "that? Spread their due times"
             )
         return warnings
 
     @property
-    def odd(self) -> list[str]:
-        """Return warnings about faulty rows, which a quarantine would receive."""
-        warnings = []
-        if self.without_id:
-            warnings.append(f"{self.without_id:,} rows get no id, because a part of it is null")
-        if self.without_due:
-            warnings.append(f"{self.without_due:,} rows have no due time")
+    def warnings(self) -> list[str]:
+        """All warnings: dangers, then faulty rows, which a quarantine would receive."""
+        warnings = [*self.dangers, *(f"{rows:,} rows: {fault}" for fault, rows in self.faults.items())]
         if self.bad:
-            warnings.append(
-                f"{len(self.bad)} of the first {_SAMPLE:,} rows are no jobs; {self.bad[0][0]}: {self.bad[0][1]}"
-            )
+            ident, reason = self.bad[0]
+            warnings.append(f"{len(self.bad)} of the first {_SAMPLE:,} rows are no jobs; {ident}: {reason}")
         return warnings
 
 
-def _mb(size: float) -> str:
-    return f"{size / 1e6:,.1f} MB"
-
-
-def rehearse(spark: SparkSession, files: Files, options: BulkOptions, *, storm_above: int = STORM) -> DryRun:
-    """Return what :func:`bulk` would write, without writing anything.
+def rehearse(spark: SparkSession, files: Files, options: BulkOptions) -> DryRun:
+    """Return what :func:`bulk` would write, without writing anything: all rows are read, and a sample is encoded.
 
     Raises:
         Misconfigured, PipelineError: the options or the input are invalid.
     """
     with open_broker(options.address()) as broker, plain_errors():
-        plan = _plan(spark, broker, files, options, options.run_id or "dry-run")
-        return _dry_run(plan.jobs_at(round(broker.now_ms())), broker, plan.write_options, storm_above=storm_above)
-
-
-def _dry_run(frame: DataFrame, broker: Broker, options: WriteOptions, *, storm_above: int) -> DryRun:
-    """Read all rows and check a sample of them closely.
-
-    Args:
-        frame: jobs, as :func:`jobs` makes them.
-        storm_above: number of jobs due in one minute above which a warning is raised.
-    """
-    now_ms = round(broker.now_ms())
-    _, layout = broker.read_layout(options.queue)
-    kind = options.kind or "python" if layout is None or layouts.is_deleted(layout) else layout["kind"]
-    due = _due(frame, now_ms, options)
-    by_minute: list[dict[str, Any]] = (
-        frame.groupBy(F.floor(due / _MINUTE_MS).cast("long").alias("minute"))
-        .agg(
-            F.count(F.lit(1)).alias("rows"),
-            F.count_if(due <= now_ms).alias("now"),
-            F.count_if(F.col("id").isNull()).alias("without_id"),
+        jobs_at, write_options = _plan(spark, broker, files, options, options.run_id or "dry-run")
+        now_ms = round(broker.now_ms())
+        frame = jobs_at(now_ms)
+        due = F.col("due_ms") if "due_ms" in frame.columns else F.lit(now_ms)
+        minute = F.floor(due / _MINUTE_MS).cast("long")
+        fault = fault_of(F.col("id"), due, write_options.last_ms(now_ms))
+        grouped = frame.groupBy(minute.alias("minute"), fault.alias("fault"), (due <= now_ms).alias("now")).count()
+        minutes, faults, due_now = Counter[int](), Counter[str](), 0
+        for row in grouped.toArrow().to_pylist():
+            if row["fault"] is not None:
+                faults[row["fault"]] += row["count"]
+                continue
+            minutes[row["minute"]] += row["count"]
+            due_now += row["count"] * row["now"]
+        size, bad = _sample(frame, write_options, _kind_of(broker, write_options), now_ms)
+        hours = Counter[int]()
+        for each, count in minutes.items():
+            hours[each // 60] += count
+        busiest = max(minutes.items(), key=lambda pair: (pair[1], -pair[0]), default=(now_ms // _MINUTE_MS, 0))
+        return DryRun(
+            rows=minutes.total() + faults.total(),
+            due_now=due_now,
+            dues=[(hour * 60 * _MINUTE_MS, count) for hour, count in sorted(hours.items())],
+            busiest_minute=(busiest[0] * _MINUTE_MS, busiest[1]),
+            bytes_per_job=round(size),
+            bytes=round(size * minutes.total()),
+            free_bytes=_free(broker, write_options.max_memory),
+            faults=dict(faults),
+            first=frame.limit(_SHOWN).toArrow().to_pylist(),
+            bad=bad,
         )
-        .toArrow()
-        .to_pylist()
-    )
-    minutes = {row["minute"]: row["rows"] for row in by_minute if row["minute"] is not None}
-    width, dues = _buckets(minutes)
-    busiest = max(minutes.items(), key=lambda pair: (pair[1], -pair[0]), default=(now_ms // _MINUTE_MS, 0))
-    size, bad = _sample(frame, options, kind, now_ms)
-    return DryRun(
-        rows=sum(row["rows"] for row in by_minute),
-        without_id=sum(row["without_id"] for row in by_minute),
-        without_due=sum(row["rows"] for row in by_minute if row["minute"] is None),
-        due_now=sum(row["now"] for row in by_minute),
-        dues=dues,
-        width_min=width,
-        busiest=(busiest[0] * _MINUTE_MS, busiest[1]),
-        bytes_per_job=size,
-        free=_free(broker, options.max_memory),
-        first=frame.limit(_SHOWN).toArrow().to_pylist(),
-        bad=bad,
-        storm_above=storm_above,
-    )
 
 
-def _due(frame: DataFrame, now_ms: int, options: WriteOptions) -> Any:
-    now = F.lit(now_ms).cast("long")
-    if "due" in frame.columns:
-        due = F.ceil(F.unix_micros("due") / 1000).cast("long")
-    else:
-        due = F.col("due_ms") if "due_ms" in frame.columns else now
-    return F.coalesce(due, now) if options.null_due == NOW else due
-
-
-def _buckets(minutes: Mapping[int, int]) -> tuple[int, list[tuple[int, int]]]:
-    """Return the width in minutes, and the number of jobs due in each span."""
-    if not minutes:
-        return _WIDTHS_MIN[0], []
-    span = max(minutes) - min(minutes) + 1
-    width = next((one for one in _WIDTHS_MIN if span <= one * _BUCKETS), _WIDTHS_MIN[-1])
-    numbers: dict[int, int] = {}
-    for minute, count in minutes.items():
-        start = minute - minute % width
-        numbers[start] = numbers.get(start, 0) + count
-    return width, [(start * _MINUTE_MS, count) for start, count in sorted(numbers.items())]
+def _kind_of(broker: Broker, options: WriteOptions) -> str:
+    _, layout = broker.read_layout(options.queue)
+    return options.kind or "python" if layout is None or layouts.is_deleted(layout) else layout["kind"]
 
 
 def _sample(frame: DataFrame, options: WriteOptions, kind: str, now_ms: int) -> tuple[float, list[tuple[str, str]]]:

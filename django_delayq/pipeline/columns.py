@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache
 from itertools import compress, repeat
 from struct import Struct
 from typing import Any, Final, TypeAlias, TypeVar
@@ -26,7 +26,7 @@ from ..core.inputs import check_id, score_text, short
 from ..core.job import RAW, NewJob, Payload
 from ..core.loads import BulkLoad, LoadEntry, entry_of
 from ..core.options import OPTIONS, stored_members
-from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
+from ..core.times import MAX_DUE_MS
 from .write_options import COLUMNS, NOW, WriteOptions
 
 #: row number -> description of the fault; the first one found stays
@@ -48,9 +48,8 @@ _ANY_SIZE: Final = 1 << 40
 
 def values_of(array: pa.Array, bad: Bad) -> list[Any]:
     """Return the values as a caller of ``schedule()`` would pass them: aware datetimes in UTC, maps as dicts."""
-    kind = _in_utc(array.type)
-    array = array if kind == array.type else array.cast(kind)
-    how = {"maps_as_pydicts": "strict"} if "map<" in str(kind) else {}  # without it ten times as fast
+    array = array.cast(_in_utc(array.type))
+    how = {"maps_as_pydicts": "strict"} if "map<" in str(array.type) else {}  # without it ten times as fast
     try:
         return array.to_pylist(**how)  # type: ignore[no-any-return]
     except (KeyError, ValueError, OverflowError, pa.ArrowException):
@@ -85,6 +84,8 @@ def _values_for(name: str, array: pa.Array, bad: Bad) -> list[Any]:
     if name in ("due", "expires"):
         return [us and -(-us // 1000) for us in values_of(array.cast(_US).cast(pa.int64()), bad)]
     values = values_of(array, bad)
+    if name == "args" and pa.types.is_struct(array.type):
+        return [value and list(value.values()) for value in values]
     if pa.types.is_decimal(array.type) and name != "payload" and name != "score":
         return [value and float(value) for value in values]
     if name == "context":
@@ -106,12 +107,6 @@ def _parsed(value: Any, kind: type, what: str) -> Any:
     return parsed
 
 
-def _positional(value: Any) -> Sequence[Any]:
-    """Return the arguments in a list, a struct or a text of JSON."""
-    parsed = _parsed(value, list, "args") or ()
-    return list(parsed.values()) if type(parsed) is dict else parsed
-
-
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number")
 
@@ -129,26 +124,18 @@ def _ident(value: Any) -> str:
     return check_id(value)
 
 
-def _check_of(name: str) -> Callable[[Any], Any]:
-    check: Any = OPTIONS[name].job
-    return partial(check, name)
-
-
 def _mapped(make: Callable[..., T], bad: Bad, *columns: Sequence[Any]) -> Sequence[T]:
     """Return what ``make`` makes of each row; a row that it refuses gets a placeholder that is never used."""
     if not bad:
-        try:
+        with suppress(InvalidJob):  # find out which rows
             return list(map(make, *columns))
-        except InvalidJob:
-            pass  # find out which rows
-    return [_made(make, bad, row, values) for row, values in enumerate(zip(*columns, strict=True))]
-
-
-def _made(make: Callable[..., T], bad: Bad, row: int, values: tuple[Any, ...]) -> Any:
-    try:
-        return make(*values) if row not in bad else None
-    except InvalidJob as error:
-        bad[row] = str(error)
+    made: list[Any] = [None] * len(columns[0])
+    for row, values in enumerate(zip(*columns, strict=True)):
+        try:
+            made[row] = make(*values) if row not in bad else None
+        except InvalidJob as error:
+            bad[row] = str(error)
+    return made
 
 
 def _idents(values: Sequence[Any], bad: Bad) -> Sequence[str]:
@@ -186,15 +173,14 @@ class Packer:
         self._options = options
         self._pull = kind == "pull"
         self._opened_ms = run.opened_ms
-        self._last_ms = MAX_DUE_MS if options.allow_far else min(MAX_DUE_MS, run.opened_ms + TEN_YEARS_MS)
+        self._last_ms = options.last_ms(run.opened_ms)
         self._common = options.job_options()
         self._common_text = encoded_options(self._common)
         self._task = RAW if self._pull else options.task or ""
         self._codec = None if options.codec is None else codec_at(options.codec)
         if not self._task:
             raise InvalidJob("which task? Give the option task, its registered name")
-        self._kind: Callable[[int, bool, bool], bytes] = cache(self._kind_of)
-        self._head: Callable[[str], bytes] = lru_cache(self._head_of)
+        self._kind: Callable[[int, bool], bytes] = cache(self._kind_of)
 
     def pack(self, batch: pa.RecordBatch) -> Packed:
         """Return the entries of a batch whose columns are among :data:`~.write_options.COLUMNS`.
@@ -214,13 +200,15 @@ class Packer:
         if bad:
             sound = [row not in bad for row in range(len(ids))]
             jobs = [list(compress(column, sound)) for column in jobs]
-        return Packed(list(map(self._merged_entry, *jobs) if merged else self._entries(*jobs)), bad)
+        if merged or "group" in columns:
+            return Packed(list(map(self._entry, *jobs)), bad)
+        return Packed(list(self._plain_entries(jobs)), bad)
 
     def _dues(self, columns: Columns, n: int, bad: Bad) -> Sequence[int]:
         dues = columns.get("due", columns.get("due_ms"))
         if dues is None:
             return [self._opened_ms] * n
-        if dues and None not in dues and min(dues) >= 0 and max(dues) <= self._last_ms:
+        if None not in dues and 0 <= min(dues, default=0) <= max(dues, default=0) <= self._last_ms:
             return dues
         return _mapped(self._due_ms, bad, dues)
 
@@ -263,53 +251,35 @@ class Packer:
         """Return the option of each job: that of its row, or the usual one."""
         if name not in columns:
             return [usual] * n
-        check = _check_of(name)
-        return _mapped(lambda given: usual if given is None else check(given), bad, columns[name])
+        check: Any = OPTIONS[name].job
+        return _mapped(lambda given: usual if given is None else check(name, given), bad, columns[name])
 
-    def _entries(
-        self,
-        ids: Sequence[str],
-        dues: Sequence[int],
-        texts: Sequence[bytes],
-        priorities: Sequence[int],
-        groups: Sequence[str],
-        args: Sequence[bytes],
-    ) -> Iterable[LoadEntry]:
-        """Return the entries of plain jobs, a column at a time: there are millions."""
+    def _plain_entries(self, jobs: Sequence[Sequence[Any]]) -> Iterable[LoadEntry]:
+        """Return the entries of plain jobs without a group, a column at a time: there are millions."""
+        ids, dues, texts, priorities, _, args = jobs
         bodies = [_U16.pack(len(text)) + text + data if text else data for text, data in zip(texts, args, strict=True)]
-        if any(groups):
-            bodies = list(map(bytes.__add__, map(self._head, groups), bodies))
-        kinds = map(self._kind, priorities, map(bool, texts), map(bool, groups))
+        kinds = map(self._kind, priorities, map(bool, texts))
         return zip(map(str.encode, ids), dues, bodies, kinds, repeat(()))
 
-    def _kind_of(self, priority: int, has_options: bool, has_group: bool) -> bytes:
+    def _kind_of(self, priority: int, has_options: bool) -> bytes:
         """Return what the entries of plain jobs have in common."""
-        text, group = b"{}" if has_options else b"", "x" if has_group else ""
-        return entry_of(self._new("x", 0, text, priority, group, "ignore"))[3]
+        return self._entry("x", 0, b"{}" if has_options else b"", priority, "", b"")[3]
 
-    def _head_of(self, group: str) -> bytes:
-        """Return what the bodies of plain jobs begin with that are in a group."""
-        return entry_of(self._new("x", 0, b"", self._options.priority, group, "ignore"))[2]
-
-    def _new(self, ident: str, due_ms: int, text: bytes, priority: int, group: str, conflict: str) -> NewJob:
-        """Return a job without content.
-
-        Args:
-            conflict: conflict policy if the write has none.
-        """
-        conflict = self._options.on_conflict or conflict
-        due_policy = self._options.due_policy or ("keep" if conflict == "merge" else "replace")
+    def _entry(
+        self, ident: str, due_ms: int, text: bytes, priority: int, group: str, content: bytes | tuple[bytes, str]
+    ) -> LoadEntry:
+        """Return the entry of a job with encoded arguments, or with a payload and its score."""
+        options, merged = self._options, isinstance(content, tuple)
+        conflict = options.on_conflict or ("merge" if merged else "ignore")
+        due_policy = options.due_policy or ("keep" if conflict == "merge" else "replace")
         new = NewJob(ident, self._task, b"", due_ms, None, priority, text, b"", conflict, due_policy)
         new.group = group
-        return new
-
-    def _merged_entry(
-        self, ident: str, due_ms: int, text: bytes, priority: int, group: str, payload: tuple[bytes, str]
-    ) -> LoadEntry:
-        options, new = self._options, self._new(ident, due_ms, text, priority, group, "merge")
-        new.payload = Payload(*payload, b"")
-        new.score_policy, new.payloads = options.score_policy, options.payloads
-        new.max_payloads = 1 if options.payloads != "all" else options.max_payloads
+        if isinstance(content, tuple):
+            new.payload = Payload(*content, b"")
+            new.score_policy, new.payloads = options.score_policy, options.payloads
+            new.max_payloads = 1 if options.payloads != "all" else options.max_payloads
+        else:
+            new.args = content
         return entry_of(new)
 
     def _args(self, columns: Columns, n: int, bad: Bad) -> Sequence[bytes]:
@@ -320,18 +290,16 @@ class Packer:
 
         is_json = self._codec is None and codec.chosen is None
         limit = self._options.max_args_bytes if is_json else _ANY_SIZE
-        args, kwargs = columns.get("args", none), columns.get("kwargs")
-        if not set(map(type, args)) <= {list}:
-            args = _mapped(_positional, bad, args)
-        if kwargs is None and is_json and not bad:
-            with suppress(InvalidJob):  # find out which rows
-                return codec.encode_calls(args, limit=limit)
+        positional, named = columns.get("args", none), columns.get("kwargs", none)
+        if is_json and named is none and (at_once := codec.encode_lists(positional, limit=limit)):
+            return at_once
 
-        def args_of(args: Sequence[Any], kwargs: Any) -> bytes:
-            encoded = codec.encode_args(args, (kwargs and _parsed(kwargs, dict, "kwargs")) or {}, limit=limit)
+        def args_of(args: Any, kwargs: Any) -> bytes:
+            args, kwargs = _parsed(args, list, "args") or (), (kwargs and _parsed(kwargs, dict, "kwargs")) or {}
+            encoded = codec.encode_args(args, kwargs, limit=limit)
             return encoded if is_json else self._sized(self._stored(encoded), "the arguments take")
 
-        return _mapped(args_of, bad, args, none if kwargs is None else kwargs)
+        return _mapped(args_of, bad, positional, named)
 
     def _payloads(self, columns: Columns, bad: Bad) -> Sequence[tuple[bytes, str]]:
         def payload_of(payload: Any, score: Any) -> tuple[bytes, str]:

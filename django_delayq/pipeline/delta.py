@@ -261,12 +261,16 @@ class EventTable:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "_lock").open("w") as lock:
             ends = time.monotonic() + wait_s
-            while not _locked(lock):
-                if time.monotonic() >= ends:
-                    raise PipelineError(
-                        f"Another process uses the history in {self.folder}: wait for its end, or stop it"
-                    )
-                time.sleep(_POLL_S)
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= ends:
+                        raise PipelineError(
+                            f"Another process uses the history in {self.folder}: wait for its end, or stop it"
+                        ) from None
+                    time.sleep(_POLL_S)
             yield
 
 
@@ -301,11 +305,3 @@ def _file_of(row: Mapping[str, Any]) -> EventFile:
     _, is_written, rest = path.partition("write=")
     batch = int(rest.partition("-")[0]) if is_written else -1
     return EventFile(path, row["size_bytes"], row["num_records"] or 0, hour, batch)
-
-
-def _locked(lock: Any) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

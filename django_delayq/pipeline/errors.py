@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ..core.errors import DelayQError, Misconfigured
+from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
+from ..core.loads import BulkLoadDiffers
 
 _USER: Final = re.compile(r"(?<=://)[^/\s]*@")
 #: the last line of a Python worker's stack trace
@@ -23,20 +24,14 @@ class SparkMissing(PipelineError):
     """Error for a missing installation of Spark or of a package that it needs."""
 
 
-class RunDiffers(PipelineError):
-    """Error for resuming a bulk load with another input than it was started with."""
-
-
 class EventsLost(PipelineError):
     """Error for events that were trimmed before they were read, or lost by Redis."""
 
 
-_KINDS: Final = {kind.__name__: kind for kind in (PipelineError, RunDiffers, EventsLost, Misconfigured)}
+_OURS: Final = (PipelineError, BulkLoadDiffers, EventsLost, Misconfigured, InvalidJob, QueueUnavailable)
+_KINDS: Final = {kind.__name__: kind for kind in _OURS}
 #: an error of a Python worker, as Spark quotes it
-_OURS: Final = re.compile(
-    r"(?:^|: )(?:[\w.]*\.)?(PipelineError|RunDiffers|EventsLost|Misconfigured|InvalidJob|QueueUnavailable): (.*)$",
-    re.MULTILINE,
-)
+_QUOTED: Final = re.compile(rf"(?:^|: )(?:[\w.]*\.)?({'|'.join(_KINDS)}): (.*)$", re.MULTILINE)
 
 
 @contextmanager
@@ -49,23 +44,17 @@ def plain_errors(note: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not is_spark_error(error):
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
         raise plain_error(str(error), note) from error
-
-
-def is_spark_error(error: BaseException) -> bool:
-    """Return True if the error comes from Spark; its message is long."""
-    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def plain_error(text: str, note: str = "") -> DelayQError:
     """Return the error of this package that a text of Spark quotes, else Spark's own cause in one line."""
     text = without_user(text)
-    ours = _OURS.search(text)
+    ours = _QUOTED.search(text)
     if ours is not None:
-        kind: Callable[[str], DelayQError] = _KINDS.get(ours[1], PipelineError)
-        return kind(ours[2])
+        return _KINDS[ours[1]](ours[2])
     causes = _TRACE.findall(text) or _CAUSE.findall(text)
     message = causes[-1] if causes else text.strip().partition("\n")[0]
     return PipelineError(message[:1000] + note)

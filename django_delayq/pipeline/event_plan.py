@@ -13,11 +13,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from ..core.broker import Broker
 from ..core.deployment import Deployment
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.events import BEGINNING, EventEntry, Place, Stream, distance, entries, following, parts
+from ..core.events import (
+    BEGINNING,
+    EventEntry,
+    Place,
+    Stream,
+    distance,
+    entries,
+    following,
+    known_places,
+    parts,
+    streams,
+)
 from ..core.inputs import check_queue_name, short
-from ..core.records.keys import MAX_SHARDS
 from .errors import EventsLost
 
 Offsets: TypeAlias = dict[str, dict[str, str]]
@@ -46,18 +57,14 @@ class Interval:
 class Loss:
     """Events of a shard that can no longer be read, and the reason."""
 
-    queue: str
-    number: int
+    place: Place
     after: str
     why: str
     #: True if it is another stream, which has to be read from its beginning
     other_stream: bool = False
 
     def __str__(self) -> str:
-        epoch, place = divmod(self.number, MAX_SHARDS)
-        return (
-            f"queue {self.queue!r}, shard {self.number} (epoch {epoch}, place {place}), behind {self.after}: {self.why}"
-        )
+        return f"queue {self.place[0]!r}, shard {self.place[1]}, behind {self.after}: {self.why}"
 
 
 def text_of(losses: Sequence[Loss]) -> str:
@@ -81,6 +88,65 @@ def report(losses: Sequence[Loss], *, fails: bool) -> None:
         raise EventsLost(text_of(losses))
     for loss in losses:
         log.warning("events were lost, and failOnDataLoss is false: %s", loss)
+
+
+class Planner:
+    """Plan of the batches of one reader.
+
+    Args:
+        queues: those that are read; empty = every queue, future ones included. The others keep their positions.
+        fails: lost events are an error; else they are logged.
+    """
+
+    def __init__(self, broker: Broker, queues: Sequence[str], *, fails: bool) -> None:
+        self._broker = broker
+        self._queues = queues
+        self._fails = fails
+        self._reported: set[tuple[Place, str]] = set()
+        #: limit of all batches; None = none
+        self.target: Positions | None = None
+        #: latest positions at the last planning
+        self.newest: Positions = {}
+
+    def first(self, start: str | Positions) -> Positions:
+        """Return the positions at which a new reader begins; see :data:`EventsOptions.start`.
+
+        Queues that are read another time have one too: events that are removed from now on are a loss there as well.
+        """
+        named = () if isinstance(start, str) else start
+        return starting(streams(self._broker, {*known_places(self._broker), *named}), start)
+
+    def fix_target(self) -> None:
+        """Leave events that come from now on to other readers."""
+        places = known_places(self._broker, self._queues)
+        by_place = streams(self._broker, places)
+        self.target = {place: by_place[place].last for place in places}
+
+    def batch(self, positions: Mapping[Place, str], most: int | None = None) -> tuple[Positions, Positions]:
+        """Return the begin and the end of the next batch behind these positions, of the queues that are read.
+
+        A shard whose stream is another one begins at its beginning again; one that is gone begins at its end.
+
+        Args:
+            most: number of events of the batch; None = all.
+
+        Raises:
+            EventsLost: unread events are gone, and that is an error.
+        """
+        known = known_places(self._broker, self._queues)
+        read = {place: at for place, at in positions.items() if not self._queues or place[0] in self._queues}
+        by_place = streams(self._broker, dict.fromkeys([*known, *read]))
+        new = joining(read, by_place, known)
+        begin = read | {place: at for place, at in new.items() if self.target is None or place in self.target}
+        losses = find_losses(self._broker, begin, by_place)
+        report([loss for loss in losses if (loss.place, loss.after) not in self._reported], fails=self._fails)
+        for loss in losses:
+            self._reported.add((loss.place, loss.after))
+            if loss.other_stream or by_place[loss.place].is_gone:
+                begin[loss.place] = BEGINNING if loss.other_stream else by_place[loss.place].last
+        end = ends(begin, by_place, known, self.target)
+        self.newest = {place: by_place[place].last for place in known}
+        return begin, end if most is None else limited(self._broker, most, begin, end)
 
 
 # -- offsets ---------------------------------------------------------------------------------------------------------
@@ -107,16 +173,10 @@ def to_positions(offsets: object) -> Positions:
         for queue, shards in offsets.items():
             for number, position in shards.items():
                 parts(position)
-                positions[check_queue_name(queue), _number(number)] = position
+                positions[check_queue_name(queue), int(number)] = position
         return positions
-    except (InvalidJob, ValueError, AttributeError) as error:
+    except (InvalidJob, ValueError, AttributeError, TypeError) as error:
         raise Misconfigured(f"offsets must be like {_EXAMPLE}, got {short(offsets)} ({error})") from error
-
-
-def _number(text: object) -> int:
-    if isinstance(text, str) and text.isdigit() and len(text) <= 9:
-        return int(text)
-    raise ValueError(f"{short(text)} is no shard number")
 
 
 def check_offsets(name: str, text: str) -> str | Positions:
@@ -170,7 +230,7 @@ def find_losses(deployment: Deployment, positions: Mapping[Place, str], streams:
     for place, position in sorted(positions.items()):
         why, other_stream = _why_lost(position, streams[place], next_events.get(place))
         if why:
-            losses.append(Loss(*place, position, why, other_stream))
+            losses.append(Loss(place, position, why, other_stream))
     return losses
 
 

@@ -10,7 +10,7 @@ positions are in Spark's checkpoint alone. A batch reads what is stored now, or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,19 +24,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from ..core.broker import Broker
-from ..core.events import (
-    BEGINNING,
-    COLUMNS,
-    WIDTH,
-    EventEntry,
-    Place,
-    Stream,
-    entries,
-    known_places,
-    parts,
-    streams,
-    words_of,
-)
+from ..core.events import COLUMNS, WIDTH, EventEntry, entries, parts, words_of
 from . import event_plan as plan
 from .event_plan import Interval, Loss, Offsets, Positions
 from .options import SourceOptions, config_of, flag, open_broker, option, queue_names, whole, without_collector
@@ -146,7 +134,8 @@ def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator
         page = entries(broker, interval.queue, interval.number, position, options.fetch, until=interval.until)
         fault = _gap(position, page, interval.until)
         if fault:
-            plan.report([Loss(interval.queue, interval.number, position, fault)], fails=options.fail_on_loss)
+            place = interval.queue, interval.number
+            plan.report([Loss(place, position, fault)], fails=options.fail_on_loss)
         if page:
             position = page[-1].position
             gathered += page
@@ -191,70 +180,43 @@ class _Rows:
     """
 
     def __init__(self, queue: str, number: int, entries: Sequence[EventEntry]) -> None:
-        self._queue = queue
-        self._number = number
-        self._entries = entries
+        self.queue = queue
+        self.shard = number
+        self.entries = entries
         self._sizes = [entry.size for entry in entries]
         self._words = words_of(entries)
 
     def constant(self, value: Any, kind: pa.DataType) -> Any:
         return pa.repeat(pa.scalar(value, kind), sum(self._sizes))
 
-    def queue(self) -> Any:
-        return self.constant(self._queue, _TEXT)
-
-    def shard(self) -> Any:
-        return self.constant(self._number, pa.int32())
-
-    @cached_property
-    def _ms(self) -> Any:
-        return pa.array(self._by_event([entry.ms for entry in self._entries]), _INT64)
-
-    def stream_id(self) -> Any:
-        sizes = zip(self._entries, self._sizes, strict=True)
-        numbers = [number for entry, size in sizes for number in range(entry.last - size + 1, entry.last + 1)]
-        return pc.binary_join_element_wise(pa.array(numbers, pa.uint64()).cast(_TEXT), self._ms.cast(_TEXT), "-")
-
-    def ts(self) -> Any:
-        return _times(pc.fill_null(_within(self._ms, 0, _LATEST_MS), _LATEST_MS))
-
-    def worker(self) -> Any:
-        return _optional(self._by_event([entry.worker for entry in self._entries]))
-
-    def _by_event(self, values: Sequence[Any]) -> list[Any]:
+    def by_event(self, values: Sequence[Any]) -> list[Any]:
         return [value for value, size in zip(values, self._sizes, strict=True) for _ in range(size)]
 
     def words(self, column: str) -> list[bytes]:
         return self._words[COLUMNS.index(column) :: WIDTH]
 
-    def outcome(self) -> Any:
-        return _texts(self.words("outcome"))
-
     def text(self, column: str) -> Any:
         return _optional(self.words(column))
 
-    def number(self, column: str, most: int = 2**63 - 1) -> Any:
-        return _within(_numbers(self.words(column)), 0, most)
+    def number(self, column: str, least: int = 0, most: int = 2**63 - 1) -> Any:
+        return _within(_numbers(self.words(column)), least, most)
 
     @cached_property
-    def _due_ms(self) -> Any:
-        return self.number("due", _LATEST_MS)
+    def ms(self) -> Any:
+        return pa.array(self.by_event([entry.ms for entry in self.entries]), _INT64)
 
     @cached_property
-    def _started_ms(self) -> Any:
-        return _within(self.number("started", _LATEST_MS), 1, _LATEST_MS)
+    def due_ms(self) -> Any:
+        return self.number("due", most=_LATEST_MS)
 
-    def due(self) -> Any:
-        return _times(self._due_ms)
+    @cached_property
+    def started_ms(self) -> Any:
+        return self.number("started", 1, _LATEST_MS)
 
-    def started(self) -> Any:
-        return _times(self._started_ms)
-
-    def lateness(self) -> Any:
-        return pc.max_element_wise(pc.subtract(self._started_ms, self._due_ms), 0, skip_nulls=False)
-
-    def duration(self) -> Any:
-        return pc.if_else(pc.is_valid(self._started_ms), self.number("ms"), pa.scalar(None, _INT64))
+    def stream_id(self) -> Any:
+        sizes = zip(self.entries, self._sizes, strict=True)
+        numbers = [number for entry, size in sizes for number in range(entry.last - size + 1, entry.last + 1)]
+        return pc.binary_join_element_wise(pa.array(numbers, pa.uint64()).cast(_TEXT), self.ms.cast(_TEXT), "-")
 
     def extra(self) -> Any:
         texts = [word.decode(errors="replace") for word in self.words("extra")]
@@ -263,24 +225,22 @@ class _Rows:
         return pa.array([[tuple(text.split(":", 1))] if ":" in text else None for text in texts], _EXTRA)
 
 
-def _text_of(column: str) -> Callable[[_Rows], Any]:
-    return lambda rows: rows.text(column)
-
-
 _MAKERS: Final[dict[str, Callable[[_Rows], Any]]] = {
-    "queue": _Rows.queue,
-    "shard": _Rows.shard,
+    "queue": lambda rows: rows.constant(rows.queue, _TEXT),
+    "shard": lambda rows: rows.constant(rows.shard, pa.int32()),
     "stream_id": _Rows.stream_id,
-    "ts": _Rows.ts,
-    "outcome": _Rows.outcome,
-    **{name: _text_of(name) for name in ("id", "task", "key")},
-    "worker": _Rows.worker,
-    "error_class": _text_of("error"),
-    "due": _Rows.due,
-    "started": _Rows.started,
-    "lateness_ms": _Rows.lateness,
-    "duration_ms": _Rows.duration,
-    "attempt": lambda rows: rows.number("attempt", 2**31 - 1),
+    "ts": lambda rows: _times(pc.fill_null(_within(rows.ms, 0, _LATEST_MS), _LATEST_MS)),
+    "outcome": lambda rows: _texts(rows.words("outcome")),
+    "id": lambda rows: rows.text("id"),
+    "task": lambda rows: rows.text("task"),
+    "key": lambda rows: rows.text("key"),
+    "worker": lambda rows: _optional(rows.by_event([entry.worker for entry in rows.entries])),
+    "error_class": lambda rows: rows.text("error"),
+    "due": lambda rows: _times(rows.due_ms),
+    "started": lambda rows: _times(rows.started_ms),
+    "lateness_ms": lambda rows: pc.max_element_wise(pc.subtract(rows.started_ms, rows.due_ms), 0, skip_nulls=False),
+    "duration_ms": lambda rows: pc.if_else(pc.is_valid(rows.started_ms), rows.number("ms"), pa.scalar(None, _INT64)),
+    "attempt": lambda rows: rows.number("attempt", most=2**31 - 1),
     "jobs": lambda rows: rows.number("jobs"),
     "created": lambda rows: rows.number("created"),
     "extra": _Rows.extra,
@@ -337,18 +297,10 @@ class EventsReader(TaskReader, DataSourceReader):
         start, end = self.chosen.start, self.chosen.end
         if isinstance(start, str) or isinstance(end, str):
             with open_broker(self.options) as broker:
-                start, end = self._planned(broker, start, end)
+                planner = plan.Planner(broker, self.chosen.queues, fails=self.chosen.fail_on_loss)
+                start, last = planner.batch(planner.first(start))
+                end = last if isinstance(end, str) else end
         return [EventsPartition(task) for task in plan.intervals(start, end)]
-
-    def _planned(self, broker: Broker, start: str | Positions, end: str | Positions) -> tuple[Positions, Positions]:
-        places = known_places(broker, self.chosen.queues)
-        by_place = streams(broker, {*places, *(() if isinstance(start, str) else start)})
-        positions = plan.starting(by_place, start)
-        if not isinstance(start, str):
-            losses = plan.find_losses(broker, positions, by_place)
-            plan.report(losses, fails=self.chosen.fail_on_loss)
-            positions |= {(loss.queue, loss.number): BEGINNING for loss in losses if loss.other_stream}
-        return positions, plan.ends(positions, by_place, places, None) if isinstance(end, str) else end
 
 
 # -- streaming --------------------------------------------------------------------------------------------------------
@@ -357,47 +309,29 @@ class EventsReader(TaskReader, DataSourceReader):
 class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Streaming reader that continues from the offsets in Spark's checkpoint."""
 
-    def __init__(self, options: Any, schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._reset()
-
-    def _reset(self) -> None:
-        self._door: ExitStack | None = None
-        self._opened: Broker | None = None
-        self._target: Positions | None = None
-        self._newest: Offsets | None = None
-        self._reported: set[tuple[Place, str]] = set()
-
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state that tasks need, without the connections and the planner's own state."""
+        """Return the state that tasks need, without the planner and its connections."""
         return {"options": self.options, "chosen": self.chosen, "arrow": self.arrow}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
+    @cached_property
+    def _open(self) -> tuple[ExitStack, plan.Planner]:
+        stack = ExitStack()
+        broker = stack.enter_context(open_broker(self.options))
+        return stack, plan.Planner(broker, self.chosen.queues, fails=self.chosen.fail_on_loss)
 
     @property
-    def _broker(self) -> Broker:
-        if self._opened is None:
-            self._door = ExitStack()
-            self._opened = self._door.enter_context(open_broker(self.options))
-        return self._opened
+    def _planner(self) -> plan.Planner:
+        return self._open[1]
 
     def stop(self) -> None:
         """Close the connections of the planner."""
-        if self._door is not None:
-            self._door.close()
-        self._door = self._opened = None
-
-    # -- planning
+        if "_open" in self.__dict__:
+            self._open[0].close()
+            del self._open
 
     def initialOffset(self) -> Offsets:
         """Return the position at which a query without a checkpoint begins."""
-        start_option = self.chosen.start
-        named = () if isinstance(start_option, str) else start_option
-        # Include the queues that are read another time: events removed from now on are a loss there, too.
-        by_place = streams(self._broker, {*known_places(self._broker), *named})
-        return plan.to_offsets(plan.starting(by_place, start_option))
+        return plan.to_offsets(self._planner.first(self.chosen.start))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the configured maximum number of rows per batch."""
@@ -409,47 +343,22 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         Raises:
             EventsLost: unread events are gone.
         """
-        positions, others = self._split(plan.to_positions(start))
-        places, by_place = self._read_streams(positions)
-        new = plan.joining(positions, by_place, places)
-        joined = {place: at for place, at in new.items() if self._target is None or place in self._target}
-        losses = self._check({**positions, **joined}, by_place)
+        positions = plan.to_positions(start)
+        begin, end = self._planner.batch(positions, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        others = {place: at for place, at in positions.items() if place not in begin}
         # A shard whose stream is another one leaves, and joins the next batch, which reads it from its beginning.
-        replaced = {(loss.queue, loss.number) for loss in losses if loss.other_stream}
-        same = [place for place in places if place not in replaced]
-        end = plan.ends(positions, by_place, same, self._target)
-        if isinstance(limit, ReadMaxRows):
-            end = plan.limited(self._broker, limit.max_rows, positions, end)
-        self._newest = plan.to_offsets({place: by_place[place].last for place in places})
-        return plan.to_offsets({**others, **end})
+        same = {place: at for place, at in end.items() if positions.get(place, begin.get(place)) == begin.get(place)}
+        return plan.to_offsets({**others, **same})
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query at the present positions; later events are left to the next query."""
-        places, by_place = self._read_streams({})
-        self._target = {place: by_place[place].last for place in places}
+        self._planner.fix_target()
 
-    def reportLatestOffset(self) -> Offsets | None:
+    def reportLatestOffset(self) -> Offsets:
         """Return the latest positions at the last planning, for the progress report of the query."""
-        return self._newest
+        return plan.to_offsets(self._planner.newest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the partitions of a batch."""
         tasks = plan.intervals(plan.to_positions(start), plan.to_positions(end))
         return [EventsPartition(task) for task in tasks]
-
-    def _split(self, positions: Positions) -> tuple[Positions, Positions]:
-        """Return the positions of the queues that are read, and those of the others, which stay unchanged."""
-        queues = self.chosen.queues
-        read = {place: at for place, at in positions.items() if not queues or place[0] in queues}
-        return read, {place: at for place, at in positions.items() if place not in read}
-
-    def _read_streams(self, positions: Mapping[Place, str]) -> tuple[list[Place], dict[Place, Stream]]:
-        places = known_places(self._broker, self.chosen.queues)
-        return places, streams(self._broker, dict.fromkeys([*places, *positions]))
-
-    def _check(self, positions: Mapping[Place, str], by_place: Mapping[Place, Stream]) -> list[plan.Loss]:
-        losses = plan.find_losses(self._broker, positions, by_place)
-        new = [loss for loss in losses if ((loss.queue, loss.number), loss.after) not in self._reported]
-        plan.report(new, fails=self.chosen.fail_on_loss)
-        self._reported.update(((loss.queue, loss.number), loss.after) for loss in new)
-        return losses

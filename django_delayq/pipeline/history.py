@@ -12,15 +12,14 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from ..core.events import BEGINNING, Lag, known_places, lag, streams
+from ..core.events import BEGINNING, Lag, lag
 from ..core.inputs import short
 from . import event_plan as plan
 from .delta import BATCH, TABLE, EventFile, EventTable, number_of
@@ -39,8 +38,6 @@ log = logging.getLogger(__name__)
 Batch: TypeAlias = "tuple[DataFrame, plan.Positions] | None"
 #: made for a run, and then called with the stored positions for one batch after another
 Source: TypeAlias = "Callable[[SparkSession], Callable[[plan.Positions], Batch]]"
-#: called with the name of each completed step; tests make one fail
-Step: TypeAlias = Callable[[str], None]
 #: days whose metrics are computed at once
 DAYS_AT_ONCE: Final = 7
 _SIGNS: Final = frozenset("*?[]{}\\")
@@ -89,11 +86,6 @@ class HistoryOptions:
             raise PipelineError(
                 f"root must be a folder without any of * ? [ ] {{ }} \\ in its name, got {short(self.root)}"
             )
-        if self.max_rows < 1:
-            raise PipelineError(f"max_rows must be 1 or more, got {short(self.max_rows)}")
-        for who, seconds in self.sla.items():
-            if not seconds >= 0:
-                raise PipelineError(f"sla: {short(who)} must be a number of seconds from 0 on, got {short(seconds)}")
 
     def address(self) -> dict[str, str]:
         """Return the options that address Redis."""
@@ -112,18 +104,8 @@ class Summary:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class DaysDone:
-    """Progress of a backfill or a compaction: days and their events, done and in all."""
-
-    days: int
-    of_days: int
-    rows: int
-    of_rows: int
-
-
-#: callback, called at the beginning and after each portion of days
-OnDays: TypeAlias = Callable[[DaysDone], object]
+#: callback with the number of days done and of all days, called at the beginning and after each portion
+OnDays: TypeAlias = Callable[[int, int], object]
 
 
 def ignore(*_: object) -> None:
@@ -137,7 +119,6 @@ class History:
         spark: a session with the formats registered; None = for everything that only reads or deletes.
         store: database of the metrics; None = none are computed.
         source: another source of events than Redis.
-        step: called with the name of each completed step.
     """
 
     def __init__(
@@ -147,25 +128,12 @@ class History:
         store: HoursStore | None = None,
         *,
         source: Source | None = None,
-        step: Step = ignore,
     ) -> None:
         self.options = options
         self.table = EventTable(options.root)
-        self._spark = spark
+        self.spark: Any = spark
         self._store = store
         self._source = source or (lambda session: RedisEvents(session, options))
-        self._step = step
-
-    @property
-    def spark(self) -> SparkSession:
-        """Session of Spark.
-
-        Raises:
-            PipelineError: the history has no session.
-        """
-        if self._spark is None:
-            raise PipelineError("Reading and writing the history needs a session of Spark")
-        return self._spark
 
     def run(self, on_rows: Callable[[int], object] = ignore) -> Summary:
         """Process the events that exist now, then return.
@@ -189,9 +157,7 @@ class History:
                 batch = number_of(table, BATCH) + 1
                 # A source has a task for each shard; one file of each task would be too small.
                 files = self.table.write(frame.coalesce(self.spark.sparkContext.defaultParallelism), batch)
-                self._step("files written")
                 self.table.commit(table, files, batch, positions)
-                self._step("batch landed")
                 rows += sum(json.loads(file.stats)["numRecords"] for file in files)
                 batches += 1
                 on_rows(rows)
@@ -234,19 +200,13 @@ class History:
             if not files:
                 raise PipelineError(f"No events from {first} to {last} are kept, so nothing can be computed")
             selected = {_start(file.day) + timedelta(hours=hour) for file in files for hour in range(24)}
-            days = self._publish(selected, None, files, on_days)
+            days = self._publish(selected, None, on_days)
         return Summary(sum(file.rows for file in files), 0, days, time.monotonic() - began)
 
-    def _publish(
-        self,
-        selected: Collection[datetime],
-        batch: int | None,
-        files: Sequence[EventFile] = (),
-        on_days: OnDays = ignore,
-    ) -> tuple[date, ...]:
+    def _publish(self, selected: Collection[datetime], batch: int | None, on_days: OnDays = ignore) -> tuple[date, ...]:
         """Publish the metrics of some hours, a few days at once; the last portion carries the number of the batch."""
-        days, of_rows = sorted({hour.date() for hour in selected}), sum(file.rows for file in files)
-        on_days(DaysDone(0, len(days), 0, of_rows))
+        days = sorted({hour.date() for hour in selected})
+        on_days(0, len(days))
         for start in range(0, len(days), DAYS_AT_ONCE):
             done = days[: start + DAYS_AT_ONCE]
             part = {hour for hour in selected if hour.date() in days[start : start + DAYS_AT_ONCE]}
@@ -256,8 +216,7 @@ class History:
             if self._store is not None and table is not None:
                 is_last = len(done) == len(days)
                 self._store.publish(str(table.metadata().id), batch if is_last else None, metrics, part)
-            self._step("hours published")
-            on_days(DaysDone(len(done), len(days), sum(file.rows for file in files if file.day in done), of_rows))
+            on_days(len(done), len(days))
         return tuple(days)
 
     def compact(self, older_than_days: float = 2, *, on_days: OnDays = ignore) -> tuple[date, ...]:
@@ -272,16 +231,13 @@ class History:
             The days that had several files for an hour.
         """
         with self.table.alone(self.options.wait_s):
-            first, files = first_kept(older_than_days), self.table.files()
-            pending, counts = {file.day for file in self.pending()}, Counter(file.hour for file in files)
+            pending, counts = {file.day for file in self.pending()}, Counter(file.hour for file in self.table.files())
             several = {hour.date() for hour, count in counts.items() if count > 1}
-            days = sorted(day for day in several - pending if day < first)
-            rows = {day: sum(file.rows for file in files if file.day == day) for day in days}
-            on_days(DaysDone(0, len(days), 0, sum(rows.values())))
+            days = sorted(day for day in several - pending if day < first_kept(older_than_days))
+            on_days(0, len(days))
             for done, day in enumerate(days, 1):
                 self.table.compact(day)
-                self._step("day compacted")
-                on_days(DaysDone(done, len(days), sum(islice(rows.values(), done)), sum(rows.values())))
+                on_days(done, len(days))
             self.table.vacuum()
             return tuple(days)
 
@@ -350,24 +306,19 @@ class RedisEvents:
         """
         options = self._options
         with open_broker(options.address()) as broker:
-            places = known_places(broker)
-            by_place = streams(broker, {*places, *stored})
-            # A first run also stores where the queues begin that it does not read: what they lose later is a loss.
-            start = stored or plan.starting(by_place, "earliest")
-            start = {**start, **plan.joining(start, by_place, places)}
-            read = {place: at for place, at in start.items() if not options.queues or place[0] in options.queues}
-            losses = plan.find_losses(broker, read, by_place)
-            plan.report(losses, fails=options.fail_on_loss)
-            read |= {(loss.queue, loss.number): BEGINNING for loss in losses if loss.other_stream}
+            planner = plan.Planner(broker, options.queues, fails=options.fail_on_loss)
             if self._target is None:
-                self._target = {place: by_place[place].last for place in places}
-            end = plan.ends(read, by_place, [place for place in places if place in read], self._target)
-            if all(read.get(place, BEGINNING) == position for place, position in end.items()):
-                return None
-            end = plan.limited(broker, options.max_rows, read, end)
+                planner.fix_target()
+                self._target = planner.target
+            planner.target = self._target
+            positions = stored or planner.first("earliest")
+            begin, end = planner.batch(positions, options.max_rows)
+        # Positions also change by a loss that is accepted.
+        if {**begin, **end} == begin and all(positions.get(place, BEGINNING) == at for place, at in begin.items()):
+            return None
         frame = (
             self._spark.read.format("delayq.events")
             .options(**options.address(), failOnDataLoss=str(options.fail_on_loss).lower())
-            .options(startingOffset=json.dumps(plan.to_offsets(read)), endingOffset=json.dumps(plan.to_offsets(end)))
+            .options(startingOffset=json.dumps(plan.to_offsets(begin)), endingOffset=json.dumps(plan.to_offsets(end)))
         )
-        return frame.load(), {**start, **end}
+        return frame.load(), {**positions, **begin, **end}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -25,8 +24,6 @@ FORMATS: Final = ("parquet", "csv", "json", "orc")
 PART_BYTES: Final = 64 * 1024 * 1024
 _OPEN_COST: Final = 4 * 1024 * 1024
 _SHOWN: Final = 3
-_ENDINGS: Final = {"csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet", "orc": "orc"}
-_PACKED: Final = re.compile(r"\.(gz|gzip|bz2|zst|zstd|lz4|snappy|deflate|xz)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +94,6 @@ def _statuses(spark: SparkSession, urls: Sequence[str]) -> Iterator[tuple[str, i
         path = path_of(java.java.net.URI(url))
         status = path.getFileSystem(conf).getFileStatus(path)
         yield url, int(status.getLen()), int(status.getModificationTime())
-
-
-def format_of(paths: Sequence[str]) -> str:
-    """Return the format that the file extensions indicate; folders and unknown extensions are parquet.
-
-    Raises:
-        Misconfigured: they indicate several.
-    """
-    formats: dict[str, str] = {}
-    for path in paths:
-        name = _PACKED.sub("", path.rstrip("/").rpartition("/")[2].lower())
-        formats.setdefault(_ENDINGS.get(name.rpartition(".")[2], "parquet"), path)
-    if len(formats) > 1:
-        shown = without_user(", ".join(formats.values()))
-        raise Misconfigured(
-            f"files of a bulk load have one format, but {shown} look like several: give --format, or load each alone"
-        )
-    return next(iter(formats), "parquet")
 
 
 def least_parts(spark: SparkSession) -> int:

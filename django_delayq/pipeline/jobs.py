@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType, TimestampType
 
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.inputs import check_choice, check_id, short, unknown_queue
-from ..core.job_view import FARTHEST
-from ..core.snapshot import INDEXED, PAGE, PLACES, Columns, Entries, Part, read_entries, read_jobs
+from ..core.inputs import check_choice, check_id, unknown_queue
+from ..core.snapshot import INDEXED, PAGE, PLACES, Columns, Part, read_entries, read_jobs
 from ..core.times import ms_of, parse_moment
 from .options import (
     EVERY,
@@ -34,7 +32,6 @@ from .options import (
     parse_json,
     queue_names,
     whole,
-    words,
 )
 from .schemas import check_columns, columns
 
@@ -74,41 +71,22 @@ JOBS: Final = columns(
 OF_PART: Final = frozenset({"queue", "shard", "state"})
 
 
-class ArrowRows:
-    """Converter from jobs of the core to batches of the requested columns."""
+def to_batch(part: Part, some: Sequence[Columns], schema: pa.Schema) -> pa.RecordBatch:
+    """Return jobs of one part as rows.
 
-    def __init__(self, schema: StructType) -> None:
-        self._schema = to_arrow_schema(schema, timezone="UTC")
-
-    def of_entries(self, entries: Entries) -> pa.RecordBatch:
-        """Return a batch from pages of an index."""
-        return self._batch([self._entry_column(field, entries) for field in self._schema])
-
-    def of_jobs(self, part: Part, some: Sequence[Columns]) -> pa.RecordBatch:
-        """Return a batch from jobs of one part."""
-        return self._batch([self._column(field, part, some) for field in self._schema])
-
-    def _batch(self, arrays: list[pa.Array]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def _column(self, field: pa.Field, part: Part, some: Sequence[Columns]) -> pa.Array:
+    Args:
+        schema: the requested columns; names and types are those of :data:`JOBS`.
+    """
+    of_part = {"queue": part.queue, "shard": part.shard, "state": part.place}
+    rows = sum(len(columns["id"]) for columns in some)
+    arrays = []
+    for field in schema:
         name = field.name.lower()
-        if name in OF_PART:
-            return _of_part(field, part, sum(len(columns["id"]) for columns in some))
-        return _array(field, list(chain.from_iterable(columns[name] for columns in some)))
-
-    def _entry_column(self, field: pa.Field, entries: Entries) -> pa.Array:
-        name = field.name.lower()
-        if name in OF_PART:
-            return _of_part(field, entries.part, len(entries.ids))
-        if name == "id":
-            return _idents(field, entries)
-        return _times(field, entries)
-
-
-def _of_part(field: pa.Field, part: Part, n: int) -> pa.Array:
-    value = {"queue": part.queue, "shard": part.shard, "state": part.place}[field.name.lower()]
-    return pa.repeat(pa.scalar(value, field.type), n)
+        if name in of_part:
+            arrays.append(pa.repeat(pa.scalar(of_part[name], field.type), rows))
+        else:
+            arrays.append(_array(field, list(chain.from_iterable(columns[name] for columns in some))))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _array(field: pa.Field, values: list[Any]) -> pa.Array:
@@ -117,35 +95,11 @@ def _array(field: pa.Field, values: list[Any]) -> pa.Array:
     return pa.array(values, field.type)
 
 
-def _idents(field: pa.Field, entries: Entries) -> pa.Array:
-    try:
-        return pa.array(entries.ids, pa.binary()).cast(field.type)
-    except pa.ArrowInvalid:  # bytes that are not valid UTF-8
-        return _array(field, entries.idents())
-
-
-def _times(field: pa.Field, entries: Entries) -> pa.Array:
-    scores = np.array(entries.scores)
-    if np.abs(scores).max(initial=0.0) >= FARTHEST:
-        return _array(field, entries.times())
-    ms = scores if entries.part.place == "reserved" else np.floor_divide(scores, 1000)
-    return pa.array(ms.astype(np.int64) * 1000).cast(field.type)
-
-
 # -- options -----------------------------------------------------------------------------------------------------------
 
 STATES: Final = ("waiting", "reserved")
 _MS: Final = re.compile(r"-?\d{1,15}")
 _IDS_EXAMPLE: Final = '["order-5", "order-6"]'
-
-
-def _shards(name: str, given: str) -> frozenset[int]:
-    numbers = words(given)
-    if not numbers or not all(re.fullmatch(r"\d{1,9}", number) for number in numbers):
-        raise InvalidJob(
-            f"{name} must be numbers of shards (column shard) with commas between them, got {short(given)}"
-        )
-    return frozenset(map(int, numbers))
 
 
 def _states(name: str, given: str) -> tuple[str, ...]:
@@ -172,8 +126,6 @@ class ReadOptions(SourceOptions):
 
     #: empty = all
     queues: tuple[str, ...] = option("queue", queue_names, ())
-    #: None = all
-    shards: frozenset[int] | None = option("shards", _shards)
     states: tuple[str, ...] = option("states", _states, STATES)
     low: int | None = option("dueFrom", _ms)
     high: int | None = option("dueTo", _ms)
@@ -181,8 +133,6 @@ class ReadOptions(SourceOptions):
     ids: tuple[str, ...] | None = option("ids", _ids)
     #: jobs per call to Redis
     fetch: int = option("fetch", whole(1, 1000), 200)
-    #: maximum number of Spark tasks
-    partitions: int = option("partitions", whole(1, 100_000), 200)
     #: fail; empty: a missing queue has no jobs
     missing_queue: str = option("missingQueue", choice("fail", "empty"), "fail")
 
@@ -195,24 +145,17 @@ class ReadOptions(SourceOptions):
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
+#: Spark's tasks of one read
+MOST_TASKS: Final = 200
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Shard, or some ids in it, that a task reads."""
-
-    queue: str
-    shard: int
-    idents: tuple[str, ...] | None = None
-
-
 @dataclass
-class Pieces(InputPartition):
+class Parts(InputPartition):
     """Partition read by one Spark task."""
 
-    pieces: tuple[Piece, ...]
+    parts: tuple[Part, ...]
 
 
 class JobsReader(DataSourceReader):
@@ -228,13 +171,13 @@ class JobsReader(DataSourceReader):
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
         check_columns(schema, JOBS, "a job")
-        self._schema = schema
+        self._arrow = to_arrow_schema(schema, timezone="UTC")
         self._names = frozenset(name.lower() for name in schema.names)
         self._given = options
         self.options = ReadOptions.parse(options)
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition per shard; several shards share one if the option ``partitions`` allows fewer.
+        """Return one partition per shard; of very many shards several share one.
 
         Raises:
             InvalidJob: a queue does not exist.
@@ -242,29 +185,36 @@ class JobsReader(DataSourceReader):
         if self.options.ids == ():
             return []
         with open_broker(self._given) as broker:
-            pieces = [piece for queue in self._queues(broker) for piece in _pieces(queue, self.options)]
-        tasks = min(len(pieces), self.options.partitions)
-        return [Pieces(tuple(pieces[first::tasks])) for first in range(tasks)]
+            shards = [parts for queue in self._queues(broker) for parts in self._shards(queue)]
+        tasks = min(len(shards), MOST_TASKS)
+        return [Parts(tuple(chain.from_iterable(shards[first::tasks]))) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
-        if not isinstance(partition, Pieces):  # Spark passes its own class when there is nothing to read
+        if not isinstance(partition, Parts):  # Spark passes its own class when there is nothing to read
             return
-        rows = ArrowRows(self._schema)
         with open_broker(self._given) as broker:
-            for piece in partition.pieces:
-                for state in self.options.states:
-                    yield from self._batches(broker, rows, self._part(piece, state))
+            for part in partition.parts:
+                yield from self._batches(broker, part)
 
-    def _part(self, piece: Piece, state: str) -> Part:
-        low, high = self.options.low, self.options.high
-        return Part(piece.queue, piece.shard, state, low, high, piece.idents, "args" in self._names)
+    def _shards(self, queue: Queue) -> Iterator[list[Part]]:
+        """Yield what is to be read of each shard of a queue."""
+        idents: dict[int, Any] = dict.fromkeys(queue.numbers)
+        if self.options.ids is not None:
+            idents = {}
+            for ident in self.options.ids:
+                for number in queue.shards_of(ident):
+                    idents[number] = (*idents.get(number, ()), ident)
+        low, high, args = self.options.low, self.options.high, "args" in self._names
+        for number, chosen in idents.items():
+            states = self.options.states
+            yield [Part(queue.name, number, state, low, high, chosen, args) for state in states]
 
-    def _batches(self, broker: Broker, rows: ArrowRows, part: Part) -> Iterator[pa.RecordBatch]:
+    def _batches(self, broker: Broker, part: Part) -> Iterator[pa.RecordBatch]:
         if self._is_indexed(part):
             pages = read_entries(broker, part)
             while some := list(islice(pages, BATCH_ROWS // PAGE)):
-                yield rows.of_entries(Entries.joined(some))
+                yield to_batch(part, some, self._arrow)
             return
         held: list[Columns] = []
         size = 0
@@ -272,10 +222,10 @@ class JobsReader(DataSourceReader):
             held.append(page)
             size += len(page["id"]) * BATCH_BYTES // BATCH_ROWS + sum(map(len, filter(None, page["args"])))
             if size >= BATCH_BYTES:
-                yield rows.of_jobs(part, held)
+                yield to_batch(part, held, self._arrow)
                 held, size = [], 0
         if held:
-            yield rows.of_jobs(part, held)
+            yield to_batch(part, held, self._arrow)
 
     def _is_indexed(self, part: Part) -> bool:
         """Return True if the index of the place contains all requested columns."""
@@ -297,26 +247,13 @@ class JobsReader(DataSourceReader):
         return [queue for queue in queues.values() if queue is not None]
 
 
-def _pieces(queue: Queue, options: ReadOptions) -> Iterator[Piece]:
-    numbers = [number for number in queue.numbers if options.shards is None or number in options.shards]
-    if options.ids is None:
-        yield from (Piece(queue.name, number) for number in numbers)
-        return
-    homes: dict[int, list[str]] = {}
-    for ident in options.ids:
-        for number in queue.shards_of(ident):
-            homes.setdefault(number, []).append(ident)
-    yield from (Piece(queue.name, number, tuple(homes[number])) for number in numbers if number in homes)
-
-
 class JobsSource(DataSource):
     """``spark.read.format("delayq")`` and ``df.write.format("delayq").mode("append")``.
 
     Options for reading: redis or redisEnv, prefix, queue (a name, several separated by commas, or ``*``, the default),
-    states (some of waiting, reserved, gated, morgue; default waiting,reserved), shards, ids (a JSON list, or separated
-    by commas), dueFrom and dueTo (ISO 8601 with a zone, or Unix ms; inclusive start, exclusive end), fetch (jobs per
-    call to Redis, 200), partitions (maximum number of tasks, 200) and missingQueue (fail or empty). Options for
-    writing: :mod:`.writer`.
+    states (some of waiting, reserved, gated, morgue; default waiting,reserved), ids (a JSON list, or separated by
+    commas), dueFrom and dueTo (ISO 8601 with a zone, or Unix ms; inclusive start, exclusive end), fetch (jobs per call
+    to Redis, 200) and missingQueue (fail or empty). Options for writing: :mod:`.writer`.
     """
 
     @classmethod

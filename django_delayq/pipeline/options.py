@@ -20,7 +20,7 @@ import gc
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
@@ -152,15 +152,12 @@ class SourceOptions:
         return cls(**{field.name: _read(field.metadata, text) for field, text in given.items()})
 
 
-def _check_names(options: Mapping[str, str], names: Iterable[str]) -> None:
-    by_lower_case = {name.lower(): name for name in names}
+def _check_names(options: Iterable[str], names: Sequence[str]) -> None:
+    known = {name.lower() for name in names}
     for name in options:
-        if name.lower() not in by_lower_case:
-            near = suggest(name.lower(), by_lower_case)
-            for lower, spelling in by_lower_case.items():
-                near = near.replace(repr(lower), repr(spelling))
+        if name.lower() not in known:
             raise Misconfigured(
-                f"{name[:60]!r} is no option here.{near} Known options: {', '.join(by_lower_case.values())}"
+                f"{name[:60]!r} is no option here.{suggest(name, names)} Known options: {', '.join(names)}"
             )
 
 

@@ -11,18 +11,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql.types import StructType
 
 from ..core import actions
 from ..core.bulk import act_in_shard, retried
-from ..core.errors import InvalidJob
-from ..core.inputs import check_choice
-from ..core.queue import Queue
+from ..core.inputs import short
 from ..core.records.frames import CHUNK
+from ..core.snapshot import PLACES
 from .errors import PipelineError
 from .jobs import JOBS
 from .options import open_broker
@@ -30,14 +28,9 @@ from .options import open_broker
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from ..core.broker import Broker
-    from ..core.queue import Queue
-
 #: columns that identify a job for an operation
-NAMING: Final = ("queue", "shard", "state", "id", "key")
+_NAMING: Final = ("queue", "shard", "state", "id", "key")
 _WORD: Final = re.compile(r"\w+")
-_LIVE: Final = ("waiting", "reserved", "gated")
-EVERY_STATE: Final = (*_LIVE, "morgue")
 _EXAMPLES: Final = 10
 
 
@@ -53,7 +46,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selected jobs. ``frame`` has the columns :data:`NAMING` and is fixed, whatever happens to the jobs."""
+    """Selected jobs. ``frame`` has the columns :data:`_NAMING` and is fixed, whatever happens to the jobs."""
 
     frame: DataFrame
     total: int
@@ -68,7 +61,7 @@ def snapshot(
     columns: Iterable[str],
     *,
     queues: Sequence[str] = (),
-    states: Sequence[str] = EVERY_STATE,
+    states: Sequence[str] = PLACES,
     missing_is_empty: bool = False,
 ) -> DataFrame:
     """Return a frame with some columns of the jobs; the queue is read when the frame is computed.
@@ -97,102 +90,22 @@ def fixed(frame: DataFrame) -> DataFrame:
     return frame.localCheckpoint()
 
 
-def columns_in(sql: str) -> set[str]:
-    """Return the columns of jobs that a condition may refer to."""
-    words = {word.lower() for word in _WORD.findall(sql)}
-    return {name for name in JOBS.fieldNames() if name in words}
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Operation on jobs, and the jobs that it applies to."""
+
+    states: tuple[str, ...]
+    #: further options that it takes
+    takes: tuple[str, ...] = ()
+    #: additional condition for a job
+    besides: str = "true"
 
 
-def chosen(frame: DataFrame) -> Selection:
-    """Return the selection of all jobs of a fixed frame with the columns :data:`NAMING` and task."""
-    counted = frame.groupBy("queue", "task", "state").count().orderBy("queue", "task", "state").toArrow()
-    groups = tuple(Group(*row.values()) for row in counted.to_pylist())
-    shown = frame.drop("args").orderBy("queue", "id").limit(_EXAMPLES).toArrow().to_pylist() if groups else []
-    return Selection(frame.select(*NAMING), sum(group.jobs for group in groups), groups, tuple(shown))
-
-
-def _sentence(error: PySparkException) -> str:
-    """Return Spark's error about a condition as one sentence."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    first = next((line for line in lines if line), type(error).__name__)
-    return re.sub(r"\s*(SQLSTATE: \w+|; line \d+ pos \d+;?)", "", first).rstrip(" .;")
-
-
-# -- operations on selected jobs -------------------------------------------------------------------------------------
-
-#: (queue, shard, True for the morgue)
-Home = tuple[str, int, bool]
-#: ids and keys of jobs
-Names = list[tuple[str, bytes]]
-
-
-def _chunks(frame: DataFrame) -> Iterator[tuple[Home, Names, int]]:
-    """Yield the jobs of a frame in chunks of one home each, with the number of rows that have no readable key."""
-    held: dict[Home, Names] = {}
-    for row in frame.select(*NAMING).toLocalIterator():
-        home = (row["queue"], row["shard"], row["state"] == "morgue")
-        names = held.setdefault(home, [])
-        if row["key"] is None or len(row["key"]) != 32:
-            yield home, [], 1
-            continue
-        names.append((row["id"], bytes.fromhex(row["key"])))
-        if len(names) == CHUNK:
-            yield home, names, 0
-            held[home] = []
-    for home, names in held.items():
-        if names:
-            yield home, names, 0
-
-
-def act_on(
-    broker: Broker,
-    frame: DataFrame,
-    act: Callable[[Queue, Home, Names], Mapping[str, int]],
-    *,
-    total: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[str, int]:
-    """Apply an operation to the jobs of a frame, chunk by chunk.
-
-    Args:
-        frame: with the columns :data:`NAMING`.
-        act: the operation on jobs of one home in its queue; returns the number of jobs by outcome.
-        progress: called with the number of processed jobs and ``total``.
-
-    Returns:
-        The number of jobs by outcome; *gone* are those of deleted queues, *unreadable* those without a readable key,
-            which `delayq_fsck` can examine.
-    """
-    counts: Counter[str] = Counter()
-    seen = 0
-    for home, names, unreadable in _chunks(frame):
-        if names:
-            queue = broker.known_queue(home[0])
-            counts.update({"gone": len(names)} if queue is None else act(queue, home, names))
-        if unreadable:
-            counts["unreadable"] += unreadable
-        seen += len(names) + unreadable
-        if progress:
-            progress(seen, max(seen, total))
-    return dict(counts)
-
-
-#: verb -> the states of jobs that it applies to
-STATES: Final[Mapping[str, tuple[str, ...]]] = {
-    "retry": ("waiting", "morgue"),
-    "cancel": ("waiting", "reserved", "gated"),
-    "discard": ("morgue",),
-    "reschedule": ("waiting", "gated"),
-}
-VERBS: Final = tuple(STATES)
-#: additional condition for a job
-_BESIDES: Final[Mapping[str, str]] = {"retry": "state = 'morgue' or failures > 0"}
-#: descriptions of the jobs that a verb applies to
-FOR: Final[Mapping[str, str]] = {
-    "retry": "failed jobs that wait, and jobs in the morgue",
-    "cancel": "waiting, running and gated jobs",
-    "discard": "jobs in the morgue",
-    "reschedule": "waiting and gated jobs",
+VERBS: Final[Mapping[str, Verb]] = {
+    "retry": Verb(("waiting", "morgue"), ("delay_ms", "replace"), "state = 'morgue' or failures > 0"),
+    "cancel": Verb(("waiting", "reserved", "gated")),
+    "discard": Verb(("morgue",)),
+    "reschedule": Verb(("waiting", "gated"), ("delay_ms", "due_ms")),
 }
 
 
@@ -214,19 +127,27 @@ class MaintainOptions:
     replace: bool = False
 
     def __post_init__(self) -> None:
-        try:
-            check_choice("verb", self.verb, VERBS)
-        except InvalidJob as error:
-            raise PipelineError(str(error)) from None
+        if self.verb not in VERBS:
+            raise PipelineError(f"verb must be one of {', '.join(VERBS)}, got {short(self.verb)}")
         given = [name for name in ("delay_ms", "due_ms") if getattr(self, name) is not None]
         if self.verb == "reschedule" and len(given) != 1:
             raise PipelineError("reschedule needs a time; give either a delay from now or a moment")
-        if self.verb == "retry" and "due_ms" in given:
-            raise PipelineError("retry takes a delay and no moment; retry the jobs, then reschedule them")
-        if self.verb in ("cancel", "discard") and given:
-            raise PipelineError(f"{self.verb} takes no time; leave the delay or the moment out")
-        if self.replace and self.verb != "retry":
-            raise PipelineError("replace applies to retried jobs of the morgue only; leave it out")
+        for name in [*given, *(["replace"] if self.replace else [])]:
+            if name not in VERBS[self.verb].takes:
+                raise PipelineError(f"{self.verb} takes no {name.removesuffix('_ms')}; leave it out")
+
+    def action(self, *, buried: bool) -> actions.Action:
+        """Return the operation on jobs by id and key."""
+        match self.verb:
+            case "retry" if buried:
+                return actions.Kick(self.delay_ms or 0, replace=self.replace)
+            case "retry":
+                return actions.retry_failed(self.delay_ms)
+            case "cancel":
+                return actions.cancel_selected()
+            case "discard":
+                return actions.Discard()
+        return actions.reschedule_selected(due_ms=self.due_ms, delay_ms=self.delay_ms)
 
 
 def choose(spark: SparkSession, options: MaintainOptions) -> Selection:
@@ -239,57 +160,61 @@ def choose(spark: SparkSession, options: MaintainOptions) -> Selection:
         raise PipelineError(
             'which jobs? Give a condition of SQL, like "task = \'shop.remind\' and failures > 3"; "true" means all'
         )
-    besides = _BESIDES.get(options.verb, "true")
-    columns = {*NAMING, "task", "due", "failures", *columns_in(options.where), *columns_in(besides)}
+    verb, words = VERBS[options.verb], {word.lower() for word in _WORD.findall(options.where)}
+    columns = {*_NAMING, "task", "due", "failures", *words.intersection(JOBS.fieldNames())}
     try:
-        jobs = snapshot(spark, options.access, columns, queues=options.queues, states=STATES[options.verb])
-        return chosen(fixed(jobs.where(options.where).where(besides)))
+        jobs = snapshot(spark, options.access, columns, queues=options.queues, states=verb.states)
+        frame = fixed(jobs.where(options.where).where(verb.besides))
     except (AnalysisException, ParseException) as error:
         raise PipelineError(
-            f"the condition cannot be used: {_sentence(error)}. A job has the columns {', '.join(JOBS.fieldNames())}"
+            f"the condition cannot be used: {str(error).strip().splitlines()[0]} "
+            f"A job has the columns {', '.join(JOBS.fieldNames())}"
         ) from None
+    counted = frame.groupBy("queue", "task", "state").count().orderBy("queue", "task", "state").toArrow()
+    groups = tuple(Group(*row.values()) for row in counted.to_pylist())
+    shown = frame.drop("args").orderBy("queue", "id").limit(_EXAMPLES).toArrow().to_pylist() if groups else []
+    return Selection(frame.select(*_NAMING), sum(group.jobs for group in groups), groups, tuple(shown))
 
 
 def carry_out(
-    frame: DataFrame,
-    options: MaintainOptions,
-    *,
-    total: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    selection: Selection, options: MaintainOptions, progress: Callable[[int], object] = lambda seen: None
 ) -> dict[str, int]:
-    """Apply the operation to the selected jobs.
+    """Apply the operation to the selected jobs, chunk by chunk.
 
     Args:
-        frame: the frame of a :class:`~.selection.Selection`.
-        total: their number, for ``progress``.
-        progress: called with the number of processed jobs and the total.
+        progress: called with the number of processed jobs.
 
     Returns:
         The number of jobs by outcome: retried, live (blocked by a live job), running; cancelled, stopping (it is
-            running and will not be retried), ungated; discarded; moved; gone (it has changed since the snapshot);
-            unreadable.
+            running and will not be retried), ungated; discarded; moved; gone (it has changed since the snapshot, or
+            its queue was deleted); unreadable (without a readable key, which `delayq_fsck` can examine).
 
     Raises:
         QueueUnavailable: Redis cannot be reached. Finished chunks stay done; a repeated call handles the rest.
     """
+    counts: Counter[str] = Counter()
     with open_broker(options.access) as broker:
-        act = partial(_act, options)
-        return act_on(broker, frame, act, total=total, progress=progress)
+        for (name, shard, buried), jobs in _chunks(selection.frame):
+            readable = [(ident, bytes.fromhex(key)) for ident, key in jobs if key is not None and len(key) == 32]
+            if len(readable) < len(jobs):
+                counts["unreadable"] += len(jobs) - len(readable)
+            queue = broker.known_queue(name)
+            if queue is None:
+                counts["gone"] += len(readable)
+            elif readable:
+                done = Counter(act_in_shard(queue, shard, readable, options.action(buried=buried)))
+                counts.update(retried(done))
+            progress(counts.total())
+    return {outcome: number for outcome, number in counts.items() if number}
 
 
-def _act(options: MaintainOptions, queue: Queue, home: Home, names: Names) -> Mapping[str, int]:
-    _, number, buried = home
-    match options.verb:
-        case "retry":
-            action = (
-                actions.Kick(options.delay_ms or 0, replace=options.replace)
-                if buried
-                else actions.retry_failed(options.delay_ms)
-            )
-        case "cancel":
-            action = actions.cancel_selected()
-        case "discard":
-            action = actions.Discard()
-        case _:
-            action = actions.reschedule_selected(due_ms=options.due_ms, delay_ms=options.delay_ms)
-    return retried(Counter(act_in_shard(queue, number, names, action)))
+def _chunks(frame: DataFrame) -> Iterator[tuple[tuple[str, int, bool], list[tuple[str, str | None]]]]:
+    """Yield ids and keys of the jobs, in chunks of one queue, shard and place (True: the morgue) each."""
+    held: dict[tuple[str, int, bool], list[tuple[str, str | None]]] = {}
+    for row in frame.toLocalIterator():
+        home = (row["queue"], row["shard"], row["state"] == "morgue")
+        jobs = held.setdefault(home, [])
+        jobs.append((row["id"], row["key"]))
+        if len(jobs) == CHUNK:
+            yield home, held.pop(home)
+    yield from held.items()

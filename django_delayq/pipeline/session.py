@@ -1,4 +1,4 @@
-"""Spark sessions as this package needs them: quiet, in UTC, with the same Python on workers, ignoring our signals.
+"""Spark sessions as this package needs them: quiet, in UTC, with the same Python on workers.
 
 Spark takes the workers' Python from ``PYSPARK_PYTHON`` when a session is created, else ``python3`` from the ``PATH``.
 The driver's machine runs it, too: its workers plan what a format reads and writes.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,16 +16,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from . import java
 from .errors import PipelineError, SparkMissing
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-#: the oldest pyspark whose streaming readers accept a limit for each read
-OLDEST: Final = (4, 2)
+#: what the extra installs
+PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "deltalake")
 HOW_TO: Final = "pip install 'django-delayq[spark]'"
+JAVA_HOW_TO: Final = (
+    "on Debian and Ubuntu apt-get install openjdk-17-jre-headless; or set JAVA_HOME to the folder of an installed one"
+)
 #: settings required for correct and fast results
 NEEDED: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
@@ -84,23 +86,34 @@ def settings(options: SessionOptions) -> dict[str, str]:
     return merged
 
 
-def check() -> str:
-    """Return the version of the installed pyspark.
+def check() -> None:
+    """Check that the packages of the extra are installed.
 
     Raises:
-        SparkMissing: it is not installed, or too old, or pyarrow, pandas or deltalake is missing.
+        SparkMissing: it is not installed, or pyarrow, pandas or deltalake is missing.
     """
-    for name in ("pyspark", "pyarrow", "pandas", "deltalake"):
+    for name in PACKAGES:
         try:
             import_module(name)
         except ImportError as error:
             raise SparkMissing(f"The pipeline needs {error.name or name}: {HOW_TO}") from error
-    import pyspark
 
-    version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
-    if version < OLDEST:
-        raise SparkMissing(f"pyspark {pyspark.__version__} is too old, 4.2 or newer is needed: {HOW_TO}")
-    return str(pyspark.__version__)
+
+def check_java() -> str:
+    """Return the version of the Java that Spark would start, as it describes itself.
+
+    Raises:
+        SparkMissing: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else "java"
+    try:
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SparkMissing(
+            f"Spark needs Java 17, 21 or 25, and {program} does not run ({error}): {JAVA_HOW_TO}"
+        ) from None
+    return f"{next(line for line in done.stderr.splitlines() if 'version' in line)} ({program})"
 
 
 def running() -> SparkSession | None:
@@ -141,13 +154,6 @@ def build(options: SessionOptions) -> SparkSession:
     return spark
 
 
-def is_classic(spark: SparkSession) -> bool:
-    """Return False for a session of Spark Connect, whose Java and workers belong to a server."""
-    from pyspark.sql import SparkSession
-
-    return isinstance(spark, SparkSession)
-
-
 def activate(spark: SparkSession) -> None:
     """Make a session the active one of this thread: Spark looks for a format that is written to nowhere else."""
     session: Any = spark
@@ -172,12 +178,7 @@ def opened(options: SessionOptions) -> Iterator[SparkSession]:
 
 
 def _start(options: SessionOptions) -> SparkSession:
-    java.ensure()
-    if "SPARK_REMOTE" in os.environ or options.master.startswith("sc://"):
-        raise PipelineError(
-            "The pipeline brings its own formats and needs Spark itself, not Spark Connect: unset SPARK_REMOTE, and "
-            "give the master of the cluster, like spark://host:7077"
-        )
+    check_java()
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -188,11 +189,8 @@ def _start(options: SessionOptions) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = SparkConf(loadDefaults=False)
-    for key, value in settings(options).items():
-        conf.set(key, value)
+    conf = SparkConf(loadDefaults=False).setAll(list(settings(options).items()))
     try:
-        _launch(SparkContext, conf)
         SparkContext(conf=conf)
     except PySparkException as error:
         raise PipelineError(
@@ -201,42 +199,3 @@ def _start(options: SessionOptions) -> SparkSession:
         ) from error
     builder: Any = SparkSession.builder
     return builder.getOrCreate()  # type: ignore[no-any-return]
-
-
-def _launch(context: type[SparkContext], conf: Any) -> None:
-    """Start the Java process if there is none yet.
-
-    It gets a process group of its own: a signal sent to this process by a terminal, ``timeout`` or a service manager
-    would otherwise end Java first, in the middle of work that should end in order. Java still never outlives this
-    process, because it ends when the pipe to it closes.
-    """
-    if context._gateway is not None:
-        return
-    from pyspark.java_gateway import launch_gateway
-
-    with _environment():
-        context._ensure_initialized(gateway=launch_gateway(conf, popen_kwargs={"process_group": 0}))  # type: ignore[no-untyped-call]
-
-
-@contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """Set the environment for Java and the Python processes that it starts.
-
-    Django sets TZ to its TIME_ZONE, which they would adopt. PYTHONPATH makes this package importable for them even if
-    it is not installed.
-    """
-    ours = str(Path(__file__).resolve().parents[2])
-    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    changed = {"TZ": "UTC"}
-    if ours not in path and not Path(ours).name.endswith("-packages"):
-        changed["PYTHONPATH"] = os.pathsep.join([*path, ours])
-    before = {name: os.environ.get(name) for name in changed}
-    os.environ.update(changed)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
 from ..core.outcomes import COUNTED, IN_MORGUE, AttemptOutcome
 from .schemas import EVENTS
@@ -23,27 +22,8 @@ BULK: Final = AttemptOutcome.BULK
 BUCKETS: Final = 32
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _MEASURES: Final = ("lateness", "duration")
-_GROUP: Final = ("hour", "queue", "task")
 _HOUR_S: Final = 3600
 _DAY_S: Final = 24 * _HOUR_S
-
-
-def _hours_schema() -> StructType:
-    counts = ("runs", *COUNTED, "buried", "retries", "sla_missed", "timed")
-    fields = [
-        StructField("hour", TimestampType()),
-        StructField("queue", StringType()),
-        StructField("task", StringType()),
-    ]
-    fields += [StructField(name, LongType()) for name in counts]
-    for measure in _MEASURES:
-        fields += [StructField(f"{measure}_{figure}_ms", LongType()) for figure in (*_PERCENTILES, "max", "sum")]
-    fields += [StructField(f"{measure}_histogram", ArrayType(LongType())) for measure in _MEASURES]
-    return StructType(fields)
-
-
-#: columns of :func:`hours`
-HOURS: Final = _hours_schema()
 
 
 def day_of(moment: Column) -> Column:
@@ -54,11 +34,6 @@ def day_of(moment: Column) -> Column:
 def hour_of(moment: Column) -> Column:
     """Return the start of the hour of a timestamp, in UTC."""
     return F.timestamp_seconds(F.floor(F.unix_seconds(moment) / _HOUR_S) * _HOUR_S)
-
-
-def is_attempt() -> Column:
-    """Return a column that is true for events of attempts; an event without an outcome counts as one."""
-    return F.coalesce(F.col("outcome"), F.lit("")) != BULK
 
 
 def attempts(events: DataFrame, sla: Mapping[str, float]) -> DataFrame:
@@ -73,7 +48,7 @@ def attempts(events: DataFrame, sla: Mapping[str, float]) -> DataFrame:
         The events' columns without ``jobs`` and ``created``, and ``sla_missed`` (never null: an attempt that never
         started is not late).
     """
-    runs = events.where(is_attempt())
+    runs = events.where(F.coalesce("outcome", F.lit("")) != BULK)  # one without an outcome counts as an attempt
     limit = _limit_ms(sla)
     missed = F.lit(False) if limit is None else F.coalesce(F.col("lateness_ms") > limit, F.lit(False))
     # Columns are named explicitly: drop() and withColumn() of Spark Connect request the schema at once, and a
@@ -100,79 +75,50 @@ def hours(rows: DataFrame) -> DataFrame:
         rows: the result of :func:`attempts`.
 
     Returns:
-        The columns of :data:`HOURS`, those of the model ``HourlyStat``. An attempt without a task counts under "".
+        The columns of the model ``HourlyStat``. An attempt without a task counts under "".
     """
-    prepared = rows.select(
-        hour_of(F.col("ts")).alias("hour"),
-        F.coalesce("queue", F.lit("")).alias("queue"),
-        F.coalesce("task", F.lit("")).alias("task"),
-        "outcome",
-        (F.col("attempt") > 1).alias("is_retry"),
-        "sla_missed",
-        _timed("lateness_ms").alias("lateness"),
-        _timed("duration_ms").alias("duration"),
-    )
-    joined = _counts(prepared).join(_percentiles(prepared), list(_GROUP))
-    return joined.select(*map(_as_in_schema, HOURS.fields))
-
-
-def _counts(prepared: DataFrame) -> DataFrame:
-    """Return all additive metrics. Grouping by bucket first makes the 64 counts of two histograms cheap."""
-    counts = {
+    keys = {
+        "hour": hour_of(F.col("ts")),
+        "queue": F.coalesce("queue", F.lit("")),
+        "task": F.coalesce("task", F.lit("")),
+    }
+    times = {measure: _timed(f"{measure}_ms") for measure in _MEASURES}
+    buckets = {f"{measure}_bucket": bucket_of(ms) for measure, ms in times.items()}
+    prepared = rows.select("outcome", "attempt", "sla_missed", *_named({**keys, **times, **buckets}))
+    figures: dict[str, Column] = {
         "runs": F.count(F.lit(1)),
         **{name: F.count_if(F.col("outcome") == name) for name in COUNTED},
         "buried": F.count_if(F.col("outcome").isin(*IN_MORGUE)),
-        "retries": F.count_if("is_retry"),
+        "retries": F.count_if(F.col("attempt") > 1),
         "sla_missed": F.count_if("sla_missed"),
         "timed": F.count("lateness"),
         **{f"{measure}_sum_ms": F.coalesce(F.sum(measure), F.lit(0)) for measure in _MEASURES},
+        **{f"{measure}_max_ms": F.max(measure) for measure in _MEASURES},
     }
-    longest = [f"{measure}_max_ms" for measure in _MEASURES]
-    buckets = [bucket_of(F.col(measure)).alias(f"{measure}_bucket") for measure in _MEASURES]
-    by_bucket = (
-        prepared.select("*", *buckets)
-        .groupBy(*_GROUP, *(f"{measure}_bucket" for measure in _MEASURES))
-        .agg(
-            *(what.alias(name) for name, what in counts.items()),
-            *(F.max(measure).alias(f"{measure}_max_ms") for measure in _MEASURES),
-        )
-    )
-    parts = F.struct(*(f"{measure}_bucket" for measure in _MEASURES), "timed")
-    return (
-        by_bucket.groupBy(*_GROUP)
-        .agg(
-            *(F.sum(name).alias(name) for name in counts),
-            *(F.max(name).alias(name) for name in longest),
-            F.collect_list(parts).alias("parts"),
-        )
-        .select("*", *(_histogram(measure).alias(f"{measure}_histogram") for measure in _MEASURES))
-    )
+    # Grouped by bucket first, which makes the 64 counts of two histograms cheap.
+    by_bucket = prepared.groupBy(*keys, *buckets).agg(*_named(figures))
+    totals = {name: F.max(name) if name.endswith("_max_ms") else F.sum(name) for name in figures}
+    totals["parts"] = F.collect_list(F.struct(*buckets, "timed"))
+    shares = ", ".join(f"{share}D" for share in _PERCENTILES.values())
+    ranks = {name: F.expr(f"percentile_disc(array({shares})) WITHIN GROUP (ORDER BY {name})") for name in times}
+    joined = by_bucket.groupBy(*keys).agg(*_named(totals)).join(prepared.groupBy(*keys).agg(*_named(ranks)), [*keys])
+    percentiles = {
+        f"{measure}_{name}_ms": F.col(measure)[at].cast("long")
+        for measure in _MEASURES
+        for at, name in enumerate(_PERCENTILES)
+    }
+    histograms = {f"{measure}_histogram": _histogram(measure) for measure in _MEASURES}
+    return joined.select(*keys, *figures, *_named({**percentiles, **histograms}))
+
+
+def _named(columns: Mapping[str, Column]) -> list[Column]:
+    return [column.alias(name) for name, column in columns.items()]
 
 
 def _histogram(measure: str) -> Column:
     in_bucket = f"filter(parts, part -> part.{measure}_bucket = bucket)"
-    return F.expr(
-        f"transform(sequence(0, {BUCKETS - 1}), bucket -> "
-        f"aggregate({in_bucket}, 0L, (total, part) -> total + part.timed))"
-    )
-
-
-def _percentiles(prepared: DataFrame) -> DataFrame:
-    shares = ", ".join(f"{share}D" for share in _PERCENTILES.values())
-    ranked = prepared.groupBy(*_GROUP).agg(
-        *(
-            F.expr(f"percentile_disc(array({shares})) WITHIN GROUP (ORDER BY {measure})").alias(measure)
-            for measure in _MEASURES
-        )
-    )
-    return ranked.select(
-        *_GROUP,
-        *(
-            F.col(measure)[at].alias(f"{measure}_{name}_ms")
-            for measure in _MEASURES
-            for at, name in enumerate(_PERCENTILES)
-        ),
-    )
+    count = f"aggregate({in_bucket}, 0L, (total, part) -> total + part.timed)"
+    return F.expr(f"transform(sequence(0, {BUCKETS - 1}), bucket -> {count})")
 
 
 def _timed(measure: str) -> Column:
@@ -185,7 +131,3 @@ def bucket_of(milliseconds: Column) -> Column:
     """Return the bucket of a time in a histogram: the number of its binary digits, at most 31; null stays null."""
     digits = F.when(milliseconds > 0, F.length(F.bin(milliseconds))).when(milliseconds.isNotNull(), F.lit(0))
     return F.when(digits.isNotNull(), F.least(digits, F.lit(BUCKETS - 1)))
-
-
-def _as_in_schema(field: StructField) -> Column:
-    return F.col(field.name).cast(field.dataType).alias(field.name)

@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    ByteType,
-    CalendarIntervalType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-    VariantType,
-    YearMonthIntervalType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from ..core.codec import MAX_BYTES, codec_at
 from ..core.errors import InvalidJob, Misconfigured
@@ -37,12 +16,11 @@ from ..core.job import DEFAULT_PRIORITY, RAW
 from ..core.options import DEFAULT_MAX_PAYLOADS, OPTIONS, Check, stored_members
 from ..core.records.frames import CHUNK
 from ..core.records.keys import MAX_SHARDS
-from ..core.times import span_ms_of
+from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, span_ms_of
 from .errors import PipelineError
 from .options import MAY_CHANGE, SourceOptions, choice, flag, named, number, option, parse_json, text, whole
 
 FAIL: Final = "fail"
-QUARANTINE: Final = "quarantine"
 NOW: Final = "now"
 _MOST_RUN_ID: Final = 135
 _SECONDS: Final = number(0.001, 86_400 * 3653, "seconds")
@@ -55,11 +33,12 @@ def _run_id(name: str, given: str) -> str:
     return given
 
 
-def _context(name: str, given: str) -> str:
+def _object(name: str, given: str) -> dict[str, Any]:
     example = '{"trace": "abc"}'
-    if not isinstance(parse_json(name, given, example), dict):
+    value = parse_json(name, given, example)
+    if not isinstance(value, dict):
         raise InvalidJob(f"{name} must be a JSON object like {example}, got {short(given)}")
-    return given
+    return value
 
 
 def _codec(name: str, given: str) -> str:
@@ -68,14 +47,6 @@ def _codec(name: str, given: str) -> str:
     except Misconfigured as error:
         raise Misconfigured(f"{name}: {error}") from None
     return given
-
-
-def _source(name: str, given: str) -> tuple[tuple[str, str], ...]:
-    example = '{"day": "2030-01-31"}'
-    value = parse_json(name, given, example)
-    if not isinstance(value, dict):
-        raise InvalidJob(f"{name} must be a JSON object of texts like {example}, got {short(given)}")
-    return tuple(sorted((str(key), str(one)) for key, one in value.items()))
 
 
 def of_table(name: str, default: Any = None) -> Any:
@@ -112,8 +83,7 @@ class WriteOptions(SourceOptions):
     expires: float | None = of_table("expires")
     timeout: float | None = of_table("timeout")
     ttr: float | None = of_table("ttr")
-    #: a JSON object
-    context: str | None = option("context", _context)
+    context: dict[str, Any] | None = option("context", _object)
     #: args and payload are bytes that are stored as they are
     encoded: bool = option("encoded", flag, False)
     #: dotted path of the codec that stores arguments and payloads; None = JSON
@@ -122,7 +92,7 @@ class WriteOptions(SourceOptions):
     max_args_bytes: int = option("maxArgsBytes", whole(1, 1 << 30), MAX_BYTES)
     run_id: str | None = option("runId", _run_id, may_change=True)
     #: further values that must not change when the bulk load is resumed
-    source: tuple[tuple[str, str], ...] = option("source", _source, (), may_change=True)
+    source: dict[str, Any] | None = option("source", _object, may_change=True)
     #: close the bulk load when everything is written
     close: bool = option("close", flag, True, may_change=True)
     chunk: int = option("chunk", whole(1, CHUNK), CHUNK, may_change=True)
@@ -131,7 +101,7 @@ class WriteOptions(SourceOptions):
     max_memory: float = option("maxMemory", number(0, 1), 0.85, may_change=True)
     #: seconds
     patience: float = option("patience", number(0, 86_400 * 365, "seconds"), 600.0, may_change=True)
-    on_error: str = option("onError", choice(FAIL, QUARANTINE), FAIL, may_change=True)
+    #: folder for invalid rows; None = the first one ends the write
     quarantine: str | None = option("quarantine", text, may_change=True)
     #: now: a row whose due time is null is due at once; fail: it is invalid
     null_due: str = option("nullDue", choice(NOW, FAIL), NOW)
@@ -139,23 +109,24 @@ class WriteOptions(SourceOptions):
     def __post_init__(self) -> None:
         if not self.queue:
             raise Misconfigured("which queue? Give the option queue")
-        if (self.on_error == QUARANTINE) != (self.quarantine is not None):
-            raise Misconfigured(
-                "a quarantine of invalid rows needs both onError=quarantine and quarantine=FOLDER; give both of them, "
-                "or none, then an invalid row ends the write"
-            )
         if self.kind == "pull" and self.task not in (None, RAW):
             raise Misconfigured("a queue of kind pull holds raw bytes and has no tasks; leave the option task out")
 
     def job_options(self) -> dict[str, Any]:
         """Return the options that every job of the write carries, as they are stored."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        if self.context is not None:
-            given["context"] = json.loads(self.context)
         stored = stored_members(given)
         if self.expires is not None:
             stored["expires_in_ms"] = span_ms_of("expires", self.expires, allow_far=True)
         return stored
+
+    def last_ms(self, opened_ms: int) -> int:
+        """Return the latest due time of a job of the write, Unix ms."""
+        return MAX_DUE_MS if self.allow_far else min(MAX_DUE_MS, opened_ms + TEN_YEARS_MS)
+
+    def described(self, schema: StructType) -> dict[str, str]:
+        """Return the description of input and options that is stored with the bulk load."""
+        return {"columns": schema.simpleString(), **self.identity(), **(self.source or {})}
 
     def identity(self) -> dict[str, str]:
         """Return the non-default options that determine the chunks, for storage with the bulk load."""
@@ -167,27 +138,25 @@ class WriteOptions(SourceOptions):
         }
 
 
-_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
-_NUMBERS: Final = (*_INTEGERS, FloatType, DoubleType, DecimalType)
-_RAW: Final = (StringType, BinaryType)
-_OBJECT: Final = (StringType, StructType, MapType), "a struct, a map or the text of a JSON object"
-_TIMESTAMP: Final = "a timestamp (with a zone: not a date, which has no hour, nor timestamp_ntz)"
-#: column -> accepted types, and their description; a payload may be of any type
-_TYPES: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
-    "id": ((StringType, *_INTEGERS), "a string or a whole number"),
-    "due": ((TimestampType,), _TIMESTAMP),
-    "due_ms": (_INTEGERS, "Unix milliseconds, a whole number"),
-    "args": ((ArrayType, StructType, StringType, BinaryType), "an array, a struct or the text of a JSON array"),
-    "kwargs": _OBJECT,
-    "payload": ((), ""),
-    "score": ((StringType, *_NUMBERS), "a number or the text of one"),
-    "priority": (_INTEGERS, "a whole number"),
-    "context": _OBJECT,
-    "group": ((StringType,), "a string"),
-    "max_attempts": (_INTEGERS, "a whole number"),
-    "expires": ((TimestampType,), "a timestamp"),
-    "timeout": (_NUMBERS, "a number of seconds"),
-    "ttr": (_NUMBERS, "a number of seconds"),
+_INTEGERS: Final = "tinyint smallint int bigint"
+_NUMBERS: Final = f"{_INTEGERS} float double decimal"
+_RAW: Final = "string binary"
+#: column -> the types that Spark may give it; of args, kwargs and payload those that are not refused with their values
+_TYPES: Final = {
+    "id": f"string {_INTEGERS}",
+    "due": "timestamp",
+    "due_ms": _INTEGERS,
+    "args": "array struct string binary",
+    "kwargs": "struct map string",
+    "payload": "",
+    "score": f"string {_NUMBERS}",
+    "priority": _INTEGERS,
+    "context": "struct map string",
+    "group": "string",
+    "max_attempts": _INTEGERS,
+    "expires": "timestamp",
+    "timeout": _NUMBERS,
+    "ttr": _NUMBERS,
 }
 COLUMNS: Final = tuple(_TYPES)
 
@@ -218,9 +187,11 @@ def check_schema(schema: StructType, options: WriteOptions) -> StructType:
         raise PipelineError("due and due_ms are two forms of the due time; keep one of them")
     _check_content(set(names), options)
     for field in schema.fields:
-        wrong = _wrong_type(field.name, field.dataType, options)
-        if wrong:
-            raise PipelineError(f"column {field.name} is {field.dataType.simpleString()}, but it has to be {wrong}")
+        is_raw = field.name in ("args", "payload") and (options.encoded or options.kind == "pull")
+        allowed = (_RAW if is_raw else _TYPES[field.name]).split()
+        kind = field.dataType.simpleString()
+        if allowed and re.split("[<(]", kind)[0] not in [*allowed, *(["void"] if field.name != "id" else [])]:
+            raise PipelineError(f"column {field.name} is {kind}, but it has to be one of {', '.join(allowed)}; cast it")
     return schema
 
 
@@ -238,34 +209,3 @@ def _check_content(names: set[str], options: WriteOptions) -> None:
         raise PipelineError("with encoded=true the column args holds all arguments; leave kwargs out")
     if options.kind != "pull" and options.task is None and "payload" not in names:
         raise PipelineError("which task? Give the option task, its registered name")
-
-
-def _wrong_type(name: str, kind: DataType, options: WriteOptions) -> str:
-    """Return a description of the required type of a column; empty if the type is right."""
-    allowed, text = _TYPES.get(name, ((), ""))
-    if name in ("args", "payload") and options.encoded:
-        allowed, text = _RAW, "binary, because encoded=true declares encoded values"
-    if name == "payload" and options.kind == "pull":
-        allowed, text = _RAW, "binary, because a queue of kind pull holds raw bytes"
-    if isinstance(kind, NullType):
-        return text if name == "id" else ""
-    if allowed and not isinstance(kind, allowed):
-        return text
-    return _without_form(kind)
-
-
-def _without_form(kind: DataType) -> str:
-    """Return a description of the restriction that a type violates; empty if its values can be stored."""
-    if isinstance(kind, (VariantType, CalendarIntervalType, YearMonthIntervalType)):
-        return "of types that have a form in JSON; make it a string with cast() or to_json()"
-    if isinstance(kind, ArrayType):
-        return _without_form(kind.elementType)
-    if isinstance(kind, MapType):
-        if not isinstance(kind.keyType, StringType):
-            return "without maps whose keys are no strings, because JSON has no others; cast the keys"
-        return _without_form(kind.valueType)
-    if isinstance(kind, StructType):
-        if len(set(kind.fieldNames())) != len(kind.fields):
-            return "without structs that have several fields of one name"
-        return next((restriction for field in kind.fields if (restriction := _without_form(field.dataType))), "")
-    return ""

@@ -14,15 +14,18 @@ Spark refuses to write without ``.mode("append")`` with its own error UNSUPPORTE
 
 from __future__ import annotations
 
-import logging
+import hashlib
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -30,12 +33,15 @@ from pyspark.sql.types import StructType
 from ..core import loads
 from ..core.broker import Broker
 from ..core.errors import DelayQError, InvalidJob
+from ..core.inputs import short
 from ..core.loads import BulkLoad, BulkLoadLimits, BulkLoadWriter, memory_of
 from .columns import Packer
-from .errors import PipelineError, RunDiffers
+from .errors import PipelineError
 from .options import open_broker, without_collector
-from .quarantine import Quarantine, texts_of
-from .write_options import QUARANTINE, WriteOptions, check_schema
+from .write_options import WriteOptions, check_schema
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
 
 #: rows that are packed at once: few enough that Redis does not wait for the next ones
 _PIECE: Final = 1_000
@@ -45,8 +51,6 @@ _PIECE: Final = 1_000
 class Sent(WriterCommitMessage):
     """Result of one Spark task that sent jobs, for the driver."""
 
-    rows: int = 0
-    bad: int = 0
     #: reason for which the input cannot be written; raised by the driver, because Spark would retry a failed task in
     #: vain
     refused: str = ""
@@ -60,76 +64,127 @@ def open_run(broker: Broker, run_id: str, options: WriteOptions, source: Mapping
     """Open the bulk load; the queue is created if necessary with the shards and the kind of the options.
 
     Raises:
-        RunDiffers: the bulk load was started with other input or options.
+        BulkLoadDiffers: the bulk load was started with other input or options.
     """
     broker.queue(options.queue, shards=options.shards, kind=options.kind or "python")
-    try:
-        return loads.open_load(broker, run_id, options.queue, source=source, chunk=options.chunk)
-    except loads.BulkLoadDiffers as error:
-        raise RunDiffers(str(error)) from None
+    return loads.open_load(broker, run_id, options.queue, source=source, chunk=options.chunk)
 
 
-class Sender:
-    """Sender of the rows of one task.
+def send(
+    broker: Broker,
+    options: WriteOptions,
+    run: BulkLoad,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    part: int = 0,
+    attempt: int = 0,
+) -> None:
+    """Send the rows of one task.
 
     Args:
         part, attempt: index of the task, and number of the attempt at it.
+
+    Raises:
+        Refused: a row is invalid, and there is no quarantine.
+        DelayQError: see :meth:`JobsWriter.write`.
     """
+    packer = Packer(options, run, str(broker.queue(run.queue).layout["kind"]))
+    writer = BulkLoadWriter(broker, run, BulkLoadLimits(options.rate_limit, options.patience, options.max_memory))
+    invalid: list[pa.Table] = []
+    try:
+        for batch in _pieces(batches):
+            packed = packer.pack(batch)
+            if packed.bad:
+                if not options.quarantine:
+                    raise Refused(_text_of(batch, packed.bad))
+                invalid.append(with_reasons(batch, packed.bad))
+            writer.add(packed.entries)
+        writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+    if options.quarantine and invalid:
+        store(pa.concat_tables(invalid), options.quarantine, f"{stem(run.id)}-{part:05d}", attempt)
 
-    def __init__(
-        self, broker: Broker, options: WriteOptions, run: BulkLoad, *, part: int = 0, attempt: int = 0
-    ) -> None:
-        kind = str(broker.queue(run.queue).layout["kind"])
-        limits = BulkLoadLimits(options.rate_limit, options.patience, options.max_memory)
-        self._packer = Packer(options, run, kind)
-        self._writer = BulkLoadWriter(broker, run, limits)
-        self._quarantine: Quarantine | None = None
-        if options.on_error == QUARANTINE and options.quarantine:
-            self._quarantine = Quarantine(options.quarantine, run.id, part, attempt)
-        self._rows = 0
-        self._bad = 0
 
-    def send(self, batches: Iterable[pa.RecordBatch]) -> Sent:
-        """Send all rows.
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        named = batch.rename_columns([name.lower() for name in batch.schema.names])
+        yield from (named.slice(start, _PIECE) for start in range(0, batch.num_rows, _PIECE))
 
-        Raises:
-            DelayQError: see :meth:`JobsWriter.write`.
-        """
-        done = False
-        try:
-            for batch in batches:
-                for start in range(0, batch.num_rows, _PIECE):
-                    self._send_piece(batch.slice(start, _PIECE))
-            self._writer.finish()
-            done = True
-        finally:
-            if not done:
-                self._writer.abandon()
-            if self._quarantine is not None:
-                self._quarantine.close(keep=done)
-        return Sent(self._rows, self._bad)
 
-    def _send_piece(self, batch: pa.RecordBatch) -> None:
-        batch = batch.rename_columns([name.lower() for name in batch.schema.names])
-        packed = self._packer.pack(batch)
-        self._rows += batch.num_rows
-        if packed.bad:
-            self._refuse(batch, packed.bad)
-        self._writer.add(packed.entries)
+def _text_of(batch: pa.RecordBatch, bad: Mapping[int, str]) -> str:
+    row = min(bad)
+    ident = batch["id"].cast(pa.binary() if pa.types.is_string(batch["id"].type) else pa.string())[row].as_py()
+    text = ident.decode(errors="backslashreplace") if isinstance(ident, bytes) else ident
+    return f"the row with id {short(text)} cannot be written: {bad[row]}"
 
-    def _refuse(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
-        """Quarantine rows, or abort the task at the first of them."""
-        if self._quarantine is None:
-            row = min(bad)
-            raise Refused(f"the row with id {texts_of(batch, [row])[0]} cannot be written: {bad[row]}")
-        self._quarantine.add(batch, dict(bad))
-        self._bad += len(bad)
+
+# -- quarantine: rows that are not valid jobs, as Parquet with the reason --------------------------------------------
+
+
+def file_system(folder: str) -> tuple[Any, str]:
+    """Return the file system of a folder, and the folder's path in it.
+
+    It is Arrow's file system, not Spark's: credentials of a store (for S3: AWS_ACCESS_KEY_ID and the like) are read
+    from the environment.
+
+    Raises:
+        PipelineError: no file system opens it.
+    """
+    if "://" not in folder and not folder.startswith("file:"):
+        return fs.LocalFileSystem(), os.path.abspath(folder)
+    try:
+        return fs.FileSystem.from_uri(re.sub("^s3a:", "s3:", folder))  # type: ignore[no-any-return]  # Hadoop's scheme
+    except (pa.ArrowException, OSError) as error:
+        hint = "give a folder that every machine of the cluster can write to"
+        raise PipelineError(f"the quarantine {folder[:200]!r} cannot be opened: {error}; {hint}") from error
+
+
+def stem(run_id: str) -> str:
+    """Return the common prefix of the file names of a bulk load."""
+    return "delayq-" + hashlib.sha256(run_id.encode()).hexdigest()[:16]
+
+
+def with_reasons(batch: pa.RecordBatch, bad: Mapping[int, str]) -> pa.Table:
+    """Return the invalid rows of a batch, with the reasons as a column."""
+    rows = sorted(bad)
+    table = pa.Table.from_batches([batch]).take(pa.array(rows, pa.int64()))
+    return table.append_column("reason", pa.array([bad[row] for row in rows], pa.string()))
+
+
+def store(rows: pa.Table, folder: str, name: str, attempt: int) -> None:
+    """Write the rows to one file of a folder, which replaces that of another attempt at the task."""
+    system, root = file_system(folder)
+    system.create_dir(root, recursive=True)
+    fresh = f"{root}/.{name}.{attempt}"
+    pq.write_table(rows, fresh, filesystem=system)
+    system.move(fresh, f"{root}/{name}.parquet")
+
+
+def quarantined(folder: str, run_id: str) -> Dataset:
+    """Return the rows of a bulk load in the quarantine."""
+    from pyarrow import dataset as ds  # imports pandas, which Spark's workers do without
+
+    system, root = file_system(folder)
+    infos = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    files = sorted(info.path for info in infos if info.base_name.startswith(stem(run_id)))
+    return ds.dataset(files, filesystem=system, format="parquet")
+
+
+@contextmanager
+def temporary_folder(parent: str, name: str) -> Iterator[str]:
+    """Yield a folder inside ``parent`` for rows of one bulk load, and delete it with its contents at the end."""
+    folder = f"{parent.rstrip('/')}/{name}"
+    system, path = file_system(folder)
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            system.delete_dir(path)
 
 
 # -- writer of Spark ---------------------------------------------------------------------------------------------------
-
-logger: Final = logging.getLogger("django_delayq.pipeline")
-_POLICY: Final = "noeviction"
 
 
 @dataclass(eq=False, repr=False)
@@ -154,17 +209,15 @@ class JobsWriter(DataSourceArrowWriter):
         try:
             with open_broker(self.options) as broker, without_collector():
                 run = open_run(broker, self.run_id, self.write_options, self.source)
-                return Sent() if run.closed else self._send(broker, run, iterator, **task)
-        except RunDiffers as error:
-            raise PipelineError(str(error)) from error
-        except DelayQError as error:
-            raise PipelineError(f"{error}. Bulk load {self.run_id} is open: {how_to_resume(self.run_id)}") from error
-
-    def _send(self, broker: Broker, run: BulkLoad, batches: Iterator[pa.RecordBatch], **task: int) -> Sent:
-        try:
-            return Sender(broker, self.write_options, run, **task).send(batches)
+                if not run.closed:
+                    send(broker, self.write_options, run, iterator, **task)
+                return Sent()
+        except loads.BulkLoadDiffers:
+            raise
         except (Refused, InvalidJob) as error:
             return Sent(refused=str(error))
+        except DelayQError as error:
+            raise PipelineError(f"{error}. Bulk load {self.run_id} is open: {how_to_resume(self.run_id)}") from error
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Close the bulk load after all tasks, unless the option ``close`` announces more data.
@@ -180,13 +233,8 @@ class JobsWriter(DataSourceArrowWriter):
                     )
             with open_broker(self.options) as broker:
                 run = loads.read_load(broker, self.run_id)
-                if run is not None:
-                    run = loads.close_load(broker, run) if self.write_options.close else run
-                    logger.info("bulk load %s: %s", run.id, dict(loads.progress(broker, run)))
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the failure of a task. Written chunks stay, and the bulk load stays open."""
-        logger.error("bulk load %s stopped before its end and is open: %s", self.run_id, how_to_resume(self.run_id))
+                if run is not None and self.write_options.close:
+                    loads.close_load(broker, run)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> JobsWriter:
@@ -194,7 +242,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
     Raises:
         Misconfigured, PipelineError: options, columns or Redis do not meet the requirements.
-        RunDiffers: the option ``runId`` names a bulk load that was started with other input or options.
+        BulkLoadDiffers: the option ``runId`` names a bulk load that was started with other input or options.
     """
     with short_errors():
         if overwrite:
@@ -203,14 +251,12 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
                 "manage.py delayq_pipeline jobs cancel"
             )
         write_options = WriteOptions.parse(options)
-        columns = check_schema(schema, write_options).simpleString()
-        source = {"columns": columns, **write_options.identity(), **dict(write_options.source)}
+        source = write_options.described(check_schema(schema, write_options))
         run_id = write_options.run_id or uuid.uuid4().hex
         with open_broker(options) as broker:
             check_redis(broker, write_options)
-            begun = write_options.run_id and loads.read_load(broker, run_id)
-            if begun and open_run(broker, run_id, write_options, source).closed:
-                logger.warning("bulk load %s is closed: all rows are stored, nothing is written", run_id)
+            if write_options.run_id and loads.read_load(broker, run_id):
+                open_run(broker, run_id, write_options, source)
         return JobsWriter(options, write_options, source, run_id)
 
 
@@ -232,12 +278,11 @@ def short_errors() -> Iterator[None]:
 def check_redis(broker: Broker, write_options: WriteOptions) -> None:
     """Reject a Redis that may evict jobs, and a queue of the wrong kind."""
     for node in memory_of(broker).values():
-        policy = node.get("maxmemory_policy", _POLICY)
-        if policy != _POLICY:
+        policy = node.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
             raise PipelineError(
-                f"Redis has the maxmemory-policy {policy!r}, which evicts jobs when it is "
-                f"full: redis-cli CONFIG SET maxmemory-policy {_POLICY}, and the same in its "
-                "redis.conf"
+                f"Redis has the maxmemory-policy {policy!r}, which evicts jobs when it is full: redis-cli CONFIG SET "
+                "maxmemory-policy noeviction, and the same in its redis.conf"
             )
     _, layout = broker.read_layout(write_options.queue)
     kind = layout.get("kind", "python") if layout and not layout.get("deleted") else write_options.kind or "python"

@@ -14,10 +14,11 @@ import contextlib
 import os
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import Final, NamedTuple
+from functools import lru_cache
+from itertools import count
+from typing import Final, TypeAlias, TypeVar
 
 from .. import connections
 from ..core.broker import Broker
@@ -35,6 +36,10 @@ SAFETY_CHECK: Final = 1.75
 REFRESH: Final = 6.0
 _MOST_TURNS: Final = 10_000
 _LONGEST: Final = 3600.0
+#: attribute of the broker that its coordinator is kept as
+_NAME: Final = "pull_coordinator"
+
+T = TypeVar("T")
 
 
 class Waiter:
@@ -43,16 +48,14 @@ class Waiter:
     Attributes:
         names: names of the queues.
         sleeping: True if it may be woken.
-        must_check: True if the shards have to be checked although none of the known ones is due.
+        must_check: True if the shards have to be checked although none of the known ones is due, as at first.
         called_at: time of its last call to the wake listener (monotonic).
     """
-
-    __slots__ = ("called_at", "must_check", "names", "sleeping", "woken")
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
         self.sleeping = False
-        self.must_check = False
+        self.must_check = True
         self.called_at = 0.0
         self.woken: Future[None] = Future()
 
@@ -73,11 +76,8 @@ class Place(ShardState):
         self.taken = False
 
 
-class ReserveCall(NamedTuple):
-    """Reserve call that is running: the shard and the number of the reserve."""
-
-    place: Place
-    number: int
+#: reserve that is running: the shard and the number of the reserve
+ReserveCall: TypeAlias = tuple[Place, int]
 
 
 class PullCoordinator:
@@ -85,11 +85,15 @@ class PullCoordinator:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.pid = os.getpid()
         self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
         self._lock = threading.RLock()
         self._places: dict[tuple[str, int], Place] = {}
         self._queues: dict[str, Queue] = {}
-        self._turns: Counter[tuple[str, ...]] = Counter()
+        #: names of the queues that were read since the registry is to be read again
+        self._fresh: set[str] = set()
+        #: callers may name queues in any order, and each order is counted separately
+        self._turns: Callable[[tuple[str, ...]], Iterator[int]] = lru_cache(_MOST_TURNS)(lambda names: count())
         #: in order of arrival
         self._waiters: list[Waiter] = []
         self._listener = WakeListener(broker, self, self.health, self._lock)
@@ -97,45 +101,37 @@ class PullCoordinator:
 
     # -- knowledge of the shards -------------------------------------------------------------------------------------
 
-    def open(self, names: tuple[str, ...]) -> list[Queue]:
-        """Return the queues as currently registered, without deleted ones."""
+    def open(self, names: Sequence[str]) -> list[Queue]:
+        """Return the queues as registered at most :data:`REFRESH` seconds ago, without deleted ones."""
         with self._lock:
-            cached = {name: self._queues.get(name) for name in names}
-        missing = [name for name, queue in cached.items() if queue is None or queue.deleted]
-        if missing:
-            served = {queue.name: queue for queue in self.broker.served(missing)}
-            cached.update(served)
-            with self._lock:
-                self._queues.update(served)
-        return [queue for queue in cached.values() if queue is not None and not queue.deleted]
+            now = time.monotonic()
+            if now >= self._refresh_at:  # shards may change while the tokens go to other processes only
+                self._refresh_at = now + REFRESH
+                self._fresh.clear()
+            missing = [name for name in names if name not in self._fresh or self._queues[name].deleted]
+        served = {queue.name: queue for queue in self.broker.served(missing)} if missing else {}
+        with self._lock:
+            self._queues.update(served)
+            self._fresh.update(served)
+            return [self._queues[name] for name in names if name in self._queues and not self._queues[name].deleted]
 
-    def places(self, queues: Sequence[Queue], turn: int) -> list[Place]:
+    def places(self, names: Iterable[str], turn: int = 0) -> list[Place]:
         """Return every current shard of the queues, starting with another queue and another shard in each turn."""
-        first = turn % len(queues) if queues else 0
-        places = []
         with self._lock:
-            for queue in (*queues[first:], *queues[:first]):
-                numbers = queue.numbers
-                start = turn // len(queues) % max(1, len(numbers))  # none if the queue was deleted just now
-                for number in (*numbers[start:], *numbers[:start]):
-                    place = self._places.get((queue.name, number))
-                    if place is None:
-                        place = self._places[queue.name, number] = Place(queue, number)
-                    places.append(place)
-        return places
+            queues = [self._queues[name] for name in names if name in self._queues]
+            rounds = turn // max(1, len(queues))
+            shards = [(one, n) for one in _rotated(queues, turn) for n in _rotated(one.numbers, rounds)]
+            known = self._places
+            return [known.get((one.name, n)) or known.setdefault((one.name, n), Place(one, n)) for one, n in shards]
 
     def turn(self, names: tuple[str, ...]) -> int:
-        """Count the calls for these queues. Return the number of earlier calls."""
-        with self._lock:
-            if len(self._turns) >= _MOST_TURNS and names not in self._turns:
-                self._turns.clear()  # callers may name queues in any order, and each order is counted separately
-            self._turns[names] += 1
-            return self._turns[names] - 1
+        """Return the number of earlier calls for these queues, and count this one."""
+        return next(self._turns(names))
 
     def begin_reserve(self, place: Place) -> ReserveCall:
         """Start a reserve on this shard. Others need not query it before the reply, or a token, arrives."""
         with self._lock:
-            return ReserveCall(place, place.begin_reserve(time.monotonic()))
+            return place, place.begin_reserve(time.monotonic())
 
     def begin_due_reserve(self, places: Sequence[Place]) -> ReserveCall | None:
         """Start a reserve on the first of these shards with due jobs; None if there is none."""
@@ -144,68 +140,53 @@ class PullCoordinator:
             due = next((place for place in places if place.due_at <= now), None)
             return None if due is None else self.begin_reserve(due)
 
-    def apply_reply(self, call: ReserveCall, next_due_ms: float | None, got: int) -> None:
+    def apply_reply(self, place: Place, number: int, next_due_ms: float | None, got: int) -> None:
         """Apply the reply of a reserve: ``got`` jobs and the time until the next due one (None = nothing waits)."""
-        place = call.place
         self.health.recovered()
         with self._lock:
-            if not place.apply_reply(call.number, time.monotonic(), next_due_ms, got):
+            if not place.apply_reply(number, time.monotonic(), next_due_ms, got):
                 return
             if next_due_ms is None:
                 place.taken = False
             else:
                 self._wake_one(place.queue.name)
 
-    def apply_failure(self, call: ReserveCall) -> None:
+    def apply_failure(self, place: Place) -> None:
         """Record a failed reserve: the shard still has to be queried."""
         with self._lock:
-            call.place.expect(0.0)
-            self._wake_one(call.place.queue.name)
-
-    def refresh(self) -> None:
-        """Read the registry from time to time: shards may change while the tokens go to other processes only.
-
-        Never raises: errors of Redis are raised by the reserve calls.
-        """
-        with self._lock:
-            now = time.monotonic()
-            if now < self._refresh_at:
-                return
-            self._refresh_at = now + REFRESH
-            before = {queue.name: queue.numbers for queue in self._queues.values() if not queue.deleted}
-        try:
-            if before and {queue.name: queue.numbers for queue in self.broker.served(list(before))} != before:
-                self.check_all()
-        except Exception as error:
-            self.health.failed("the check of the queues", error)
+            place.expect(0.0)
+            self._wake_one(place.queue.name)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def enter(self, waiter: Waiter) -> None:
         """Add a waiter that has found no jobs."""
         with self._lock:
-            self._waiters.append(waiter)
+            if waiter not in self._waiters:
+                self._waiters.append(waiter)
 
     def listen(self, waiter: Waiter) -> None:
-        """Have tokens of the waiter's queues received. Called before each check of its shards."""
+        """Have tokens of a waiter's queues received. Called before each check of its shards."""
         with self._lock:
             waiter.must_check = False
-            if self._listener.listens_to(waiter.names):
+            if waiter not in self._waiters or self._listener.listens_to(waiter.names):
                 return
             waiter.called_at = time.monotonic()
         self._listener.call(waiter.names)
 
-    def rest(self, waiter: Waiter, places: Sequence[Place], give_up: float) -> float | None:
-        """Return the seconds for which a waiter for these shards may sleep; None = it has to check them now.
+    def rest(self, waiter: Waiter, give_up: float) -> float | None:
+        """Return the seconds for which a waiter may sleep; None = it has to check its shards now.
 
         Never calls Redis.
         """
         with self._lock:
             waiter.sleeping = False
+            if waiter.must_check:
+                return None
             now = time.monotonic()
             call_at = NEVER if self._listener.listens_to(waiter.names) else waiter.called_at + REPEAT
-            until = min(min((place.due_at for place in places), default=NEVER), give_up, call_at)
-            if waiter.must_check or until <= now:
+            until = min(*(place.due_at for place in self.places(waiter.names)), give_up, call_at)
+            if until <= now:
                 return None
             waiter.woken = Future()  # earlier wake-ups no longer count
             waiter.sleeping = True
@@ -215,8 +196,7 @@ class PullCoordinator:
 
     def _safety_check(self, now: float) -> None:
         """Have the least recently checked shard checked, because its token may have been lost."""
-        names = self.awaited_queues()
-        awaited = [place for place in self._places.values() if place.queue.name in names and _is_current(place)]
+        awaited = self.places(self.awaited_queues())
         self._check_at = now + min(SAFETY_CHECK, self.broker.lease_ms / 1000 / max(1, len(awaited)))
         oldest = stalest(awaited)
         if oldest is not None:
@@ -226,8 +206,10 @@ class PullCoordinator:
     def withdraw(self, waiter: Waiter) -> list[tuple[str, int]]:
         """Remove a waiter without calling Redis. Return tokens for other processes, for :meth:`put_back`."""
         with self._lock:
+            if waiter not in self._waiters:
+                return []
             self._waiters.remove(waiter)
-            alone = {name for name in waiter.names if not self._is_awaited(name)}
+            alone = {name for name in waiter.names if not self.serves(name)}
             for name in waiter.names - alone:
                 self._wake_one(name)
             taken = [place for place in self._places.values() if place.taken and place.queue.name in alone]
@@ -238,9 +220,6 @@ class PullCoordinator:
     def put_back(self, hints: Sequence[tuple[str, int]]) -> None:
         """Return wake-up tokens that no caller here will use, so that another process looks at those shards."""
         self._listener.put_back(hints)
-
-    def _is_awaited(self, name: str) -> bool:
-        return any(name in waiter.names for waiter in self._waiters)
 
     def _wake_one(self, name: str) -> None:
         for waiter in self._waiters:
@@ -257,7 +236,7 @@ class PullCoordinator:
 
     def serves(self, name: str) -> bool:
         """Return True if the queue has waiters. See :class:`~..worker.wake.Audience`."""
-        return self._is_awaited(name)
+        return any(name in waiter.names for waiter in self._waiters)
 
     def tokens(self, hints: Hints) -> Hints:
         """Wake a waiter for each token. See :class:`~..worker.wake.Audience`."""
@@ -265,14 +244,14 @@ class PullCoordinator:
             return [hint for hint in hints if not self._token(*hint)]
 
     def _token(self, name: str, number: int) -> bool:
-        if not self._is_awaited(name):
+        if not self.serves(name):
             return False
         place = self._places.get((name, number))
         if place is not None:
             place.wake()
             place.taken = True
         else:  # the queue has shards that this process does not know yet
-            self._queues.pop(name, None)
+            self._fresh.discard(name)
             for waiter in self._waiters:
                 waiter.must_check = waiter.must_check or name in waiter.names
         self._wake_one(name)
@@ -288,28 +267,23 @@ class PullCoordinator:
                 waiter.wake()
 
 
-def _is_current(place: Place) -> bool:
-    return not place.queue.deleted and place.shard in place.queue.numbers
+def _rotated(items: Sequence[T], turn: int) -> list[T]:
+    first = turn % max(1, len(items))  # a queue that was deleted just now has no shards
+    return [*items[first:], *items[:first]]
 
 
 _lock: Final = ThreadLock()
-_coordinators: dict[Broker, PullCoordinator] = {}
 
 
 def coordinator_of(broker: Broker | None = None) -> PullCoordinator:
-    """Return the coordinator of the process's broker, or of another one of the same process."""
-    broker = broker or connections.broker()
+    """Return the coordinator of the process's broker, or of another one of the same process.
+
+    It is kept with the broker, so that its waiting callers share it as long as they use that.
+    """
+    beside = vars(broker or connections.broker())
     with _lock:
-        if broker not in _coordinators:
-            for closed in [one for one in _coordinators if not connections.is_current(one)]:
-                del _coordinators[closed]
-            _coordinators[broker] = PullCoordinator(broker)
-        return _coordinators[broker]
-
-
-def _forget() -> None:
-    """Reset the coordinators in a forked child, which has no threads and whose locks may be held forever."""
-    _coordinators.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+        found: PullCoordinator | None = beside.get(_NAME)
+        # A forked child has no threads, and the locks of its parent's coordinators may be held forever.
+        if found is None or found.pid != os.getpid():
+            found = beside[_NAME] = PullCoordinator(broker or connections.broker())
+        return found

@@ -57,7 +57,8 @@ class HeldJob(ReservedJob):
         self._ttr_ms = ttr_ms
         self._taken_ms = batch.now_ms
         self._began = time.monotonic()
-        self._deadline_ms = batch.now_ms + ttr_ms
+        #: :attr:`deadline` as Unix ms
+        self.deadline_ms = batch.now_ms + ttr_ms
         # The deadline on this machine's clock, or an earlier moment, because the reply may have been delayed. A
         # repeated reserve call, even after minutes without Redis, restarts the lease.
         self._ends_at = batch.sent_at + ttr_ms / 1000
@@ -117,7 +118,7 @@ class HeldJob(ReservedJob):
     @property
     def deadline(self) -> datetime:
         """End of the lease (UTC, on Redis's clock), as far as this process knows."""
-        return datetime_of(self._deadline_ms)
+        return datetime_of(self.deadline_ms)
 
     @property
     def seconds_left(self) -> float:
@@ -189,7 +190,7 @@ class HeldJob(ReservedJob):
         answer = limits.touch(self._core_queue, self._job, ttr_ms)
         self.lost, self.should_stop = answer == "lost", answer == "stopping"
         if not self.lost:
-            self._deadline_ms = self._taken_ms + (sent_at - self._began) * 1000 + ttr_ms
+            self.deadline_ms = self._taken_ms + (sent_at - self._began) * 1000 + ttr_ms
             self._ends_at = sent_at + ttr_ms / 1000
         return not self.lost
 
@@ -215,20 +216,17 @@ class HeldJob(ReservedJob):
             return False
         if not self._ended:
             try:
-                self._settle_by_error(error)
+                if isinstance(error, Undecodable):
+                    self.refuse(error)
+                elif isinstance(error, Exception):
+                    self.fail(error)
+                else:
+                    self.release()
             except DelayQError as trouble:
                 logger.warning(
                     "%s: the end by %s could not be stored; the lease will expire: %s", self.id, kind, trouble
                 )
         return isinstance(error, Verdict)
-
-    def _settle_by_error(self, error: BaseException) -> None:
-        if isinstance(error, Undecodable):
-            self.refuse(error)
-        elif isinstance(error, Exception):
-            self.fail(error)
-        else:
-            self.release()
 
     def _prepare_release(self) -> Settlement | None:
         """Mark the job as ended and return the settlement that releases it uncounted; None if it is no longer held."""
@@ -289,18 +287,15 @@ def _notifier_for(report_error: str | None) -> Notifier:
     return Notifier(Hooks(wants=signals.wants, notify=signals.notify, report_error=report))
 
 
-def _notifier() -> Notifier:
-    return _notifier_for(conf().hooks.report_error)
-
-
 def has_listeners(settlement: Settlement) -> bool:
     """Return True if any listener is called for this end."""
-    return _notifier().has_listeners(settlement, registry.get(settlement.job.task))
+    return _notifier_for(conf().hooks.report_error).has_listeners(settlement, registry.get(settlement.job.task))
 
 
 def notify(queue: Queue, settlement: Settlement, error: BaseException | None) -> None:
     """Call the listeners for an end that is about to be stored."""
-    _notifier().ended_elsewhere(queue, registry.get(settlement.job.task), settlement, error)
+    notifier, task = _notifier_for(conf().hooks.report_error), registry.get(settlement.job.task)
+    notifier.ended_elsewhere(queue, task, settlement, error)
 
 
 # A forked child makes a new one: the inherited one has no thread for coroutines.

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ..core.job import Job
 from ..core.limits import (
     Ask,
     Grant,
     LaneNotes,
-    Limit,
     Limiter,
     is_counted,
     lasting_ms,
@@ -24,8 +23,10 @@ from ..core.limits import (
     offer_of,
     pause_scope,
 )
+from ..core.options import Limits
 from ..core.outcomes import Batch, Offer, Settlement
 from ..core.queue import Queue
+from ..core.registry import QueueRegistry
 from ..core.task import registry
 from ..settings.conf import conf
 
@@ -35,32 +36,28 @@ Send: TypeAlias = Callable[[int, bytes], Batch]
 _MOST_ROUNDS: Final = 10
 
 
-def limits_here(queue: str, offer: Offer) -> list[Limit]:
+def limits_here(queue: Queue, offer: Offer) -> dict[str, Limits]:
     """Return the limits over all workers of the jobs of an offer, by the settings and tasks of this process."""
-    return limits_of(queue, conf().queue(queue).limits, registry.get(offer.task), offer, _own.names)
+    return limits_of(queue.name, conf().queue(queue.name).limits, registry.get(offer.task), offer, _own.read(queue))
 
 
 class _OwnLimits:
     """Names of the limits that were set at run time, read again from time to time."""
 
     def __init__(self) -> None:
-        self.names = frozenset[str]()
+        self._names = frozenset[str]()
+        self._queues: QueueRegistry[Any] | None = None
         self._read_at = -math.inf
 
-    def read(self, limiter: Limiter, seconds: float) -> frozenset[str]:
-        """Return the names; those of an earlier read if it is not longer ago than so many seconds."""
-        now = time.monotonic()
-        if now - self._read_at >= seconds:
-            self.names, self._read_at = limiter.own_limits(), now
-        return self.names
+    def read(self, queue: Queue) -> frozenset[str]:
+        """Return the names, as they were a few seconds ago."""
+        now, queues = time.monotonic(), queue.registry
+        if queues is not self._queues or now - self._read_at >= queue.deployment.own_limits_seconds:
+            self._names, self._queues, self._read_at = Limiter(queues).own_limits(), queues, now
+        return self._names
 
 
 _own: Final = _OwnLimits()
-
-
-def may_be_limited(queue: str) -> bool:
-    """Return True if jobs of a queue without a group may have limits."""
-    return bool(registry.limited or _own.names) or conf().queue(queue).limits is not None
 
 
 def renew(queue: Queue, jobs: Iterable[Job], ttr_ms: int) -> None:
@@ -79,7 +76,7 @@ def settle(queue: Queue, settlements: Sequence[Settlement]) -> list[bool]:
     """Settle jobs of one queue, and return their permits; see :meth:`.Queue.settle`."""
     for one in settlements:
         if one.pause is not None:
-            pause_scope(Limiter(queue.registry), one, limits_here(queue.name, offer_of(one.job)))
+            pause_scope(Limiter(queue.registry), one, limits_here(queue, offer_of(one.job)))
     counted = queue.settle(settlements)
     give_back(queue, [settlement.job for settlement in settlements])
     return counted
@@ -100,11 +97,9 @@ def reserve(queue: Queue, shard: int, room: int, send: Send, *, only: str | None
     limiter, notes, found = Limiter(queue.registry), LaneNotes(), list[Job]()
     full = [name for name in registry.names if name != only] if only is not None else ()
     for rounds_left in reversed(range(_MOST_ROUNDS)):
-        own = _own.read(limiter, queue.deployment.own_limits_seconds)
-        notes.tasks, notes.most = [*registry.limited, *(n.removeprefix("task:") for n in own)], room - len(found)
-        of_queue = conf().queue(queue.name).limits
-        notes.whole, notes.full = (of_queue is not None and of_queue.is_shared) or f"queue:{queue.name}" in own, full
-        batch = send(room - len(found), notes.pack())
+        notes.name(queue.name, conf().queue(queue.name).limits, registry.limited, _own.read(queue))
+        notes.full, notes.most = full, room - len(found)
+        batch = send(notes.most - notes.granted, notes.pack())
         found += batch.jobs
         used = {job.permit for job in batch.jobs}
         limiter.give_back((), [grant.unused(used) for grant in notes.grants])
@@ -118,7 +113,7 @@ def reserve(queue: Queue, shard: int, room: int, send: Send, *, only: str | None
 def _ask(queue: Queue, shard: int, limiter: Limiter, batch: Batch) -> LaneNotes:
     notes, asks = LaneNotes(), list[Ask]()
     for offer in batch.offers:
-        limits = limits_here(queue.name, offer)
+        limits = limits_here(queue, offer)
         if limits:
             asks.append(Ask.of((queue.name, shard), offer, offer.jobs, limits))
         else:

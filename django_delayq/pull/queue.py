@@ -13,16 +13,14 @@ from weakref import WeakSet
 from .. import connections
 from ..core.builder import RAW_TASK, RawJobBuilder
 from ..core.counts import Counts
-from ..core.errors import InvalidJob, QueueUnavailable
+from ..core.errors import InvalidJob, JobIsLimited, QueueUnavailable
 from ..core.inputs import check_holder, check_id, check_int, check_known, check_queue_name
-from ..core.job import NewJob
 from ..core.job_view import JobView
-from ..core.limits import Ask, Limiter, lasting_ms, offer_of
+from ..core.limits import offer_of
 from ..core.options import PLAIN_JOB
 from ..core.queue import Queue as CoreQueue
-from ..core.reading import Inspector
 from ..core.records.frames import CHUNK
-from ..core.times import USUAL_TTR_MS, span_ms_of, ttr_ms_of
+from ..core.times import span_ms_of, ttr_ms_of
 from ..outbox.producer import call_briefly, call_patiently
 from ..scheduling.build import job_rules
 from ..scheduling.sending import Prepared, send
@@ -32,7 +30,7 @@ from ..transactions import ON_COMMIT, in_transaction, warn_of_other_transaction
 from ..worker.attempt import NEVER
 from .coordinator import coordinator_of
 from .held import HeldJob, give_back
-from .limits import limits_here, may_be_limited
+from .limits import limits_here
 from .search import Holder, Search
 
 Wait = float | timedelta | None
@@ -91,7 +89,7 @@ class Queue:
         """
         limit, holder = check_int("max", max, 1, CHUNK), _holder(by, ttr)
         end = time.monotonic() + (NEVER if wait is None else span_ms_of("wait", wait) / 1000)
-        margin = None if deadline_margin is None else _margin(deadline_margin)
+        margin = None if deadline_margin is None else span_ms_of("deadline_margin", deadline_margin) / 1000
         while True:
             jobs = Search(coordinator_of(), self.names, limit, holder).run(self._give_up(end, margin))
             if jobs or self._give_up(end, margin) <= time.monotonic():  # later if a job was touched or ended meanwhile
@@ -117,7 +115,11 @@ class Queue:
 
         With ``buried``, if no job of the id is live, the one that was buried last is taken from the morgue: kicked, its
         failures reset, and reserved in one atomic step. Return None if there is none, or if it is not due and ``early``
-        is False, or if a limit of it has no free permit.
+        is False.
+
+        Raises:
+            InvalidJob: an argument is wrong.
+            JobIsLimited: the job has a group or limits over all workers. It waits again; so does one of the morgue.
         """
         ident, holder = check_id(id), _holder(by, ttr)
         for queue in coordinator_of().open(self.names):
@@ -168,10 +170,12 @@ class Queue:
         """
         check_installed()
         name = self._only("put")
-        new = new_job(body, options)
+        raw = _bytes_of(body)
+        check_known(options, sorted(PLAIN_JOB), "option", TypeError)
+        new = RawJobBuilder(RAW_TASK, job_rules(), collect_context()).build((raw,), {}, options)
         handle = JobHandle(new.id, name, ON_COMMIT, new.due_ms_here, using_db=using_db)
         warn_of_other_transaction("put", using_db)
-        check_kind(name, patiently=in_transaction(using_db))
+        _check_kind(name, patiently=in_transaction(using_db))
         send(Prepared(new, handle))
         return handle
 
@@ -210,80 +214,28 @@ class Queue:
         return self.names[0]
 
 
-def _margin(deadline_margin: float | timedelta) -> float:
-    ms = span_ms_of("deadline_margin", deadline_margin)
-    if ms == 0:
-        raise InvalidJob("deadline_margin is 0, so the lease would be over; give the seconds that its touch may take")
-    return ms / 1000
-
-
 def _holder(by: str, ttr: float | timedelta | None) -> Holder:
     worker = f"pull-{socket.gethostname()[:200]}-{os.getpid()}" if by == "" else check_holder(by)
     return Holder(worker, None if ttr is None else ttr_ms_of(ttr))
 
 
 def reserve_id(
-    queue: CoreQueue,
-    ident: str,
-    holder: Holder,
-    *,
-    early: bool = False,
-    buried: bool = False,
-    asks: bool | None = None,
+    queue: CoreQueue, ident: str, holder: Holder, *, early: bool = False, buried: bool = False
 ) -> HeldJob | None:
-    """Reserve the waiting (or buried) job of an id; see :meth:`.Queue.reserve_id`.
-
-    With ``asks`` its permit is taken before; None = if it may be limited. Else it goes back if its group turns out
-    limited.
-    """
-    limiter, grant = Limiter(queue.registry), None
-    asks = may_be_limited(queue.name) if asks is None else asks
-    if asks and (ask := _ask(queue, ident, holder)) is not None:
-        (grant,) = limiter.call([ask]).grants
-        if grant is None:
-            return None
-    batch = queue.reserve_id(
-        ident,
-        early=early,
-        buried=buried,
-        permit=grant.permits[0] if grant else b"",
-        **holder.arguments(),
-    )
-    for job in batch.jobs:
-        held = HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms)
-        if asks or not limits_here(queue.name, offer_of(job)):
-            return held
+    """Reserve the waiting (or buried) job of an id; see :meth:`.Queue.reserve_id`."""
+    batch = queue.reserve_id(ident, early=early, buried=buried, **holder.arguments())
+    held = next((HeldJob(queue, job, batch, ttr_ms=holder.ttr_ms) for job in batch.jobs), None)
+    limits = {} if held is None else limits_here(queue, offer_of(held.record))
+    if held is not None and limits:
         give_back([held])
-        return reserve_id(queue, ident, holder, early=early, buried=buried, asks=True)
-    if grant:
-        limiter.give_back((), [grant.unused()])
-    return None
+        raise JobIsLimited(
+            f"{ident!r} of {queue.name} is not handed out by its id, because it has limits ({', '.join(limits)}); a "
+            "reserve without an id hands it out when they let it start"
+        )
+    return held
 
 
-def _ask(queue: CoreQueue, ident: str, holder: Holder) -> Ask | None:
-    """Return the request for the permit of a job; None if no limit counts it, or there is no such job."""
-    view = Inspector(queue.registry).get(queue.name, ident, most_bytes=0)
-    if view is None:
-        return None
-    job = view.job
-    offer = offer_of(job, lasting_ms(holder.ttr_ms or job.ttr_ms or USUAL_TTR_MS))
-    limits = limits_here(queue.name, offer)
-    return Ask.of((queue.name, job.shard), offer, 1, limits) if limits else None
-
-
-def new_job(body: object, options: dict[str, Any]) -> NewJob:
-    """Return the job of a body.
-
-    Raises:
-        TypeError: an unknown option, or a body that is neither bytes nor text.
-        InvalidJob: the body is too large, or an option is wrong.
-    """
-    raw = _bytes_of(body)
-    check_known(options, sorted(PLAIN_JOB), "option", TypeError)
-    return RawJobBuilder(RAW_TASK, job_rules(), collect_context()).build((raw,), {}, options)
-
-
-def check_kind(name: str, *, patiently: bool) -> None:
+def _check_kind(name: str, *, patiently: bool) -> None:
     """Check that a queue is of kind "pull".
 
     With ``patiently`` Redis may be unavailable now, because the bytes are sent later; then the settings are used.

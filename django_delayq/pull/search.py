@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from functools import lru_cache, partial
+from typing import Any, Final, TypeVar
 
 from ..core.errors import QueueUnavailable
 from ..core.outcomes import Batch
@@ -24,8 +24,6 @@ T = TypeVar("T")
 _THREADS: Final = 8
 #: seconds after its end for which an asynchronous wait still expects a reply from Redis
 _GRACE: Final = 5.0
-#: maximum consecutive reserves of one shard that return no job although work is due (expired or broken jobs)
-_FRUITLESS: Final = 100
 #: bytes of arguments after which no further shard is queried: all of them are in memory, more than once
 MOST_BYTES: Final = 4 * 1024 * 1024
 
@@ -47,26 +45,10 @@ class Holder:
         return {"worker": self.worker, "ttr_ms": ttr_ms, "prefer_own_ttr": own, "started": True}
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """Result of one check of the shards.
-
-    Unless it is ``over``, another one may follow: after ``pause`` seconds, or, if that is 0, after a wait at the
-    coordinator.
-    """
-
-    jobs: list[HeldJob]
-    over: bool
-    pause: float = 0.0
-
-
-#: search in steps, which threads and coroutines carry out in their own ways: a check to call, whose result is sent
-#: back; seconds to pause; or seconds to sleep unless a future is done before. It returns the jobs
-Steps: TypeAlias = Generator[Callable[[], CheckResult] | float | tuple[Future[None], float], Any, list[HeldJob]]
-
-
-class Search:
+class Search(Waiter):
     """Search for jobs on behalf of one reserve call. Use an instance once, in one thread or one event loop.
+
+    It looks, and waits between two looks: until it is woken, or for as long as the look said.
 
     Args:
         coordinator: coordinator at which it waits.
@@ -76,11 +58,12 @@ class Search:
     """
 
     def __init__(self, coordinator: PullCoordinator, names: tuple[str, ...], limit: int, holder: Holder) -> None:
+        super().__init__(names)
         self.coordinator = coordinator
-        self.names = names
         #: end of the call (monotonic); it may be set to an earlier time at any moment
         self.give_up = 0.0
-        self.waiter: Waiter | None = None
+        self.jobs: list[HeldJob] = []
+        self._queues = names
         self._limit = limit
         self._holder = holder
         self._turn = coordinator.turn(names)
@@ -90,112 +73,84 @@ class Search:
         #: shard of a reserve whose reply was lost, and the request id that returns the same jobs again
         self._lost: tuple[Place, bytes] | None = None
 
-    def steps(self, give_up: float) -> Steps:
-        """Return the jobs found; none after ``give_up`` (monotonic). See :data:`Steps`.
+    def run(self, give_up: float) -> list[HeldJob]:
+        """Search in this thread. Return the jobs found; none after ``give_up`` (monotonic).
 
         Raises:
             QueueUnavailable: Redis could not be reached, at the end.
         """
         self.give_up = give_up
-        while True:
-            result: CheckResult = yield self.check
-            if result.over:
-                return result.jobs
-            if result.pause:
-                yield result.pause
-                continue
-            if self.waiter is None:
-                self.waiter = Waiter(self.names)
-                self.coordinator.enter(self.waiter)
-            while (seconds := self.coordinator.rest(self.waiter, self._places, self.give_up)) is not None:
-                yield self.waiter.woken, seconds
-
-    def run(self, give_up: float) -> list[HeldJob]:
-        """Carry out the steps in this thread."""
-        steps = self.steps(give_up)
-        result: CheckResult | None = None
         try:
-            while True:
-                step = steps.send(result)
-                result = None
-                if isinstance(step, tuple):
-                    wait([step[0]], step[1])
-                elif isinstance(step, float):
-                    time.sleep(step)
-                else:
-                    result = step()
-        except StopIteration as end:
-            jobs: list[HeldJob] = end.value
-            return jobs
+            while (seconds := self._look()) is not None:
+                wait([self.woken], seconds)
         finally:
-            if hints := self.leave():
-                self.coordinator.put_back(hints)
+            self.coordinator.put_back(self.coordinator.withdraw(self))
+        return self.jobs
 
     async def run_async(self, give_up: float) -> list[HeldJob]:
-        """Carry out the steps in a coroutine: no thread waits; a few shared ones call Redis.
+        """Search in a coroutine, like :meth:`run`: no thread waits; a few shared ones call Redis.
 
-        If it is cancelled while it waits, it returns no jobs: jobs reserved by a running check are released at once.
+        If it is cancelled, it returns no jobs: jobs reserved by a running look are released at once.
         """
-        steps = self.steps(give_up)
-        result: CheckResult | None = None
+        self.give_up = give_up
         try:
             async with asyncio.timeout(max(0.0, give_up - time.monotonic()) + _GRACE):
-                while True:
-                    step = steps.send(result)
-                    result = None
-                    if isinstance(step, tuple):
-                        await asyncio.wait([asyncio.wrap_future(step[0])], timeout=step[1])
-                    elif isinstance(step, float):
-                        await asyncio.sleep(step)
-                    else:
-                        result = await _check_in_thread(step)
-        except StopIteration as end:
-            jobs: list[HeldJob] = end.value
-            return jobs
+                while (seconds := await self._look_in_thread()) is not None:
+                    await asyncio.wait([asyncio.wrap_future(self.woken)], timeout=seconds)
         except TimeoutError:
             raise QueueUnavailable("Redis did not answer before the wait was over; try again") from None
         finally:
-            if hints := self.leave():
+            if hints := self.coordinator.withdraw(self):
                 in_thread(lambda: self.coordinator.put_back(hints))
+        return self.jobs
 
     def end(self) -> None:
-        """Make an asynchronous wait return now, with the jobs found so far. Called in the loop's own thread."""
+        """Make an asynchronous wait return now, with the jobs found so far."""
         self.give_up = 0.0
-        if self.waiter is not None:
-            self.waiter.wake()
+        self.wake()
 
-    def leave(self) -> list[tuple[str, int]]:
-        """End the wait without calling Redis. Return tokens for :meth:`.PullCoordinator.put_back`."""
-        waiter, self.waiter = self.waiter, None
-        return [] if waiter is None else self.coordinator.withdraw(waiter)
+    async def _look_in_thread(self) -> float | None:
+        look = in_thread(self._look)
+        try:
+            return await asyncio.wrap_future(look)
+        except asyncio.CancelledError:
+            look.add_done_callback(lambda _: give_back_soon(self.jobs))
+            raise
 
-    def check(self) -> CheckResult:
+    def _look(self) -> float | None:
         """Query the shards that may have jobs, all of them at first.
 
-        Raises:
-            QueueUnavailable: Redis could not be reached, and the time is over.
+        Return the seconds for which to wait before the next look; None = the search is over.
         """
         coordinator = self.coordinator
-        coordinator.refresh()
-        waiter = self.waiter  # a cancelled wait may leave meanwhile
-        if waiter is not None:
-            coordinator.listen(waiter)
+        seconds = coordinator.rest(self, self.give_up)
+        if seconds is not None:
+            return seconds
+        coordinator.listen(self)
         try:
-            self._places = self._lost_first(coordinator.places(coordinator.open(self.names), self._turn))
-            if self._everything:
-                jobs = self._collect(map(coordinator.begin_reserve, self._places))
-            else:
-                jobs = self._collect(iter(partial(coordinator.begin_due_reserve, self._places), None))
+            coordinator.open(self._queues)
+            self._places = self._lost_first(coordinator.places(self._queues, self._turn))
+            self.jobs = self._collect(self._calls())
             self._everything = False
         except QueueUnavailable as error:
             fault = coordinator.health.failed("a pulling thread", error)
             left = self.give_up - time.monotonic()
             if left <= 0:
                 raise
-            self._everything = True
-            return CheckResult([], over=False, pause=min(left, self._pause.next(fault)))
+            self._everything = self.must_check = True
+            self.woken = Future()
+            return min(left, self._pause.next(fault))
         self._pause.reset()
-        return CheckResult(jobs, over=bool(jobs) or time.monotonic() >= self.give_up)
+        if self.jobs or time.monotonic() >= self.give_up:
+            return None
+        coordinator.enter(self)
+        return 0.0
+
+    def _calls(self) -> Iterator[ReserveCall]:
+        """Start reserves of those shards that are due, at first of all shards."""
+        if self._everything:
+            yield from map(self.coordinator.begin_reserve, self._places)
+        yield from iter(partial(self.coordinator.begin_due_reserve, self._places), None)
 
     def _lost_first(self, places: list[Place]) -> list[Place]:
         """Put the shard whose reply was lost first: it may have reserved as many jobs as the call requests."""
@@ -204,15 +159,22 @@ class Search:
             self._lost = None
         return sorted(places, key=lambda place: place is not lost)
 
-    def _collect(self, calls: Iterator[ReserveCall]) -> list[HeldJob]:
+    def _collect(self, calls: Iterable[ReserveCall]) -> list[HeldJob]:
         collected: list[HeldJob] = []
-        limit, size = self._limit, 0
+        size = 0
         try:
-            for call in calls:
-                jobs = self._carry_out(call, limit - len(collected))
+            for place, number in calls:
+                try:
+                    room, send = self._limit - len(collected), partial(self._send, place)
+                    batch = limits.reserve(place.queue, place.shard, room, send)
+                except BaseException:
+                    self.coordinator.apply_failure(place)
+                    raise
+                self.coordinator.apply_reply(place, number, batch.next_due_ms, batch.taken)
+                jobs = [HeldJob(place.queue, job, batch, ttr_ms=self._holder.ttr_ms) for job in batch.jobs]
                 collected += jobs
                 size += sum(map(_size, jobs))
-                if len(collected) >= limit or size >= MOST_BYTES:
+                if len(collected) >= self._limit or size >= MOST_BYTES:
                     break
         except QueueUnavailable:
             if not collected:  # jobs that are already reserved are returned to the caller
@@ -221,23 +183,6 @@ class Search:
             give_back(collected)
             raise
         return collected
-
-    def _carry_out(self, call: ReserveCall, room: int) -> list[HeldJob]:
-        place, ttr_ms = call.place, self._holder.ttr_ms
-        try:
-            batch = self._reserve(place, room)
-        except BaseException:
-            self.coordinator.apply_failure(call)
-            raise
-        self.coordinator.apply_reply(call, batch.next_due_ms, batch.taken)
-        return [HeldJob(place.queue, job, batch, ttr_ms=ttr_ms) for job in batch.jobs]
-
-    def _reserve(self, place: Place, room: int) -> Batch:
-        for _ in range(_FRUITLESS):
-            batch = limits.reserve(place.queue, place.shard, room, partial(self._send, place))
-            if batch.jobs or batch.next_due_ms is None or batch.next_due_ms > 0:
-                break
-        return batch
 
     def _send(self, place: Place, room: int, lanes: bytes) -> Batch:
         request = os.urandom(16) if self._lost is None else self._lost[1]
@@ -255,25 +200,18 @@ def _size(job: HeldJob) -> int:
 # -- threads that call Redis for waiting coroutines -------------------------------------------------------------------
 
 
-def _new_pool() -> ThreadPoolExecutor:
+@lru_cache(maxsize=1)
+def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="delayq-pull")
 
 
-_pool = _new_pool()
-
-
-async def _check_in_thread(check: Callable[[], CheckResult]) -> CheckResult:
-    future = in_thread(check)
-    try:
-        return await asyncio.wrap_future(future)
-    except asyncio.CancelledError:
-        future.add_done_callback(_undo)
-        raise
+# A forked child makes its own: it has none of its parent's threads.
+os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def in_thread(call: Callable[[], T]) -> Future[T]:
     """Run a call in one of the threads. It must not use the database."""
-    return _pool.submit(call)
+    return _pool().submit(call)
 
 
 def give_back_soon(jobs: Iterable[HeldJob]) -> None:
@@ -281,17 +219,3 @@ def give_back_soon(jobs: Iterable[HeldJob]) -> None:
     mine = list(jobs)
     if mine:
         in_thread(lambda: give_back(mine))
-
-
-def _undo(future: Future[CheckResult]) -> None:
-    if not future.cancelled() and future.exception() is None:
-        give_back_soon(future.result().jobs)
-
-
-def _forget() -> None:
-    """Replace the thread pool in a forked child, which has none of its parent's threads."""
-    global _pool
-    _pool = _new_pool()
-
-
-os.register_at_fork(after_in_child=_forget)

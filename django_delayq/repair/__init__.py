@@ -4,7 +4,6 @@
     orders          the same actions for any number of selected rows, run by a worker
     rows            ids and due times of jobs that are made of rows, for the comparison here and for Spark; no Django
     row_comparison  comparison of a table with the jobs that its rows need
-    sweeping        time limit for operations on a whole queue
 
 Redis is authoritative: every action checks the job again when it acts, and reports one outcome for each job:
 

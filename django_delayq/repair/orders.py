@@ -6,28 +6,24 @@ progress and can stop the order. Rows that were added after the order are not af
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from django.core.exceptions import FieldError, ValidationError
 from django.db import router, transaction
 from django.db.models import Max, QuerySet
 from django.db.models.functions import Now
 
-from ..core.errors import InvalidJob, Release
-from ..mirror.index_mirror import table
+from ..core.errors import Release
 from ..mirror.rows import PLACES, Model, place_of, text
 from ..models import NAME_LENGTH, BulkAction
 from ..scheduling.tasks import task
 from ..scheduling.verbs import schedule
 from ..settings.conf import conf
 from ..worker.attempt import CurrentJob, current_job
-from .jobs import VERBS, delay_ms_of_action
+from .jobs import act, check_delay, check_verb
 
-logger: Final = logging.getLogger(__name__)
 State = BulkAction.State
 
 #: name and queue of the task that runs orders; a worker has to serve that queue
@@ -37,6 +33,8 @@ CHUNK: Final = 250
 _TARGETS: Final = {place.model.__name__: place for place in PLACES.values()}
 #: states in which an order goes on
 WAITING: Final = (State.WAITING, State.RUNNING)
+#: those in which its job does: that of a failed one was restored from the morgue by an operator
+_GOING_ON: Final = (*WAITING, State.FAILED)
 
 
 def order(
@@ -59,11 +57,10 @@ def order(
         total: number of jobs, if it is known.
 
     Raises:
-        InvalidJob: an unknown action or filter, or an implausible delay.
+        InvalidJob: an unknown action, or an implausible delay. For wrong filters see :func:`matching`.
     """
-    if action not in VERBS or (action == "bury" and model.__name__ != "FailedJob"):
-        raise InvalidJob(f"{action!r} is no action on {model.__name__}; use retry, discard, or bury for failed jobs")
-    delay_ms = delay_ms_of_action(delay)
+    check_verb(action, model)
+    delay_ms = check_delay(delay)
     rows = matching(model, filters)
     last = rows.order_by().aggregate(last=Max("pk"))["last"] or 0
     options = {"until": last, **({"delay": delay_ms / 1000} if delay_ms is not None else {})}
@@ -78,16 +75,10 @@ def order(
             ordered_by="" if user is None else str(user)[:NAME_LENGTH],
             ordered_by_pk="" if user is None else str(user.pk),
         )
-        schedule(
-            carry_out, str(bulk_action.pk), id=f"order-{bulk_action.pk}", using_db=using, durable=_is_durable(using)
-        )
+        ident = str(bulk_action.pk)
+        durable = using in conf().outbox.databases  # then the order survives a loss of Redis
+        schedule(carry_out, ident, id=f"order-{ident}", using_db=using, durable=durable)
     return bulk_action
-
-
-def _is_durable(using: str) -> bool:
-    """Return True if the job of an order can be durable, so that it survives a loss of Redis."""
-    outbox = conf().outbox
-    return outbox.enabled and using in outbox.databases
 
 
 def stop(ordered: BulkAction) -> bool:
@@ -96,9 +87,7 @@ def stop(ordered: BulkAction) -> bool:
     Returns:
         False if it had ended already.
     """
-    using = router.db_for_write(BulkAction)
-    waiting = BulkAction._default_manager.using(using).filter(pk=ordered.pk, state__in=WAITING)
-    return waiting.update(state=State.STOPPED, ended_at=Now()) > 0
+    return bool(_orders().filter(pk=ordered.pk, state__in=WAITING).update(state=State.STOPPED, ended_at=Now()))
 
 
 def _mark_failed(job: CurrentJob, error: BaseException) -> None:
@@ -124,46 +113,32 @@ def _mark_failed(job: CurrentJob, error: BaseException) -> None:
 )
 def carry_out(pk: str) -> dict[str, int]:
     """Run an order from its stored position. Return counts of jobs by outcome."""
-    ordered = _orders().filter(pk=pk).first()
-    if ordered is None:
-        logger.warning("bulk action %s no longer exists, so nothing was done", pk)
-        return {}
-    if ordered.state == State.FAILED:  # an operator has restored its job from the morgue
-        _orders().filter(pk=pk, state=State.FAILED).update(state=State.RUNNING, ended_at=None)
-        ordered.refresh_from_db()
-    while ordered.state in WAITING:
+    while (ordered := _orders().filter(pk=pk).first()) is not None and ordered.state in _GOING_ON:
         job = current_job()
         if job is not None and job.should_stop:
             raise Release("this process is stopping; another one resumes the bulk action")
         try:
-            ended = _run_chunk(ordered)
+            _run_chunk(ordered)
         except Exception as error:
             _orders().filter(pk=pk).update(error=_error_text(error))
             raise
-        ordered = _orders().get(pk=pk)
-        if ended:
-            break
-    return dict(ordered.counts)
+    return {} if ordered is None else dict(ordered.counts)
 
 
-def _run_chunk(ordered: BulkAction) -> bool:
-    """Run one chunk. Return True if it was the last one."""
-    place = _TARGETS[ordered.target]
-    rows = matching(place.model, ordered.filters)
+def _run_chunk(ordered: BulkAction) -> None:
+    """Run one chunk."""
+    rows = matching(_TARGETS[ordered.target].model, ordered.filters)
     chunk = list(rows.filter(pk__gt=ordered.position, pk__lte=ordered.options["until"]).order_by("pk")[:CHUNK])
-    counts = Counter(ordered.counts)
-    if chunk:
-        counts += VERBS[ordered.action](chunk, ordered.options.get("delay"))
+    counts = Counter(ordered.counts) + act(ordered.action, chunk, ordered.options.get("delay"))
     progress: dict[str, Any] = {"counts": dict(counts), "done": ordered.done + len(chunk), "error": ""}
     if chunk:
         progress["position"] = chunk[-1].pk
-    ended = len(chunk) < CHUNK
-    state: dict[str, Any] = {"state": State.DONE, "ended_at": Now()} if ended else {"state": State.RUNNING}
+    is_last = len(chunk) < CHUNK
+    state = {"state": State.DONE, "ended_at": Now()} if is_last else {"state": State.RUNNING, "ended_at": None}
     # Unless another worker has resumed it, because this one was considered dead, or a user has stopped it meanwhile.
     here = _orders().filter(pk=ordered.pk, position=ordered.position)
-    if not here.filter(state__in=WAITING).update(**progress, **state):
+    if not here.filter(state__in=_GOING_ON).update(**progress, **state):
         here.update(**progress)
-    return ended
 
 
 def _orders() -> Any:
@@ -183,10 +158,7 @@ def matching(model: Model, filters: Mapping[str, Any]) -> QuerySet[Any]:
             has to match all of them; no filters = all rows.
 
     Raises:
-        InvalidJob: an unknown name or an invalid value, so that the selection is never larger than intended.
+        Exception: an unknown name or an invalid value, so that the selection is never larger than intended.
     """
-    try:
-        rows: QuerySet[Any] = table(place_of(model)).filter(**filters)
-        return rows
-    except (FieldError, ValidationError, TypeError, ValueError) as error:
-        raise InvalidJob(f"invalid filters: {error}") from None
+    rows: QuerySet[Any] = place_of(model).table.filter(**filters)
+    return rows

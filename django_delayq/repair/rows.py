@@ -1,22 +1,22 @@
 """Jobs of rows: templates such as ``order-{pk}`` and ``+2h``, and the rules of the comparison of a table with a queue.
 
-The order of the reads makes a comparison safe beside a working application. First the outbox is read, then all places
-of the queue. Only then the table is read, restricted to rows older than a grace period. A job that ends between the
-reads is therefore in the first snapshot, and a row created meanwhile is too young. Without Spark the ids of the rows
-are looked up instead, and the rows without a job are read again behind that look. Missing jobs are scheduled without
-replacing live ones, so a job that exists after all is not changed. The handler must still tolerate a second execution,
-as with every job that may run twice.
+The order of the reads makes a comparison safe beside a working application. With Spark all places of the queue are read
+first. Only then the table is read, restricted to rows older than a grace period. A job that ends between the reads is
+therefore in the first snapshot, and a row created meanwhile is too young. Without Spark the ids of the rows are looked
+up instead, also in the outbox, and the rows without a job are read again behind that look. Missing jobs are scheduled
+without replacing live ones, so a job that exists after all is not changed. The handler must still tolerate a second
+execution, as with every job that may run twice.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from string import Formatter
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 from ..core.errors import InvalidJob, Misconfigured
@@ -28,21 +28,11 @@ GRACE_MS: Final = 600_000
 #: states of rows of the outbox whose jobs will not run again without intervention. Sent rows are known jobs: Redis may
 #: not have received them yet, or may have lost them, and the outbox's own reconciler handles that
 DEAD: Final = ("buried", "refused")
-#: places of jobs that will run
-LIVE: Final = ("waiting", "reserved", "gated")
 #: number of missing and of invalid rows that are named
 FIRST: Final = 10
 #: largest difference between the dates of two time zones
 _ZONES: Final = timedelta(days=1)
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
-#: kind of a column whose values have one text form (:func:`id_of`), and a regular expression for that
-Kind = Literal["integer", "uuid", "date", "boolean"]
-_FORMS: Final[Mapping[Kind, str]] = {
-    "integer": "(?:-?(?:0|[1-9][0-9]*))",
-    "uuid": "(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})",
-    "date": "(?:[0-9]{4}-[0-9]{2}-[0-9]{2})",
-    "boolean": "(?:true|false)",
-}
 _SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
@@ -85,21 +75,6 @@ def check_names_in(template: str) -> None:
         raise Misconfigured(
             f"the id {short(template)} names no column, so all rows would be one job; write it like sms:{{pk}}"
         )
-
-
-def pattern_of(template: str, kinds: Mapping[str, Kind]) -> str:
-    """Return a regular expression for the ids that the template makes, without anchors, for Python and for Java.
-
-    Args:
-        kinds: kinds of the columns by name; a column without one may have any text.
-    """
-    parts = id_parts(template)
-    pattern = "".join(re.escape(text) + ("" if name is None else _form(kinds.get(name))) for text, name in parts)
-    return f"(?s:{pattern})"
-
-
-def _form(kind: Kind | None) -> str:
-    return "(?:.+)" if kind is None else _FORMS[kind]
 
 
 def id_of(template: str, row: Mapping[str, Any]) -> str | None:
@@ -195,9 +170,8 @@ class RowCounts:
     first_bad: tuple[tuple[str | None, str], ...] = ()
 
     def values(self) -> dict[str, Any]:
-        """Return the counts and the first missing ids for JSON."""
-        names = ("rows", "known", "missing", "buried", "bad")
-        return {**{name: getattr(self, name) for name in names}, "first": list(self.first)}
+        """Return all of it for JSON."""
+        return {one.name: getattr(self, one.name) for one in fields(RowCounts)}
 
     def summary(self, *, include_morgue: bool) -> str:
         """Return the counts as lines of text."""

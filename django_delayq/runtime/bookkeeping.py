@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from django.db import DEFAULT_DB_ALIAS, connections
-from django.db.utils import Error as DatabaseError
-from django.db.utils import ProgrammingError
+from django.db.utils import Error as DatabaseError, ProgrammingError
 
 from .. import hygiene
 from ..core.redis.faults import Backoff
@@ -68,14 +67,14 @@ def duties(
     for alias in sorted({*with_outbox, *filter(_is_usable, remembering())}):
         named: dict[str, Duty] = {"retention": Retention(settings, alias)}
         if alias in with_outbox:
-            relay = Relay(settings, alias, broker)
-            named |= {"relay": relay, "reconciler": Reconciler(alias, broker, changes.branch("lost"), relay.wake)}
+            reconciler = Reconciler(alias, broker, changes.branch("lost"))
+            named |= {"relay": Relay(settings, alias, broker), "reconciler": reconciler}
         suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
         by_name |= {f"{name}{suffix}": WithDatabase(name, duty) for name, duty in named.items()}
     by_name["limits"] = ConfiguredLimits(broker, changes.branch("lost"))
     if settings.is_mirrored and _is_usable(DEFAULT_DB_ALIAS):
         news = changes.branch("failed", "morgue", "lost")
-        by_name["mirror"] = WithDatabase("mirror", Mirror(settings, broker, news, queues))
+        by_name["mirror"] = WithDatabase("mirror", Mirror(broker, news, queues))
     return by_name
 
 
@@ -130,7 +129,6 @@ class WithDatabase:
 
     def run(self) -> float:
         """Run one turn of the duty on working connections."""
-        hygiene.housekeeping_thread()
         try:
             hygiene.before_job()
             rest = self._duty.run()
@@ -156,13 +154,8 @@ class WithDatabase:
         if isinstance(error, ProgrammingError) or "no such table" in str(error):  # SQLite's error is another one
             if not _logged.is_set():
                 _logged.set()
-                # Projects that use none of it may omit the tables.
-                level = logging.WARNING if declared(conf()) else logging.INFO
-                logger.log(
-                    level,
-                    "duties of durable jobs and mirrors are paused: %s; run manage.py migrate",
-                    str(error).strip(),
-                )
+                level = logging.ERROR if declared(conf()) else logging.INFO  # a project that uses neither omits them
+                logger.log(level, "duties of durable jobs and mirrors are paused: %s; run manage.py migrate", error)
             return UNMIGRATED
         if not self._pause.failures:
             logger.error(

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Final
 
 import django
-from django.apps import AppConfig, apps
+from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, register
 
 _PATH: Final = "django_delayq.backends."
-_BACKPORT: Final = "django_tasks"
 _NATIVE: Final = django.VERSION >= (6, 0)
-
-
-def wanted() -> bool:
-    """Return True if ``TASKS`` names a backend of this package, as far as visible without importing it."""
-    return bool(_ours())
 
 
 def queue_names() -> set[str]:
@@ -31,6 +26,7 @@ def queue_names() -> set[str]:
 
 
 def _ours() -> list[Mapping[str, Any]]:
+    """Return the entries of ``TASKS`` that name a backend of this package, as far as visible without importing it."""
     tasks = getattr(settings, "TASKS", None)
     entries = [entry for entry in tasks.values() if isinstance(entry, Mapping)] if isinstance(tasks, Mapping) else []
     return [entry for entry in entries if str(entry.get("BACKEND")).startswith(_PATH)]
@@ -42,7 +38,7 @@ def prepare(modules: Iterable[str]) -> None:
     Args:
         modules: names of the imported task modules.
     """
-    if wanted():
+    if _ours():
         try:
             from .. import backends  # noqa: F401  # this import registers Django's check of TASKS
         except ImportError:
@@ -56,25 +52,13 @@ def prepare(modules: Iterable[str]) -> None:
 @register("delayq")
 def check_world(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """Check the requirements of a backend of this package before Django 6.0."""
-    if _NATIVE or not wanted():
+    if _NATIVE or not _ours() or find_spec("django_tasks"):
         return []
-    try:
-        import django_tasks  # noqa: F401  # imported only to check that it is installed
-    except ImportError:
-        return [
-            Error(
-                f"TASKS names a backend of django_delayq, but Django {django.get_version()} has no Tasks, and their "
-                f"backport is not installed.",
-                hint="pip install 'django-delayq[tasks]', or use Django 6.0 or newer.",
-                id="delayq.E044",
-            )
-        ]
-    if not apps.is_installed(_BACKPORT):
-        return [
-            Warning(
-                f'TASKS is set, but "{_BACKPORT}" is not in INSTALLED_APPS, so nothing checks the setting.',
-                hint=f'Add "{_BACKPORT}" to INSTALLED_APPS.',
-                id="delayq.W041",
-            )
-        ]
-    return []
+    return [
+        Error(
+            f"TASKS names a backend of django_delayq, but Django {django.get_version()} has no Tasks, and their "
+            f"backport is not installed.",
+            hint="pip install 'django-delayq[tasks]', or use Django 6.0 or newer.",
+            id="delayq.E044",
+        )
+    ]

@@ -24,6 +24,7 @@ from ..core.task import registry
 from ..settings.conf import (
     SETTING,
     Conf,
+    Links,
     conf,
     install_codec,
     load_function,
@@ -41,6 +42,9 @@ from ..worker.worker import Worker
 from . import bookkeeping, tasks_setting
 
 logger: Final = logging.getLogger("django_delayq.runtime")
+
+#: seconds between two renewals of the leases, unless they are short
+HEARTBEAT_SECONDS: Final = 5.0
 
 
 def make_hooks(settings: Conf) -> Hooks:
@@ -60,7 +64,7 @@ def make_hooks(settings: Conf) -> Hooks:
         process_start=partial(_begin_process, settings, worker_init),
         process_stop=hygiene.uninstall,
         thread_end=hygiene.thread_end,
-        before_job=_before_job(settings),
+        before_job=partial(_before_job, settings.context_variables),
         after_job=hygiene.after_job,
         wants=signals.wants,
         notify=signals.notify,
@@ -70,7 +74,7 @@ def make_hooks(settings: Conf) -> Hooks:
 
 
 def _begin_process(settings: Conf, worker_init: Callable[[], object] | None) -> None:
-    hygiene.install(conn_max_age=settings.worker.conn_max_age, conn_health_checks=settings.worker.conn_health_checks)
+    hygiene.install(conn_max_age=settings.worker.conn_max_age)
     try:
         if worker_init is not None:
             worker_init()
@@ -82,16 +86,9 @@ def _begin_process(settings: Conf, worker_init: Callable[[], object] | None) -> 
         ) from error
 
 
-def _before_job(settings: Conf) -> Callable[[Job], None]:
-    links = settings.context_variables
-    if not links:
-        return hygiene.before_job
-
-    def before_job(job: Job) -> None:
-        hygiene.before_job(job)
-        restore_context(job, links)  # each attempt has its own contextvars.Context, so nothing has to be undone
-
-    return before_job
+def _before_job(links: Links, job: Job) -> None:
+    hygiene.before_job()
+    restore_context(job, links)  # each attempt has its own contextvars.Context, so nothing has to be undone
 
 
 def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
@@ -113,6 +110,7 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
         "pulled": frozenset(name for name, entry in entries if entry.kind == "pull"),
         "weights": {name: entry.weight for name, entry in entries},
         "limits": {name: entry.limits for name, entry in entries if entry.limits},
+        "heartbeat": min(HEARTBEAT_SECONDS, settings.lease / 3),  # one that is late loses no job
         "timezone": django_settings.TIME_ZONE or "UTC",
     }
     return WorkerConfig(**values)
@@ -130,8 +128,8 @@ def with_functions(config: WorkerConfig) -> WorkerConfig:
 
 
 def default_queues(settings: Conf) -> tuple[str, ...]:
-    """Return every queue of kind "python" that a task, the settings or Redis name, and "default"."""
-    names = _own_queues(settings)
+    """Return every queue of kind "python" that the project declares or Redis has."""
+    names = declared_queues(settings)
     # Without Redis the worker waits for it, with the queues that the project itself names.
     with contextlib.suppress(QueueUnavailable):
         names.update(queue.name for queue in connections.broker().queues() if queue.kind == "python")
@@ -140,11 +138,7 @@ def default_queues(settings: Conf) -> tuple[str, ...]:
 
 def declared_queues(settings: Conf) -> set[str]:
     """Return the names of the queues that a task, ``QUEUES`` or a backend of Django's Tasks names, and "default"."""
-    return _own_queues(settings) | tasks_setting.queue_names()
-
-
-def _own_queues(settings: Conf) -> set[str]:
-    names = {task.options.queue for task in registry} | set(settings.queues)
+    names = {task.options.queue for task in registry} | set(settings.queues) | tasks_setting.queue_names()
     return names | {settings.task_defaults.get("queue", "default")}
 
 

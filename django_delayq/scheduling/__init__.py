@@ -4,6 +4,12 @@ The package binds arguments, reads the settings and passes records to ``core``, 
 Packages above it import it: ``pull``, ``backends``, ``repair``, ``runtime``, ``metrics`` and the entry points.
 """
 
-from .verbs import JobHandle, cancel, get_job, reschedule, run_now, schedule, schedule_many
-
-__all__ = ["JobHandle", "cancel", "get_job", "reschedule", "run_now", "schedule", "schedule_many"]
+from .verbs import (
+    JobHandle as JobHandle,
+    cancel as cancel,
+    get_job as get_job,
+    reschedule as reschedule,
+    run_now as run_now,
+    schedule as schedule,
+    schedule_many as schedule_many,
+)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, Final
 
 from django.apps import apps
@@ -27,11 +27,11 @@ from django.utils import timezone
 from .. import connections
 from ..core.builder import JobBuilder, JobRules
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.inputs import check_queue_name, option_hint, short, suggest
+from ..core.inputs import check_known, check_queue_name, short, suggest
 from ..core.job import NewJob, random_block, random_blocks
 from ..core.task import Task, registry
 from ..outbox import durability
-from ..settings.conf import SETTING, Conf, check_installed, collect_context, conf, load_function
+from ..settings.conf import SETTING, check_installed, collect_context, conf, load_function
 
 
 def find_task(task: Task | str) -> Task:
@@ -119,6 +119,7 @@ def _queue_of(task: Task, options: Mapping[str, Any]) -> str:
 
 def _forget(**_: object) -> None:
     READY.clear()
+    _chain_of.cache_clear()
 
 
 setting_changed.connect(_forget, dispatch_uid="django_delayq.scheduling.build")
@@ -155,8 +156,6 @@ class Scheduling:
 #: calls the rest of the chain; returns the job's handle
 Chain = Callable[[Scheduling], Any]
 
-_known: tuple[Conf, Chain] | None = None
-
 
 def chain() -> Chain | None:
     """Return the middleware of the settings around :attr:`Scheduling.end`; None if there is none.
@@ -164,15 +163,14 @@ def chain() -> Chain | None:
     Raises:
         Misconfigured: one cannot be imported or called.
     """
-    global _known
-    project = conf()
-    if not project.schedule_middleware:
-        return None
-    known = _known
-    if known is None or known[0] is not project:
-        innermost: Chain = _end
-        known = _known = project, reduce(_around, reversed(project.schedule_middleware), innermost)
-    return known[1]
+    paths = conf().schedule_middleware
+    return _chain_of(paths) if paths else None
+
+
+@lru_cache(maxsize=1)
+def _chain_of(paths: tuple[str, ...]) -> Chain:
+    innermost: Chain = _end
+    return reduce(_around, reversed(paths), innermost)
 
 
 def _end(scheduling: Scheduling) -> object:
@@ -242,20 +240,14 @@ class EntryReader:
             content = "id, payload, score" if self._builder.task.options.merge else "args, kwargs"
             raise InvalidJob(f"expected a dict with {content} and options, got {short(entry)}")
         if not entry.keys() <= self._keys:
-            self._refuse_keys(entry)
+            self._builder.refuse_keys(entry)
+            if "durable" in entry:
+                raise InvalidJob("durable applies to all jobs of one call; use schedule_many(task, jobs, durable=True)")
+            check_known(entry, sorted(self._keys), "job option")
         args, kwargs = explicit(entry.get("args"), entry.get("kwargs"))
         if self._common:
             return args, kwargs, {**self._common, **entry}
         return args, kwargs, _NONE if len(entry) == 1 and "args" in entry else entry
-
-    def _refuse_keys(self, entry: Mapping[str, Any]) -> None:
-        self._builder.refuse_keys(entry)
-        if "durable" in entry:
-            raise InvalidJob("durable applies to all jobs of one call; use schedule_many(task, jobs, durable=True)")
-        wrong = next(key for key in entry if key not in self._keys)
-        raise InvalidJob(
-            f"unknown key {short(wrong)}.{option_hint(wrong, self._keys)} Known keys: {', '.join(sorted(self._keys))}"
-        )
 
     def _pass(
         self, around: Chain, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]

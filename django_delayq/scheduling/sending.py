@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from django.db import connections as databases
+from django.db import DEFAULT_DB_ALIAS, connections as databases
 
 from .. import connections
 from ..core.errors import NotConfirmed
@@ -21,16 +21,9 @@ from ..core.job import NewJob
 from ..core.many import check_together
 from ..core.outcomes import ScheduleOutcome
 from ..core.records.frames import generation_of
-from ..outbox import durability, producer, rows
-from ..outbox.producer import call_briefly
+from ..outbox import durability, inbox, producer, rows
 from ..signals import emit, job_scheduled
-from ..transactions import (
-    ON_COMMIT,
-    CallDescription,
-    OnCommitCall,
-    in_transaction,
-    log_refused,
-)
+from ..transactions import ON_COMMIT, CallDescription, OnCommitCall, in_transaction, log_refused
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -61,17 +54,16 @@ def send(job: Prepared, broker: DjangoBroker | None = None) -> None:
     """
     new, handle = job
     if broker is None and in_transaction(handle.using_db):
-        (_RowOnCommit if handle.durable else _JobOnCommit)(job).wait(handle.using_db)
+        what = CallDescription("schedule", handle.queue, handle.id, handle.task)
+        (_RowsOnCommit if handle.durable else _JobsOnCommit)(what, handle.using_db, news=[new], handle=handle).wait()
         return
     if handle.durable:
-        (outcome,) = _push_now(handle.alias, handle.queue, [new])
-        _settle(job, outcome)
+        _settle(job, _push_now(handle.alias, handle.queue, [new])[0])
         if handle.error is not None:
             handle.outcome = ScheduleOutcome.NOT_SENT
             raise handle.error
     else:
-        handle.outcome = (broker or connections.broker()).queue(handle.queue).schedule(new)
-        handle.generation = generation_of(new)
+        _settle(job, (broker or connections.broker()).queue(handle.queue).schedule(new))
     _notify(handle)
 
 
@@ -116,104 +108,97 @@ def send_many(plan: Plan, news: Iterable[NewJob], using: str | None, *, all_or_n
     what = CallDescription("schedule", name, "", plan.builder.task)
     counts: Counter[str] = Counter()
     for chunk in rows.chunks(news, CHUNK):
-        if not waits:
+        if waits:
+            kind = _RowsOnCommit if durable else _JobsOnCommit
+            kind(what, using, news=chunk, all_or_none=all_or_none).wait()
+            counts[ScheduleOutcome.OUTBOX if durable else ON_COMMIT] += len(chunk)
+        else:
             counts += Counter(_push_now(alias, name, chunk))
-            continue
-        if durable:
-            _insert(alias, name, chunk)
-        send_chunk = partial(_send_chunk, what, alias, chunk, time.monotonic(), all_or_none=all_or_none)
-        OnCommitCall(send_chunk, what).wait(using)
-        counts[ScheduleOutcome.OUTBOX if durable else ON_COMMIT] += len(chunk)
     return dict(counts)
 
 
 # -- on commit ---------------------------------------------------------------------------------------------------------
 
 
-class _JobOnCommit(OnCommitCall):
-    """Schedule call of a plain job that waits for the commit."""
+@dataclass(eq=False)
+class _JobsOnCommit(OnCommitCall):
+    """Plain jobs of one call that wait for the commit: a single one with its handle, or a chunk of schedule_many."""
 
-    __slots__ = ("_called_at", "_job")
+    news: Sequence[NewJob] = ()
+    handle: JobHandle | None = None
+    all_or_none: bool = False
+    outcomes: Sequence[ScheduleOutcome] = ()
+    called_at: float = field(default_factory=time.monotonic)
 
-    def __init__(self, job: Prepared) -> None:
-        new, handle = job
-        super().__init__(self._deliver, CallDescription("schedule", handle.queue, handle.id, handle.task))
-        self._job, self._called_at = job, time.monotonic()
-        handle.generation = generation_of(new)
+    def __post_init__(self) -> None:
+        if self.handle is not None:
+            self.handle.generation = generation_of(self.news[0])
 
-    def _deliver(self) -> None:
-        new, handle = self._job
-        _count_wait([new], self._called_at)
-        _settle(self._job, call_briefly(lambda broker: broker.queue(handle.queue).schedule(new)))
-        _notify(handle)
+    def send(self) -> None:
+        """Send the jobs, and report what became of them."""
+        try:
+            self._call()
+        except NotConfirmed as error:
+            self.outcomes = error.outcomes
+            raise
+        finally:
+            if self.handle is None:
+                log_refused(self.what, Counter(self.outcomes))
+        if self.handle is not None:
+            _settle(Prepared(self.news[0], self.handle), self.outcomes[0])
+            if self.handle.error is not None:
+                raise self.handle.error
+            _notify(self.handle)
+
+    def _call(self) -> None:
+        # The due time is fixed at the call, so the wait for the commit is a part of the delay.
+        waited_ms = int((time.monotonic() - self.called_at) * 1000)
+        for new in self.news:
+            new.room_ms = 0  # nobody waits for room after a commit
+            new.waited(waited_ms)
+
+        def call(broker: DjangoBroker) -> Sequence[ScheduleOutcome]:
+            queue = broker.queue(self.what.queue)
+            if self.handle is not None:
+                return [queue.schedule(self.news[0])]
+            return queue.schedule_many(self.news, all_or_none=self.all_or_none)
+
+        self.outcomes = producer.call_briefly(call)
 
     def failed(self, error: Exception) -> None:
         """See :meth:`OnCommitCall.failed`; the handle has the error, too."""
-        outcome = error.outcomes[0] if isinstance(error, NotConfirmed) else ScheduleOutcome.NOT_SENT
-        _settle(self._job, outcome, error)
+        if self.handle is not None:
+            outcome = error.outcomes[0] if isinstance(error, NotConfirmed) else ScheduleOutcome.NOT_SENT
+            _settle(Prepared(self.news[0], self.handle), outcome, error)
         super().failed(error)
 
 
-class _RowOnCommit(_JobOnCommit):
-    """Schedule call of a durable job that waits for the commit.
+@dataclass(eq=False)
+class _RowsOnCommit(_JobsOnCommit):
+    """Durable jobs of one call: their rows are written now, and pushed after the commit.
 
-    The first of several in a row pushes the rows of all of them, and each call then reports the result of its own row.
-    A row of a savepoint that was rolled back does not exist.
+    The first of several such calls in a row pushes the rows of all of them, and each call then reports its own. A row
+    of a savepoint that was rolled back does not exist.
     """
 
-    __slots__ = ("_outcomes", "_place", "_together")
-
-    def __init__(self, job: Prepared) -> None:
-        new, handle = job
-        _insert(handle.alias, handle.queue, [new])
-        super().__init__(job)
-        handle.outcome = ScheduleOutcome.OUTBOX
-        waiting = databases[handle.alias].run_on_commit  # (savepoints, callback, robust)
+    def __post_init__(self) -> None:
+        self.alias = self.using or DEFAULT_DB_ALIAS
+        _insert(self.alias, self.what.queue, self.news)
+        super().__post_init__()
+        if self.handle is not None:
+            self.handle.outcome = ScheduleOutcome.OUTBOX
+        waiting = databases[self.alias].run_on_commit  # (savepoints, callback, robust)
         before = waiting[-1][1] if waiting else None
-        self._together: list[NewJob] = []
-        self._outcomes: dict[int, ScheduleOutcome] = {}
-        if isinstance(before, _RowOnCommit):
-            self._together, self._outcomes = before._together, before._outcomes
-        self._place = len(self._together)
-        self._together.append(new)
+        self._together: list[_RowsOnCommit] = before._together if isinstance(before, _RowsOnCommit) else []
+        self._together.append(self)
 
-    def _deliver(self) -> None:
-        handle = self._job.handle
-        if self._place not in self._outcomes:
+    def _call(self) -> None:
+        if not self.outcomes:
             # A test calls callbacks inside its transaction, whose savepoints may still be rolled back.
-            places = [self._place] if in_transaction(handle.alias) else range(len(self._together))
-            outcomes = producer.send(handle.alias, [self._together[place] for place in places])
-            self._outcomes.update(zip(places, outcomes, strict=True))
-        _settle(self._job, self._outcomes[self._place])
-        if handle.error is not None:
-            raise handle.error
-        _notify(handle)
-
-
-def _send_chunk(
-    what: CallDescription, alias: str, news: Sequence[NewJob], called_at: float, *, all_or_none: bool
-) -> None:
-    """Send jobs of schedule_many, or push their rows in the database ``alias``, and log refusals."""
-    counts: Mapping[str, int] = {}
-    try:
-        if alias:
-            counts = Counter(producer.send(alias, news))
-        else:
-            _count_wait(news, called_at)
-            counts = call_briefly(lambda broker: broker.queue(what.queue).count_many(news, all_or_none=all_or_none))
-    except NotConfirmed as error:
-        counts = error.counts
-        raise
-    finally:
-        log_refused(what, counts)
-
-
-def _count_wait(news: Iterable[NewJob], called_at: float) -> None:
-    """Count the wait for the commit as a part of the delay: the due time is fixed at the call."""
-    waited_ms = int((time.monotonic() - called_at) * 1000)
-    for new in news:
-        new.room_ms = 0  # nobody waits for room after a commit
-        new.waited(waited_ms)
+            calls = [self] if in_transaction(self.alias) else self._together
+            outcomes = iter(producer.send(self.alias, [new for call in calls for new in call.news]))
+            for call in calls:
+                call.outcomes = list(islice(outcomes, len(call.news)))
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -223,7 +208,7 @@ def _insert(alias: str, queue: str, news: Sequence[NewJob]) -> bool:
     """Make jobs durable and write their rows; return False if the same request has written them before."""
     for new in news:
         durability.make_durable(new)
-    return rows.insert_once(alias, queue, news)
+    return inbox.insert_once(alias, queue, news)
 
 
 def _push_now(alias: str, queue: str, news: Sequence[NewJob]) -> list[ScheduleOutcome]:

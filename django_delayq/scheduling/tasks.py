@@ -11,8 +11,8 @@ from django.apps import apps
 from django.core.exceptions import AppRegistryNotReady
 
 from ..core import task as core
-from ..core.errors import InvalidJob, Misconfigured
-from ..core.inputs import check_queue_name, short
+from ..core.errors import Misconfigured
+from ..core.inputs import short
 from ..settings.conf import conf_or_defaults
 from .verbs import JobHandle, awaitable, schedule_call
 
@@ -131,9 +131,9 @@ def task(func: Callable[..., Any] | None = None, /, *, name: str | None = None, 
     def decorate(func: Callable[..., Any]) -> core.Task:
         where = f"@task {getattr(func, '__module__', '?')}.{getattr(func, '__qualname__', func)}"
         called = name if name is not None else task_name(func)
-        chosen = core.TaskOptions.build(
-            {**_own_queue(called, options, where), **options}, defaults=conf_or_defaults().task_defaults, what=where
-        )
+        # Merged jobs are found by their ids, so these must not be shared with the jobs of other tasks.
+        own_queue = {"queue": called} if options.get("merge") is True else {}
+        chosen = core.TaskOptions.build({**own_queue, **options}, defaults=conf_or_defaults().task_defaults, what=where)
         kind: type[core.Task] = MergedTask if chosen.merge else Task
         new = kind(func, name=called, options=chosen)
         if chosen.recurring:
@@ -152,21 +152,6 @@ def task(func: Callable[..., Any] | None = None, /, *, name: str | None = None, 
     if not callable(func):
         raise Misconfigured(f"@task takes options by keyword only: @task(name=…), got {short(func)}")
     return decorate(func)
-
-
-def _own_queue(name: str, options: dict[str, Any], where: str) -> dict[str, str]:
-    """Return a queue named like the task for a merged task without ``queue``.
-
-    Merged jobs are found by their ids, so these must not be shared with the jobs of other tasks.
-    """
-    if options.get("merge") is not True or "queue" in options:
-        return {}
-    try:
-        return {"queue": check_queue_name(name)}
-    except InvalidJob as error:
-        raise Misconfigured(
-            f"{where}: a merged task has a queue of its own, named like the task, but {error}. Give it one: queue=…"
-        ) from None
 
 
 def task_name(func: Callable[..., Any]) -> str:

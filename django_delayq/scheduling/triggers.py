@@ -5,12 +5,9 @@ Use ``schedule_on(post_save, sender=Order, …)`` and ``cancel_on(post_delete, �
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from django.apps import apps
 from django.db.models import Model
 from django.dispatch import Signal
 
@@ -20,56 +17,10 @@ from ..core.task import Task, check_option_names
 from .build import explicit, find_task
 from .verbs import cancel, schedule_call
 
-__all__ = ["Trigger", "cancel_on", "schedule_on"]
-
-When = Callable[..., object]
-
-
-@dataclass(eq=False, repr=False)
-class Trigger:
-    """Connection between a signal and a verb. Keep it only if it must be removed later with :meth:`disconnect`.
-
-    Attributes:
-        signal: the signal it is connected to.
-        sender: sender whose signals count; None for every sender.
-        task: the task, or its name.
-    """
-
-    signal: Signal
-    sender: Any
-    task: Task | str
-    _act: Callable[[Task, Any, dict[str, Any]], None]
-    _when: When | None
-    _raw: bool
-    _uid: str | None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.signal, Signal):
-            raise Misconfigured(f"expected a signal like django.db.models.signals.post_save, got {short(self.signal)}")
-        if not isinstance(self.task, str):
-            find_task(self.task)  # a task given by name may be registered later
-        self._when = _two_arguments(self._when)
-        if self._uid is not None:
-            self.signal.disconnect(sender=self.sender, dispatch_uid=self._uid)
-        # A strong reference: callers of schedule_on() seldom keep the returned trigger.
-        self.signal.connect(self._receive, sender=self.sender, weak=False, dispatch_uid=self._uid)
-
-    def __repr__(self) -> str:
-        return f"<Trigger {self.task} of {self.sender}>"
-
-    def disconnect(self) -> bool:
-        """Disconnect from the signal. Return True if it was connected."""
-        sender = apps.get_model(self.sender) if isinstance(self.sender, str) else self.sender
-        return bool(self.signal.disconnect(self._receive, sender=sender, dispatch_uid=self._uid))
-
-    def _receive(self, *, sender: Any, **data: Any) -> None:
-        data.pop("signal", None)
-        if data.get("raw") and not self._raw:
-            return  # loaddata: related rows may not exist yet
-        instance = data.get("instance", sender)
-        if self._when is not None and not self._when(instance, data.get("created")):
-            return
-        self._act(find_task(self.task), instance, data)
+#: function of the instance, and of ``created``: True, False, or None if the signal does not provide it
+When = Callable[[Any, bool | None], object]
+#: function of the task, the instance, and the alias of the database of the signal
+Act = Callable[[Task, Any, str | None], object]
 
 
 def schedule_on(
@@ -81,7 +32,7 @@ def schedule_on(
     raw: bool = False,
     dispatch_uid: str | None = None,
     **options: Any,
-) -> Trigger:
+) -> None:
     """Schedule ``task`` whenever ``signal`` is sent.
 
     Example::
@@ -97,10 +48,11 @@ def schedule_on(
         signal: a model's signal, or any other; without an ``instance`` the functions receive the sender.
         sender: the model, as a class or (model signals) as "app.Model"; None = every sender.
         task: the task, or its name.
-        when: function of (instance, created) or (instance) that returns True if a job should be scheduled. ``created``
-            is None if the signal does not provide it.
+        when: function of (instance, created) that returns True if a job should be scheduled. ``created`` is None if the
+            signal does not provide it.
         raw: also handle rows loaded by ``loaddata``.
-        dispatch_uid: a second call with the same value replaces the first one.
+        dispatch_uid: a second call with the same value replaces the first one; ``signal.disconnect(sender=…,
+            dispatch_uid=…)`` removes it.
         options: options of :func:`django_delayq.schedule`, and ``args``, ``kwargs``, ``payload``; each a value, or a
             function of the instance.
 
@@ -113,14 +65,12 @@ def schedule_on(
     fixed = {name: value for name, value in options.items() if not callable(value)}
     explicit(fixed.get("args"), fixed.get("kwargs"))
 
-    def act(task: Task, instance: Any, data: dict[str, Any]) -> None:
+    def act(task: Task, instance: Any, using: str | None) -> None:
         values = {name: _value(option, instance) for name, option in options.items()}
         args, kwargs = explicit(values.pop("args", None), values.pop("kwargs", None))
-        if data.get("using") is not None:
-            values.setdefault("using_db", data["using"])
-        schedule_call(task, args, kwargs, values)
+        schedule_call(task, args, kwargs, {"using_db": using, **values})
 
-    return Trigger(signal, sender, task, act, when, raw, dispatch_uid)
+    _connect(signal, sender, task, act, when, raw, dispatch_uid)
 
 
 def cancel_on(
@@ -133,7 +83,7 @@ def cancel_on(
     queue: str | None = None,
     raw: bool = False,
     dispatch_uid: str | None = None,
-) -> Trigger:
+) -> None:
     """Cancel a job of ``task`` whenever ``signal`` is sent.
 
     Example::
@@ -146,27 +96,34 @@ def cancel_on(
         signal, sender, task, when, raw, dispatch_uid: see :func:`schedule_on`.
     """
 
-    def act(task: Task, instance: Any, data: dict[str, Any]) -> None:
-        cancel(id=_value(id, instance), task=task, queue=queue, using_db=data.get("using"))
+    def act(task: Task, instance: Any, using: str | None) -> None:
+        cancel(id=_value(id, instance), task=task, queue=queue, using_db=using)
 
-    return Trigger(signal, sender, task, act, when, raw, dispatch_uid)
+    _connect(signal, sender, task, act, when, raw, dispatch_uid)
+
+
+def _connect(
+    signal: Signal, sender: Any, task: Task | str, act: Act, when: When | None, raw: bool, uid: str | None
+) -> None:
+    if not isinstance(signal, Signal):
+        raise Misconfigured(f"expected a signal like django.db.models.signals.post_save, got {short(signal)}")
+    if when is not None and not callable(when):
+        raise Misconfigured(f"when must be a function of (instance, created), got {short(when)}")
+    if not isinstance(task, str):
+        find_task(task)  # a task given by name may be registered later
+
+    def receive(*, sender: Any, **data: Any) -> None:
+        if data.get("raw") and not raw:
+            return  # loaddata: related rows may not exist yet
+        instance = data.get("instance", sender)
+        if when is None or when(instance, data.get("created")):
+            act(find_task(task), instance, data.get("using"))
+
+    if uid is not None:
+        signal.disconnect(sender=sender, dispatch_uid=uid)
+    signal.connect(receive, sender=sender, weak=False, dispatch_uid=uid)
 
 
 def _value(option: Any, instance: Any) -> Any:
     # A model class, for instance, is a value although it can be called.
     return option(instance) if callable(option) and not isinstance(option, (type, Model)) else option
-
-
-def _two_arguments(when: When | None) -> When | None:
-    """Return ``when`` in the form (instance, created); it may also take (instance) only."""
-    if when is None:
-        return None
-    if not callable(when):
-        raise Misconfigured(f"when must be a function of (instance, created) or (instance), got {short(when)}")
-    try:
-        inspect.signature(when).bind(None, None)
-    except TypeError:
-        return lambda instance, created: when(instance)
-    except ValueError:  # a function without a signature
-        pass
-    return when

@@ -16,7 +16,7 @@ from asyncio import _get_running_loop  # get_running_loop() raises without a loo
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS
@@ -32,7 +32,7 @@ from ..core.times import datetime_of
 from ..outbox import durability, row_verbs
 from ..outbox.rows import NOW, DueTime
 from ..settings.conf import check_installed, conf
-from ..transactions import ON_COMMIT, OnCommit, warn_caller, warn_of_other_transaction
+from ..transactions import ON_COMMIT, CallDescription, OnCommit, warn_caller, warn_of_other_transaction
 from .build import READY, EntryReader, Plan, Scheduling, chain, explicit, find_task, job_rules, plan_of
 from .sending import Prepared, send, send_many
 
@@ -45,8 +45,12 @@ R = TypeVar("R")
 Left = Literal["outbox"]
 Delay = float | timedelta
 Cancelled = Literal["cancelled", "stopping", False]
-
-_has_warned = False
+Moved = bool | OnCommit | Left
+#: how a job is identified: by its handle, or its id, and a task or a queue
+Target: TypeAlias = "JobHandle | Task | str | None"
+Id = str | int | None
+TaskName = Task | str | None
+Name = str | None
 
 
 def awaitable(verb: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
@@ -133,8 +137,7 @@ def schedule_call(
     task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]
 ) -> JobHandle:
     """Schedule a job, given the function's arguments and the options separately. See :func:`schedule`."""
-    if _get_running_loop() is not None:  # checked here, because most calls are made without a loop
-        warn_of_loop("schedule")
+    warn_of_loop("schedule")
     plan = None if "queue" in options or "durable" in options else READY.get(task)
     if plan is None:
         around = chain()
@@ -209,13 +212,7 @@ def schedule_many(
 
 
 def cancel(
-    target: JobHandle | Task | str | None = None,
-    /,
-    id: str | int | None = None,
-    *,
-    task: Task | str | None = None,
-    queue: str | None = None,
-    using_db: str | None = None,
+    target: Target = None, /, id: Id = None, *, task: TaskName = None, queue: Name = None, using_db: Name = None
 ) -> Cancelled | OnCommit | Left:
     """Cancel a job.
 
@@ -238,16 +235,16 @@ def cancel(
 
 
 def reschedule(
-    target: JobHandle | Task | str | None = None,
+    target: Target = None,
     /,
-    id: str | int | None = None,
+    id: Id = None,
     *,
     delay: Delay | None = None,
     at: datetime | float | None = None,
-    task: Task | str | None = None,
-    queue: str | None = None,
-    using_db: str | None = None,
-) -> bool | OnCommit | Left:
+    task: TaskName = None,
+    queue: Name = None,
+    using_db: Name = None,
+) -> Moved:
     """Set a new due time for a waiting job. The job is identified as for :func:`cancel`.
 
     Returns:
@@ -258,37 +255,24 @@ def reschedule(
     if delay is None and at is None:
         raise InvalidJob("reschedule needs delay= or at=")
     due_ms, delay_ms = job_rules().due(delay, at)
-    moved: bool | OnCommit | Left = _change("reschedule", job, DueTime(due_ms=due_ms, delay_ms=delay_ms), using_db)
+    moved: Moved = _change("reschedule", job, DueTime(due_ms=due_ms, delay_ms=delay_ms), using_db)
     return moved
 
 
 def run_now(
-    target: JobHandle | Task | str | None = None,
-    /,
-    id: str | int | None = None,
-    *,
-    task: Task | str | None = None,
-    queue: str | None = None,
-    using_db: str | None = None,
-) -> bool | OnCommit | Left:
+    target: Target = None, /, id: Id = None, *, task: TaskName = None, queue: Name = None, using_db: Name = None
+) -> Moved:
     """Make a waiting job due now. The job is identified as for :func:`cancel`.
 
     Returns:
         True if there was such a waiting job; "on_commit" in a transaction; "outbox" if a relay will move the durable
         job: Redis is unavailable or has lost it, or another process is sending its row.
     """
-    moved: bool | OnCommit | Left = _change("run_now", find_job(target, id, task, queue), NOW, using_db)
+    moved: Moved = _change("run_now", find_job(target, id, task, queue), NOW, using_db)
     return moved
 
 
-def get_job(
-    target: JobHandle | Task | str | None = None,
-    /,
-    id: str | int | None = None,
-    *,
-    task: Task | str | None = None,
-    queue: str | None = None,
-) -> JobView | None:
+def get_job(target: Target = None, /, id: Id = None, *, task: TaskName = None, queue: Name = None) -> JobView | None:
     """Return the current state of a job in Redis: the live job of this id, else the one buried last, else None.
 
     The job is identified as for :func:`cancel`. A handle identifies its own job only, live or buried, and the state is
@@ -385,11 +369,11 @@ class JobHandle:
         """Cancel the job. See :func:`django_delayq.cancel`."""
         return cancel(self)
 
-    def reschedule(self, *, delay: Delay | None = None, at: datetime | float | None = None) -> bool | OnCommit | Left:
+    def reschedule(self, *, delay: Delay | None = None, at: datetime | float | None = None) -> Moved:
         """Reschedule the job. See :func:`django_delayq.reschedule`."""
         return reschedule(self, delay=delay, at=at)
 
-    def run_now(self) -> bool | OnCommit | Left:
+    def run_now(self) -> Moved:
         """Make the job due now. See :func:`django_delayq.run_now`."""
         return run_now(self)
 
@@ -399,9 +383,7 @@ class JobHandle:
     arun_now = awaitable(run_now)
 
 
-def find_job(
-    target: JobHandle | Task | str | None, id: str | int | None, task: Task | str | None, queue: str | None
-) -> JobHandle:
+def find_job(target: Target, id: Id, task: TaskName, queue: Name) -> JobHandle:
     """Return the job that the arguments of :func:`django_delayq.cancel` identify.
 
     A given handle is returned. Another reference becomes a handle without a generation: the live job of the id.
@@ -441,17 +423,14 @@ def _change(verb: str, job: JobHandle, when: DueTime | None, using_db: str | Non
     warn_of_loop(verb)
     using = using_db or job.using_db
     warn_of_other_transaction(verb, using)
-    return row_verbs.apply(row_verbs.Change(verb, job.queue, job.id, when, job.task, job), using, durable=job.durable)
+    return row_verbs.apply(CallDescription(verb, job.queue, job.id, job.task), when, job, using)
 
 
 def warn_of_loop(verb: str) -> None:
-    """Warn, once per process, if a verb is called on a running event loop, which it blocks until Redis has answered."""
-    global _has_warned
-    if _get_running_loop() is None or _has_warned:
-        return
-    _has_warned = True
-    warn_caller(
-        f"{verb}() was called on a running event loop, which is blocked until Redis has answered. In a coroutine use "
-        f"`await a{verb}(…)`, of a Django Task `await task.aenqueue(…)`. This warning is given once",
-        RuntimeWarning,
-    )
+    """Warn if a verb is called on a running event loop, which it blocks until Redis has answered."""
+    if _get_running_loop() is not None:
+        warn_caller(
+            f"{verb}() was called on a running event loop, which is blocked until Redis has answered. In a coroutine "
+            f"use `await a{verb}(…)`, of a Django Task `await task.aenqueue(…)`",
+            RuntimeWarning,
+        )

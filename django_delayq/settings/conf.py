@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import os
 import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -27,15 +28,7 @@ from django.utils.module_loading import import_string
 from ..core import codec
 from ..core.codec import ValueType
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.inputs import (
-    check_choice,
-    check_flag,
-    check_int,
-    check_known,
-    check_number,
-    check_queue_name,
-    short,
-)
+from ..core.inputs import check_choice, check_flag, check_int, check_known, check_number, check_queue_name, short
 from ..core.job import Job
 from ..core.layouts import PRIORITY_MODES
 from ..core.options import Limits, Rate, TaskOptions, check_concurrency, check_rate, joint_limits
@@ -46,10 +39,6 @@ APP: Final = "django_delayq"
 logger: Final = logging.getLogger("django_delayq.settings")
 
 SETTING: Final = "DELAYQ"
-#: value of ``REDIS`` that names the embedded Redis, where it is not the default
-EMBEDDED: Final = "embedded"
-#: actions of HTTP API routes that can be throttled: the permission that a route requires
-THROTTLES: Final = ("view", "produce", "consume", "operate", "admin")
 _CHECK: Final = "check"
 
 Links = Mapping[str, ContextVar[Any]]
@@ -169,12 +158,14 @@ def check_mapping(name: str, value: object, example: str = "") -> Mapping[Any, A
 
 _NAME: Final = r"[^\W\d]\w*"
 _text: Final = text_like(".+", "a text")
+_path: Final = text_like(".+", "the path of a folder")
 _variable: Final = text_like(_NAME, "a name like that of a Python variable")
 _module: Final = text_like(rf"{_NAME}(\.{_NAME})*", "a module name like 'tasks'")
 check_dotted_path: Final = text_like(rf"{_NAME}(\.{_NAME})+", "a dotted path like 'shop.module.name'")
 _prefix: Final = text_like("[A-Za-z0-9_.:-]{1,64}", "1 to 64 letters, digits, '_', '.', ':' or '-' (no braces)")
 _rate: Final = text_like(r"[1-9]\d*/(s|sec|second|m|min|minute|h|hour|d|day)", "a rate like '1000/min'")
-_action: Final = partial(check_choice, choices=THROTTLES)
+#: actions of HTTP API routes that can be throttled: the permission that a route requires
+_action: Final = partial(check_choice, choices=("view", "produce", "consume", "operate", "admin"))
 _texts: Final = list_of(_text)
 _dotted_paths: Final = list_of(check_dotted_path)
 
@@ -184,12 +175,6 @@ def _queue_name(name: str, value: object) -> str:
         return check_queue_name(value)
     except InvalidJob as error:
         raise InvalidJob(f"{name}: {error}") from None
-
-
-def _databases(name: str, value: object) -> tuple[str, ...]:
-    if aliases := _texts(name, value):
-        return aliases
-    raise InvalidJob(f"{name} must name at least one alias of DATABASES, like ['default']")
 
 
 def _redis(name: str, value: object) -> object:
@@ -208,10 +193,7 @@ def _task_defaults(name: str, value: object) -> Mapping[str, Any]:
 
 
 def _folder(name: str, value: object) -> str:
-    path = value.__fspath__() if hasattr(value, "__fspath__") else value
-    if isinstance(path, str) and path:
-        return path
-    raise InvalidJob(f"{name} must be the path of a folder, got {short(value)}")
+    return _path(name, os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -283,14 +265,10 @@ class WorkerConf(Section):
     dispatcher: bool = key(True, check_flag)
     #: milliseconds of measured work that a process may hold beyond its free threads
     prefetch_ms: float = key(50.0, check_number, 0, unit="milliseconds")
-    #: seconds between two renewals of the leases; at least three of them must fit into ``LEASE``
-    heartbeat: float = key(5.0, check_number, 0.01)
     #: dotted path of the function that chooses between shards with due work; None = by the weights of their queues
     scheduler: str | None = key(None, check_dotted_path)
     #: seconds that a database connection is kept between jobs; None = leave Django's ``CONN_MAX_AGE`` alone
     conn_max_age: float | None = key(60.0, check_number, 0, optional=True)
-    #: check a kept database connection before its first use by a job
-    conn_health_checks: bool = key(True, check_flag)
 
 
 class EventsConf(Section):
@@ -349,12 +327,11 @@ class AdminConf(Section):
 class OutboxConf(Section):
     """``DELAYQ["OUTBOX"]``: handling of durable jobs between the database and Redis."""
 
-    #: accept durable jobs; False = a call that requests one is refused
-    enabled: bool = key(True, check_flag)
     #: seconds that a request waits for Redis after a commit; then durable jobs are left to the relay, others are lost
     budget: float = key(0.2, check_number, 0.01, 1)
-    #: databases whose outbox is processed; the same in every process of the deployment
-    databases: tuple[str, ...] = key(("default",), _databases)
+    #: databases whose outbox is processed; the same in every process of the deployment. Without any, a call that
+    #: requests a durable job is refused
+    databases: tuple[str, ...] = key(("default",), _texts)
     #: days that a refused row is kept
     keep_days: float = key(30.0, check_number, 0, unit="days")
 
@@ -473,14 +450,6 @@ class Conf(Section):
     #: accept due times more than ten years ahead
     allow_far: bool = key(False, check_flag)
 
-    def check_together(self) -> None:
-        """Refuse a heartbeat that is too slow for the lease."""
-        if self.worker.heartbeat * 3 > self.lease:
-            raise InvalidJob(
-                f"three heartbeats of {self.worker.heartbeat:g} s do not fit into a LEASE of "
-                f"{self.lease:g} s, so one late heartbeat would lose jobs. Raise LEASE or lower WORKER['heartbeat']"
-            )
-
     @functools.cached_property
     def context_variables(self) -> Links:
         """The context variables by the names under which they are stored.
@@ -488,12 +457,18 @@ class Conf(Section):
         Raises:
             Misconfigured: a path cannot be imported, or is not a ContextVar.
         """
-        return {name: context_variable(name, path) for name, path in self.context.items()}
+        variables = {}
+        for name, path in self.context.items():
+            where = f"{SETTING}['CONTEXT'][{name!r}]"
+            variables[name] = variable = load_object(where, path)
+            if not isinstance(variable, ContextVar):
+                raise Misconfigured(f"{where}: {path} is no contextvars.ContextVar, it is {short(variable)}")
+        return variables
 
     @property
     def is_embedded(self) -> bool:
         """True if the Redis is the embedded one."""
-        return self.redis is None or self.redis == EMBEDDED
+        return self.redis in (None, "embedded")
 
     @property
     def is_mirrored(self) -> bool:
@@ -613,21 +588,19 @@ def install_codec(settings: Conf) -> None:
     """Use the codec and register the types that ``CODEC`` and ``CODEC_TYPES`` name, and remove all earlier ones.
 
     Raises:
-        Misconfigured: a path of a type cannot be imported or is no type; then nothing is changed. Or the codec is none,
-            or two types clash; then JSON is used and no type is registered.
+        Misconfigured: one of them cannot be imported, is none, or clashes with another type; then JSON is used.
     """
-    types = [_value_type(f"{SETTING}['CODEC_TYPES']", path) for path in settings.codec_types]
-    where = "CODEC"
-    _forget_types()
+    codec.use(None)
+    while _installed:
+        codec.forget(_installed.pop())
+    where = f"{SETTING}['CODEC_TYPES']"
     try:
+        for path in settings.codec_types:
+            _installed.append(codec.install(_value_type(where, path)))
+        where = f"{SETTING}['CODEC']"
         codec.use(None if settings.codec is None else codec.codec_at(settings.codec))
-        where = "CODEC_TYPES"
-        for value_type in types:
-            _installed.append(codec.install(value_type))
     except Misconfigured as error:
-        codec.use(None)
-        _forget_types()
-        raise Misconfigured(f"{SETTING}[{where!r}]: {error}") from None
+        raise Misconfigured(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
 
 
 def _value_type(where: str, path: str) -> ValueType:
@@ -638,11 +611,6 @@ def _value_type(where: str, path: str) -> ValueType:
         raise Misconfigured(
             f"{where}: {path}: a ValueType or a tuple (tag, type, dump, load) was expected, not {short(loaded)}"
         ) from None
-
-
-def _forget_types() -> None:
-    while _installed:
-        codec.forget(_installed.pop())
 
 
 def install_codec_quietly() -> None:
@@ -667,19 +635,6 @@ setting_changed.connect(_changed, dispatch_uid="django_delayq.settings.conf")
 # -- context -----------------------------------------------------------------------------------------------------------
 
 
-def context_variable(name: str, path: str) -> ContextVar[Any]:
-    """Return the variable at ``path``.
-
-    Raises:
-        Misconfigured: there is none.
-    """
-    where = f"{SETTING}['CONTEXT'][{name!r}]"
-    variable = load_object(where, path)
-    if not isinstance(variable, ContextVar):
-        raise Misconfigured(f"{where}: {path} is no contextvars.ContextVar, it is {short(variable)}")
-    return variable
-
-
 def collect_context() -> Mapping[str, Any]:
     """Return the current values of the variables, without those that are unset or None."""
     values = {name: variable.get(None) for name, variable in conf().context_variables.items()}
@@ -688,7 +643,7 @@ def collect_context() -> Mapping[str, Any]:
 
 def restore_context(job: Job, variables: Links) -> None:
     """Set the variables to their values at the schedule call of ``job``, for the rest of the current context."""
-    context = job.context
+    context = job.context if variables else {}
     for name, variable in variables.items():
         if name in context:
             variable.set(context[name])

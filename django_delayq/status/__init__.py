@@ -3,39 +3,20 @@
 :func:`take` takes a snapshot::
 
     snapshot = take(broker, rates=True)
-    snapshot.rates(snapshot.totals)  # jobs per second, since a sample of the dispatcher
+    snapshot.rates()  # jobs per second, since a sample of the dispatcher
 """
 
-from .reading import read_recurring, take
 from .snapshot import (
-    LOST_AFTER,
-    QueueStatus,
-    Rates,
-    RecurringStatus,
-    RedisStatus,
-    RunningJob,
-    Snapshot,
-    Totals,
-    UnreachablePart,
-    WorkerStatus,
-    united,
+    LOST_AFTER as LOST_AFTER,
+    QueueStatus as QueueStatus,
+    Rates as Rates,
+    RecurringStatus as RecurringStatus,
+    RedisStatus as RedisStatus,
+    RunningJob as RunningJob,
+    Snapshot as Snapshot,
+    UnreachablePart as UnreachablePart,
+    WorkerStatus as WorkerStatus,
+    read_recurring as read_recurring,
+    take as take,
 )
-from .warnings import Finding, warnings_of
-
-__all__ = [
-    "LOST_AFTER",
-    "Finding",
-    "QueueStatus",
-    "Rates",
-    "RecurringStatus",
-    "RedisStatus",
-    "RunningJob",
-    "Snapshot",
-    "Totals",
-    "UnreachablePart",
-    "WorkerStatus",
-    "read_recurring",
-    "take",
-    "united",
-    "warnings_of",
-]
+from .warnings import Finding as Finding, warnings_of as warnings_of

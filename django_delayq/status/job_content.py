@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -21,6 +20,7 @@ from ..settings.conf import mask
 
 if TYPE_CHECKING:
     from ..core.job_view import JobView
+    from ..core.reading import Accepts
     from ..masking import Mask
 
 #: depth to which stored values are shown: this package stores none deeper, foreign bytes may be
@@ -29,9 +29,7 @@ _SHOWN_DEPTH: Final = 100
 
 def job_as_dict(view: JobView, hide: Mask, *, details: bool = False) -> dict[str, Any]:
     """Return a job as plain data, masked; ``details`` adds its options and its last error."""
-    job, error = view.job, hide.value(view.error)
-    if "traceback" in error:
-        error["traceback"] = hide.traceback(str(view.error["traceback"]))
+    job, error = view.job, _shown_error(view, hide)
     values: dict[str, Any] = {
         "queue": job.queue,
         "state": view.state,
@@ -53,8 +51,22 @@ def job_as_dict(view: JobView, hide: Mask, *, details: bool = False) -> dict[str
     else:
         values |= shown_content(job, hide)
     if details:
-        values |= {"options": hide.value(job.options), "error": {"class": values["error_class"], **error}}
+        values |= {"options": shown_options(job, hide), "error": {"class": values["error_class"], **error}}
     return values
+
+
+def _shown_error(view: JobView, hide: Mask) -> dict[str, Any]:
+    error = hide.value(view.error)
+    traceback = {"traceback": hide.traceback(str(view.error["traceback"]))} if "traceback" in error else {}
+    return {**error, **traceback}
+
+
+def shown_options(job: Job, hide: Mask) -> dict[str, Any]:
+    """Return the options of a job; their bytes if they are no JSON."""
+    try:
+        return dict(hide.value(job.options))
+    except (ValueError, TypeError, RecursionError):
+        return raw(job.options_json, hide)
 
 
 def shown_content(job: Job, hide: Mask) -> dict[str, Any]:
@@ -95,12 +107,10 @@ def plain(value: Any, _depth: int = 0) -> Any:
 
     Never raises, whatever Redis contains.
     """
-    if value is None or isinstance(value, (bool, int)):
-        return value
     if isinstance(value, str):
         return clean_text(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
     if _depth > _SHOWN_DEPTH:
         return "…"
     if isinstance(value, Mapping):
@@ -113,9 +123,7 @@ def plain(value: Any, _depth: int = 0) -> Any:
         return value.total_seconds()
     if isinstance(value, bytes):
         return b64encode(value).decode()
-    if isinstance(value, (Decimal, UUID)):
-        return str(value)
-    return clean_text(repr(value)[:1000])
+    return clean_text(str(value) if isinstance(value, (float, Decimal, UUID)) else repr(value)[:1000])
 
 
 def _hidden_bytes(body: bytes, hide: Mask) -> bytes:
@@ -172,67 +180,35 @@ def call_rows(task: str, stored: bytes) -> list[tuple[str, Any]]:
     Raises:
         ValueError: these are not arguments.
     """
-    args, kwargs = split_call(stored)
     names = argument_names(task)
-    masked_args, masked_kwargs = mask().arguments(args, kwargs, names)
-    labels = [names[place] if place < len(names) else f"#{place + 1}" for place in range(len(args))]
-    return [*zip(labels, masked_args, strict=True), *masked_kwargs.items()]
+    args, kwargs = mask().arguments(*split_call(stored), names)
+    numbered = [f"#{place + 1}" for place in range(len(names), len(args))]
+    return [*zip([*names, *numbered], args, strict=False), *kwargs.items()]
 
 
 # -- search ----------------------------------------------------------------------------------------------------------
 
 
-class TextSearch:
-    """Case-insensitive search predicate for jobs.
+def text_search(text: str) -> Accepts:
+    """Return a case-insensitive search for a text in jobs.
 
     It looks only at what is visible: masked content could be guessed otherwise.
 
     Args:
-        text: the text to find; stored JSON is written without spaces (``"order":5``).
+        text: the text to find; JSON is compared without spaces (``"order":5``).
     """
-
-    def __init__(self, text: str) -> None:
-        self._text = text.casefold()
-
-    def __call__(self, view: JobView) -> bool:
-        plain = (view.id, view.job.task, view.job.worker, view.error_class)
-        return any(map(self._is_in, plain)) or any(
-            self._is_in(stored) and self._is_in(masked()) for stored, masked in _texts_of(view)
-        )
-
-    def _is_in(self, text: str) -> bool:
-        return self._text in text.casefold()
+    wanted = text.casefold()
+    return lambda view: any(wanted in shown.casefold() for shown in _visible_texts(view, mask()))
 
 
-def _texts_of(view: JobView) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield the stored texts of a job, each with a function for its masked form, because masking is costly."""
-    hide, error = mask(), dict(view.error)
-    traceback = str(error.pop("traceback", ""))
-    values = [payload.data for payload in view.payloads]
+def _visible_texts(view: JobView, hide: Mask) -> Iterator[str]:
+    """Yield the texts of a job, the cheaper ones first."""
+    yield from (view.id, view.job.task, view.job.worker, view.error_class, hide.text(view.reason))
+    shown = [(_shown_error(view, hide), b""), *((shown_payload(one, hide), one.data) for one in view.payloads)]
     for job in filter(None, (view.job, view.gated)):
-        yield readable(job.args), partial(_call_text, job)
-        values.append(job.options_json)
-    yield from ((readable(value), partial(_json_text, value)) for value in values)
-    yield view.reason, partial(hide.text, view.reason)
-    yield traceback, partial(hide.traceback, traceback)
-    yield _dump(error), lambda: _dump(hide.value(error))
-
-
-def _call_text(job: Job) -> str:
-    if job.merged:
-        return ""
-    try:
-        return _dump(dict(call_rows(job.task, job.args)))
-    except ValueError:
-        return _json_text(job.args)
-
-
-def _json_text(data: bytes) -> str:
-    try:
-        return _dump(mask().value(loaded(data)))
-    except ValueError:
-        return mask().text(readable(data))
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        content = {} if job.merged else shown_content(job, hide)
+        shown += [(shown_options(job, hide), job.options_json), (content, job.args)]
+    for value, stored in shown:
+        if "body_base64" in value:
+            yield hide.text(readable(stored))
+        yield from (json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in value.values())

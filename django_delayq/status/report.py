@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
-from ..core.task import registry
+from django.template.defaultfilters import filesizeformat
+
 from ..core.times import datetime_of
-from ..settings.conf import conf
-from .formatting import duration, printable, size, table
-from .snapshot import PLACES, QueueStatus, Rates, RecurringStatus, RunningJob, Snapshot, WorkerStatus
+from .formatting import NOTHING, duration, millis, printable, table
+from .snapshot import PLACES, QueueStatus, RecurringStatus, RunningJob, Snapshot, WorkerStatus
 from .warnings import warnings_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ NO_WORKER: Final = "No worker is running. Start one: manage.py delayq_worker"
 MOST_LIMITS: Final = 20
 #: due times that the report counts: within the next hour, and later
 HORIZON: Final = (3_600_000,)
-_RATED: Final = ("done", "failing", "late p50", "late p99")
 
 
 def report(snapshot: Snapshot) -> list[str]:
@@ -41,55 +40,55 @@ def report(snapshot: Snapshot) -> list[str]:
         [_outbox_line(snapshot.outbox)] if snapshot.outbox is not None and any(snapshot.outbox.values()) else [],
         [f"{one.level.ljust(5)} {one.check}: {one.text}" for one in warnings_of(snapshot)],
         list(_workers(snapshot)) or [NO_WORKER] * nothing,
-        recurring_table(snapshot.recurring) if snapshot.recurring else [],
+        recurring_table(snapshot.recurring),
     ]
     return [line for lines in paragraphs if lines for line in (*lines, "")][:-1]
 
 
 def _server_line(snapshot: Snapshot) -> str:
     redis = snapshot.redis
-    used = "?" if redis.used_memory is None else size(redis.used_memory)
+    used = "?" if redis.used_memory is None else filesizeformat(redis.used_memory)
     nodes = f" on {redis.nodes} nodes" if redis.nodes > 1 else ""
-    return (
-        f"{datetime_of(snapshot.now_ms):%H:%M:%S} UTC  Redis {redis.version}{nodes}, {used} used, "
-        f"{'AOF' if redis.aof else 'no AOF'}"
-    )
+    log = "AOF" if redis.aof else "no AOF"
+    return f"{datetime_of(snapshot.now_ms):%H:%M:%S} UTC  Redis {redis.version}{nodes}, {used} used, {log}"
 
 
 def _totals_line(snapshot: Snapshot) -> str:
     sums = snapshot.totals
-    pieces = [f"lag {duration(sums.lag_seconds)}", f"busy {sums.busy}/{sums.threads}"]
-    pieces += [f"{place} {getattr(sums, place)}" for place in PLACES]
-    if snapshot.samples:
-        pieces += [f"{name} {cell}" for name, cell in zip(_RATED, _rates(snapshot.rates(sums)), strict=True)]
-    return "  ".join(pieces)
+    pieces = {
+        "lag": duration(sums.lag_seconds),
+        "busy": f"{sums.busy}/{sums.threads}",
+        **{place: getattr(sums, place) for place in PLACES},
+        **_rates(snapshot),
+    }
+    return "  ".join(f"{name} {value}" for name, value in pieces.items())
 
 
-def _rates(rates: Rates) -> tuple[str, ...]:
-    ended = ("-" if rate is None else f"{rate:.1f}/s" for rate in (rates.done, rates.failing))
-    return (*ended, _late(rates.p50_ms), _late(rates.p99_ms))
-
-
-def _late(ms: float | None) -> str:
-    if ms is None:
-        return "-"
-    return f"{ms:.0f}ms" if ms < 1000 else duration(ms / 1000)
+def _rates(snapshot: Snapshot, queue: QueueStatus | None = None) -> dict[str, str]:
+    """Return the rates of a queue or of all by their names, if there are samples."""
+    if not snapshot.samples:
+        return {}
+    rates = snapshot.rates(queue)
+    ended = {"done": rates.done, "failing": rates.failing}
+    return {
+        **{name: NOTHING if rate is None else f"{rate:.1f}/s" for name, rate in ended.items()},
+        "late p50": millis(rates.p50_ms),
+        "late p99": millis(rates.p99_ms),
+    }
 
 
 def _queues(snapshot: Snapshot) -> list[str]:
-    rules = [_rules_of(queue, snapshot.now_ms) for queue in snapshot.queues]
     rows = [
-        (
-            printable(queue.name),
-            *(getattr(queue.counts, place) for place in PLACES),
-            duration(queue.lag_seconds),
-            *(_rates(snapshot.rates(queue)) if snapshot.samples else (queue.done,)),
-            *((rule,) if any(rules) else ()),
-        )
-        for queue, rule in zip(snapshot.queues, rules, strict=True)
+        {
+            "queue": queue.name,
+            **{place: getattr(queue.counts, place) for place in PLACES},
+            "lag": duration(queue.lag_seconds),
+            **(_rates(snapshot, queue) or {"done": queue.counts.counter("done")}),
+            "rules": _rules_of(queue, snapshot.now_ms),
+        }
+        for queue in snapshot.queues
     ]
-    rated = _RATED if snapshot.samples else ("done",)
-    return table(("queue", *PLACES, "lag", *rated, *(("rules",) if any(rules) else ())), rows)
+    return table(rows)
 
 
 def _rules_of(queue: QueueStatus, now_ms: float) -> str:
@@ -97,36 +96,22 @@ def _rules_of(queue: QueueStatus, now_ms: float) -> str:
     words = {"both": "paused", "in": "paused in", "out": "paused out"}.get(queue.paused, "")
     left = [f"{word} {duration((end - now_ms) / 1000)}" for word, end in queue.paused_until.items()]
     words += f" (ends: {', '.join(left)})" if left else ""
-    limits = [f"{name} {value}" for name, value in queue.limits.items()]
-    return ", ".join(filter(None, (words, *limits, *_limits_of(queue.name))))
-
-
-def _limits_of(queue: str) -> Iterator[str]:
-    """Yield the limits of a queue and of its tasks, as this project's code has them."""
-    options: list[tuple[str, Any]] = [("", conf().queue(queue))]
-    options += [(f" of {task.name}", task.options) for task in registry if task.options.queue == queue]
-    for whose, one in options:
-        if (limit := one.concurrency) is not None:
-            numbers = [] if limit.total is None else [str(limit.total)]
-            numbers += [] if limit.local is None else [f"{limit.local} a process"]
-            yield f"concurrency{whose} {' and '.join(numbers)}"
-        if one.rate is not None:
-            yield f"rate{whose} {one.rate.text}"
+    return ", ".join(filter(None, (words, *(f"{name} {value}" for name, value in queue.limits.items()))))
 
 
 def _limits(snapshot: Snapshot) -> list[str]:
     """Return the limits behind which jobs wait as lines of a table."""
     found = sorted(((page, one) for page in snapshot.limits for one in page.waiting), key=lambda each: -each[1].jobs)
     rows = [
-        (
-            printable(page.queue),
-            printable(one.name),
-            one.leases if one.numbers.total is None else f"{one.leases}/{one.numbers.total}",
-            one.rate or "-",
-            one.jobs,
-            "-" if one.since_ms is None else duration(max(0.0, snapshot.now_ms - one.since_ms) / 1000),
-            next_start(one.next_ms, snapshot.now_ms),
-        )
+        {
+            "queue": page.queue,
+            "limit": one.name,
+            "running": one.leases if one.numbers.total is None else f"{one.leases}/{one.numbers.total}",
+            "rate": one.rate or None,
+            "waiting": one.jobs,
+            "for": None if one.since_ms is None else duration(max(0.0, snapshot.now_ms - one.since_ms) / 1000),
+            "next start": next_start(one.next_ms, snapshot.now_ms),
+        }
         for page, one in found[:MOST_LIMITS]
     ]
     left = [f"{len(found) - MOST_LIMITS} more limits have waiting jobs"] if len(found) > MOST_LIMITS else []
@@ -135,8 +120,7 @@ def _limits(snapshot: Snapshot) -> list[str]:
         for page in snapshot.limits
         if page.more
     ]
-    head = ("queue", "limit", "running", "rate", "waiting", "for", "next start")
-    return [*(table(head, rows, left=2) if rows else ()), *left]
+    return [*table(rows, left=2), *left]
 
 
 def next_start(next_ms: float | None, now_ms: float) -> str:
@@ -188,16 +172,15 @@ def _job(job: RunningJob, now_ms: float) -> str:
 
 def recurring_table(tasks: Sequence[RecurringStatus]) -> list[str]:
     """Return recurring tasks with their ticks as lines of a table."""
-    head = ("recurring task", "schedule", "time zone", "last tick", "next tick")
     rows = []
     for one in tasks:
         zone = one.timezone or "UTC"
-        following = "paused" if one.paused_ms is not None else _local(one.next_tick_ms, zone)
-        last = _local(one.last_tick_ms, zone)
-        rows.append((printable(one.task), printable(one.schedule) or "not in this project", zone, last, following))
-    return table(head, rows, left=len(head))
+        last, following = (_local(tick, zone) for tick in (one.last_tick_ms, one.next_tick_ms))
+        row = {"recurring task": one.task, "schedule": one.schedule or "not in this project", "time zone": zone}
+        rows.append({**row, "last tick": last, "next tick": following if one.paused_ms is None else "paused"})
+    return table(rows, left=5)
 
 
-def _local(tick: float | None, zone: str) -> str:
+def _local(tick: float | None, zone: str) -> str | None:
     """Return a tick in local time of the given time zone."""
-    return "-" if tick is None else f"{datetime.fromtimestamp(tick / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M:%S}"
+    return None if tick is None else f"{datetime.fromtimestamp(tick / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M:%S}"

@@ -1,20 +1,44 @@
-"""Snapshot of a deployment, created by :mod:`.reading`: frozen values."""
+"""Snapshot of a deployment: frozen values, and their reading in a few round trips, whatever the number of queues."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from django.conf import settings
+from django.db import connections as databases
 
 from ..core.counts import Counts, Starving
-from ..core.figures import TOTAL, DepthPoint, Figures, Histogram
-from ..core.limit_status import LimitsPage
+from ..core.errors import QueueUnavailable
+from ..core.figures import TOTAL, DepthPoint, Figures, last_samples
+from ..core.layouts import queue_policy
+from ..core.redis.connection import PARTIAL_SECONDS
+from ..core.registry import recurring_pauses
+from ..core.task import registry as tasks
+from ..limits import LimitsPage, pages
+from ..outbox.durability import stock
+from ..settings.conf import conf
+from ..worker.recurring import works_of
 
 if TYPE_CHECKING:
+    from ..core.broker import Broker
+    from ..core.queue import Queue
     from ..outbox.durability import Stock
 
+T = TypeVar("T")
+U = TypeVar("U")
+#: rates are taken since a sample that is at least so old, ms
+RATE_MS: Final = 10_000
+#: largest whole number that every JSON reader handles exactly
+_LARGEST: Final = 2**53
 #: where a job may be, in the order in which numbers are shown
 PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
+#: what is counted since a queue was created: calls that stored or changed a job, jobs that succeeded, other attempts
+COUNTERS: Final = ("scheduled", "done", "failing")
 #: seconds without a heartbeat after which a worker counts as lost
 LOST_AFTER: Final = 30.0
 #: seconds behind more urgent jobs, beyond those that the queue allows, after which a priority counts as starving
@@ -23,7 +47,7 @@ STARVING_AFTER: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """Status of one queue. ``scheduled``, ``done`` and ``failing`` are counted since the queue was created."""
+    """Status of one queue."""
 
     name: str
     #: python or pull
@@ -40,8 +64,6 @@ class QueueStatus:
     paused_until: Mapping[str, int] = field(default_factory=dict)
     #: limits in force, by their names in the settings
     limits: Mapping[str, Any] = field(default_factory=dict)
-    #: permits of its limit of concurrency that are taken; None: no such limit
-    permits: int | None = None
 
     @property
     def lag_seconds(self) -> float:
@@ -60,21 +82,6 @@ class QueueStatus:
             return None
         found, allowed = self.counts.starving, self.limits.get("starve_after", 0)
         return found if found is not None and found.seconds > allowed + STARVING_AFTER else None
-
-    @property
-    def scheduled(self) -> int:
-        """Number of calls that stored or changed a job."""
-        return self.counts.counter("scheduled")
-
-    @property
-    def done(self) -> int:
-        """Number of jobs that succeeded."""
-        return self.counts.counter("done")
-
-    @property
-    def failing(self) -> int:
-        """Number of attempts that did not succeed, including the last ones of buried jobs."""
-        return self.counts.counter("failing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,35 +138,48 @@ class WorkerStatus:
         return self.seconds_ago > LOST_AFTER
 
 
+def _reported(name: str, combine: Callable[[list[Any]], Any], default: Any = None) -> Any:
+    """Return a field that combines what all masters report in ``INFO`` under this name; the default if none does."""
+    return field(default=default, metadata={"name": name, "combine": combine})
+
+
+def _first(found: list[Any]) -> str:
+    return str(found[0])
+
+
+def _are_fine(found: list[Any]) -> bool:
+    return set(found) == {"ok"}
+
+
 @dataclass(frozen=True, slots=True)
 class RedisStatus:
     """Status of Redis. For a cluster the values of all masters combined: sums, or the worst value."""
 
-    version: str = ""
+    version: str = _reported("redis_version", _first, "")
     #: standalone or cluster
-    mode: str = ""
+    mode: str = _reported("redis_mode", _first, "")
     #: master or replica
-    role: str = ""
+    role: str = _reported("role", lambda found: _first(found).replace("slave", "replica"), "")
     nodes: int = 1
-    uptime_seconds: int | None = None
+    uptime_seconds: int | None = _reported("uptime_in_seconds", min)
     #: bytes
-    used_memory: int | None = None
-    used_memory_peak: int | None = None
+    used_memory: int | None = _reported("used_memory", sum)
+    used_memory_peak: int | None = _reported("used_memory_peak", sum)
     #: 0 = no limit
-    maxmemory: int | None = None
-    maxmemory_policy: str | None = None
-    evicted_keys: int | None = None
-    aof: bool = False
+    maxmemory: int | None = _reported("maxmemory", sum)
+    maxmemory_policy: str | None = _reported("maxmemory_policy", _first)
+    evicted_keys: int | None = _reported("evicted_keys", sum)
+    aof: bool = _reported("aof_enabled", all, default=False)
     #: the last write to the append-only file succeeded
-    aof_ok: bool = True
-    #: seconds since a snapshot was written, and whether that succeeded
-    rdb_last_save_seconds: float | None = None
-    rdb_ok: bool = True
-    clients: int | None = None
-    blocked_clients: int | None = None
-    ops_per_sec: int | None = None
-    replicas: int | None = None
-    loading: bool = False
+    aof_ok: bool = _reported("aof_last_write_status", _are_fine, default=True)
+    #: seconds since a snapshot was written (``INFO`` has the moment), and whether that succeeded
+    rdb_last_save_seconds: float | None = _reported("rdb_last_save_time", min)
+    rdb_ok: bool = _reported("rdb_last_bgsave_status", _are_fine, default=True)
+    clients: int | None = _reported("connected_clients", sum)
+    blocked_clients: int | None = _reported("blocked_clients", sum)
+    ops_per_sec: int | None = _reported("instantaneous_ops_per_sec", sum)
+    replicas: int | None = _reported("connected_slaves", sum)
+    loading: bool = _reported("loading", any, default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,27 +222,6 @@ class UnreachablePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
-    """Totals of all queues.
-
-    ``busy`` of ``threads`` are running jobs, without lost workers; ``lag`` is the longest of all queues.
-    """
-
-    delayed: int = 0
-    ready: int = 0
-    reserved: int = 0
-    gated: int = 0
-    failed: int = 0
-    morgue: int = 0
-    lag_seconds: float = 0.0
-    busy: int = 0
-    threads: int = 0
-    done: int = 0
-    failing: int = 0
-    scheduled: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Rates:
     """Changing calls and ended attempts per second since a sample, and the lateness in it; None = unknown."""
 
@@ -257,20 +256,24 @@ class Snapshot:
     #: queue → sample since which its rates are taken; :data:`TOTAL` = of all queues. Empty: not requested, or none yet
     samples: Mapping[str, DepthPoint] = field(default_factory=dict)
 
-    def rates(self, of: QueueStatus | Totals) -> Rates:
-        """Return the rates of a queue or of all; unknown without a sample, or while a part of a cluster is missing.
+    def rates(self, queue: QueueStatus | None = None) -> Rates:
+        """Return the rates of a queue, or of all; unknown without a sample, or while a part of a cluster is missing.
 
         A counter that has decreased belongs to a queue that was deleted meanwhile, or Redis lost it.
         """
-        sample = self.samples.get(of.name if isinstance(of, QueueStatus) else TOTAL)
+        sample = self.samples.get(TOTAL if queue is None else queue.name)
         if sample is None or self.unreachable:
             return Rates()
         seconds = (self.now_ms - sample.at_ms) / 1000
-        scheduled, done, failing = (
-            max(0.0, getattr(of, counter) - getattr(sample, counter)) / seconds
-            for counter in ("scheduled", "done", "failing")
+        grown = ((name, count - getattr(sample, name)) for name, count in self.counters(queue).items())
+        return Rates(
+            **{name: max(0.0, more) / seconds for name, more in grown}, p50_ms=sample.p50_ms, p99_ms=sample.p99_ms
         )
-        return Rates(scheduled, done, failing, sample.p50_ms, sample.p99_ms)
+
+    def counters(self, queue: QueueStatus | None = None) -> dict[str, int]:
+        """Return the counters (:data:`COUNTERS`) of a queue, or of all."""
+        counted = self.queues if queue is None else (queue,)
+        return {name: sum(one.counts.counter(name) for one in counted) for name in COUNTERS}
 
     @property
     def has_registry(self) -> bool:
@@ -278,17 +281,15 @@ class Snapshot:
         return not any(part.registry for part in self.unreachable)
 
     @property
-    def totals(self) -> Totals:
-        """Totals of all queues."""
+    def totals(self) -> SimpleNamespace:
+        """Totals of all queues: jobs by place, the longest lag, ``busy`` of ``threads`` of live workers, counters."""
         alive = [worker for worker in self.workers if not worker.lost]
-        return Totals(
+        return SimpleNamespace(
             **{place: sum(getattr(queue.counts, place) for queue in self.queues) for place in PLACES},
             lag_seconds=max((queue.lag_seconds for queue in self.queues), default=0.0),
             busy=sum(worker.running for worker in alive),
             threads=sum(worker.threads for worker in alive),
-            done=sum(queue.done for queue in self.queues),
-            failing=sum(queue.failing for queue in self.queues),
-            scheduled=sum(queue.scheduled for queue in self.queues),
+            **self.counters(),
         )
 
     @property
@@ -297,28 +298,193 @@ class Snapshot:
         bins = [queue.counts.backlog for queue in self.queues]
         return tuple(map(sum, zip(*bins, strict=True)))
 
-    def queue(self, name: str) -> QueueStatus | None:
-        """Return the queue of this name, or None."""
-        return next((queue for queue in self.queues if queue.name == name), None)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the value that ``delayq_status --json`` prints; see :mod:`.json_form`."""
-        from .json_form import as_json
-
-        return as_json(self)
+# -- reading ----------------------------------------------------------------------------------------------------------
 
 
-# -- attempts so far ---------------------------------------------------------------------------------------------------
+def take(
+    broker: Broker,
+    *,
+    horizon: Sequence[int] = (),
+    recurring: bool = False,
+    outbox: bool = True,
+    limits: bool = True,
+    rates: bool = False,
+) -> Snapshot:
+    """Return a snapshot of a deployment.
+
+    This takes one round trip each for the registry, the workers, the counters, ``INFO``, all shards of all queues (on a
+    cluster: each of its nodes), the recurring tasks, and the samples; two for the limits, if jobs are parked. The
+    outbox is read from the database.
+
+    On a cluster of which a part does not answer, the rest is returned, and :attr:`Snapshot.unreachable` names that
+    part. If it has the registry, the queues are those that this process knows.
+
+    Args:
+        horizon: growing offsets from now in ms, between which :attr:`Counts.backlog` divides waiting jobs.
+        recurring: include the recurring tasks registered in this process.
+        outbox: include the numbers of rows in the outbox.
+        limits: include the limits of queues with parked jobs.
+        rates: include the samples for :meth:`.Snapshot.rates`.
+
+    Raises:
+        QueueUnavailable, Misconfigured: Redis cannot be queried.
+        InvalidJob: the horizon is invalid.
+    """
+    registry = _partly(broker, lambda: _read_registry(broker), None)
+    queues = broker.opened_queues() if registry is None else registry["queues"]
+    servers = broker.inspector.servers()
+    counts = broker.inspector.all_counts(horizon=horizon, queues=queues, partial=True)
+    now_ms = max((one.now_ms for one in counts), default=0.0) or broker.now_ms()
+    unreachable = tuple(unreachable_parts(broker, counts, registry=registry is None))
+    sampled = [TOTAL, *(queue.name for queue in queues)] if rates and not unreachable else []
+    parked = [queue for queue, one in zip(queues, counts, strict=True) if one.parked and limits]
+    return Snapshot(
+        **{
+            **(registry or {}),
+            "queues": tuple(map(queue_status, queues, counts)),
+            "workers": tuple(worker_status(payload, now_ms) for payload in (registry or {}).get("workers", ())),
+        },
+        now_ms=now_ms,
+        redis=redis_status(servers, now_ms),
+        outbox=_outbox() if outbox else None,
+        recurring=_partly(broker, lambda: recurring_of(broker, queues, now_ms), ()) if recurring else (),
+        unreachable=unreachable,
+        limits=_partly(broker, lambda: tuple(pages(parked, partial=True)), ()),
+        samples=last_samples(broker, sampled, now_ms - RATE_MS) if sampled else {},
+    )
 
 
-def united(histograms: Iterable[Histogram]) -> Histogram:
-    """Return the sum of all histograms."""
-    return sum(histograms, Histogram())
+def _read_registry(broker: Broker) -> dict[str, Any]:
+    """Return what is in the registry's slot, by the names of a snapshot; queues and workers as they are stored."""
+    return {
+        "queues": broker.queues(),
+        "producers_paused_ms": broker.producers_paused_since() if broker.registry.producers_paused else None,
+        "workers": broker.workers(),
+        "figures": broker.figures(),
+    }
 
 
-def by_queue(runs: Mapping[tuple[str, str], Histogram]) -> dict[str, Histogram]:
-    """Return the attempts of all tasks, summed by queue."""
-    sums: dict[str, Histogram] = {}
-    for (queue, _), run in runs.items():
-        sums[queue] = sums[queue] + run if queue in sums else run
-    return sums
+def _partly(broker: Broker, read: Callable[[], T], without: U) -> T | U:
+    """Return what is read, or on a cluster ``without`` if the node that has it does not answer."""
+    try:
+        with broker.connection.limited(PARTIAL_SECONDS):
+            return read()
+    except QueueUnavailable:
+        if not broker.connection.cluster:
+            raise
+        return without
+
+
+def unreachable_parts(broker: Broker, counts: Sequence[Counts], *, registry: bool = False) -> list[UnreachablePart]:
+    """Return the nodes of a cluster that do not answer.
+
+    Args:
+        counts: of all queues, read with ``partial=True``.
+        registry: the registry does not answer either.
+    """
+    slots_of = broker.connection.slots_of
+    registry_slots = slots_of(broker.queues_key.encode()) if registry else ""
+    shards: dict[str, Counter[str]] = {registry_slots: Counter()} if registry else {}
+    for one in counts:
+        for number in one.unreachable:
+            shards.setdefault(slots_of(broker.shard(one.queue, number).keys[0]), Counter())[one.queue] += 1
+    return [UnreachablePart(slots, slots == registry_slots, dict(missing)) for slots, missing in sorted(shards.items())]
+
+
+def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
+    """Return the status of one queue from its registry entry and its counts."""
+    policy = queue_policy(queue.layout, counts.now_ms or None)
+    epoch, is_draining = int(queue.layout["epoch"]), len(queue.epochs) > 1
+    return QueueStatus(queue.name, queue.kind, counts, queue.shards, epoch, is_draining, **policy)
+
+
+def worker_status(payload: Mapping[str, Any], now_ms: float) -> WorkerStatus:
+    """Return the status of a worker from its heartbeat payload (:meth:`Broker.workers`).
+
+    The worker may be of another release, so every field is checked.
+    """
+    values: dict[str, Any] = {name: _whole(payload.get(name)) for name in ("pid", "rss_mib")}
+    values |= {name: _whole(payload.get(name)) or 0 for name in ("threads", "running")}
+    values |= {name: bool(payload.get(name)) for name in ("dispatcher", "stopping", "quarantine")}
+    values |= {name: tuple(map(str, _listed(payload.get(name)))) for name in ("queues", "ignored")}
+    seen_ms = float(payload["seen_ms"])
+    return WorkerStatus(
+        **values,
+        name=str(payload["name"]),
+        seen_ms=seen_ms,
+        seconds_ago=max(0.0, now_ms - seen_ms) / 1000,
+        host=str(payload.get("host") or ""),
+        idle_seconds=(_whole(payload.get("idle_ms")) or 0) / 1000,
+        started_ms=_whole(payload.get("started")),
+        jobs=tuple(_running_job(one) for one in _listed(payload.get("jobs")) if isinstance(one, dict)),
+        payload=payload,
+    )
+
+
+def _running_job(job: Mapping[str, Any]) -> RunningJob:
+    slot, started_ms, ids = (_whole(job.get(name)) for name in ("slot", "started_ms", "ids"))
+    queue, ident, task = (str(job.get(name, "")) for name in ("queue", "id", "task"))
+    return RunningJob(slot or 0, queue, ident, task, started_ms or 0, ids or 1)
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _whole(value: object) -> int | None:
+    return int(value) if isinstance(value, (int, float)) and abs(value) <= _LARGEST else None
+
+
+def redis_status(infos: Sequence[Mapping[str, Any]], now_ms: float) -> RedisStatus:
+    """Return the combined status of the servers from their ``INFO``."""
+    masters = [info for info in infos if info.get("role", "master") == "master"] or list(infos)
+    values: dict[str, Any] = {"nodes": len(masters)}
+    for one in fields(RedisStatus):
+        if found := [info[one.metadata["name"]] for info in masters if one.metadata.get("name") in info]:
+            values[one.name] = one.metadata["combine"](found)
+    if "rdb_last_save_seconds" in values:
+        values["rdb_last_save_seconds"] = max(0.0, round(now_ms / 1000 - values["rdb_last_save_seconds"], 1))
+    return RedisStatus(**values)
+
+
+def _outbox() -> Any:
+    aliases = conf().outbox.databases
+    for connection in (databases[alias] for alias in aliases if alias in databases):
+        # Outside of requests (a terminal, the thread of an exporter) nothing else closes broken connections.
+        if connection.errors_occurred:
+            connection.close_if_unusable_or_obsolete()
+    return stock(aliases)
+
+
+def read_recurring(broker: Broker) -> tuple[RecurringStatus, ...]:
+    """Return the status of the recurring tasks of this process and the pauses of others, ordered by task name."""
+    return recurring_of(broker, broker.queues(), broker.now_ms())
+
+
+def recurring_of(broker: Broker, queues: Sequence[Queue], now_ms: float) -> tuple[RecurringStatus, ...]:
+    """Return the status of recurring tasks and the pauses of unknown ones, ordered by task name.
+
+    A task whose queue is not among ``queues`` has no last tick.
+    """
+    by_name, paused = {queue.name: queue for queue in queues}, recurring_pauses(broker)
+    works = works_of(tasks, settings.TIME_ZONE or "UTC")
+    places = [(by_name[work.task.options.queue], work.id) for work in works if work.task.options.queue in by_name]
+    last = dict(zip((ident for _, ident in places), broker.inspector.last_ticks(places), strict=True))
+    found = []
+    for work in works:
+        since = [paused.pop(name) for name in work.task.names if name in paused]  # it may be paused under an old name
+        found.append(
+            RecurringStatus(
+                task=work.task.name,
+                queue=work.task.options.queue,
+                schedule=work.recurrence.text,
+                timezone=work.recurrence.zone,
+                missed=work.task.options.missed,
+                last_tick_ms=last.get(work.id),
+                next_tick_ms=None if since else work.recurrence.following(now_ms),
+                paused_ms=min(since, default=None),
+            )
+        )
+    unknown = (RecurringStatus(name, paused_ms=since_ms) for name, since_ms in paused.items())
+    return tuple(sorted((*found, *unknown), key=attrgetter("task")))

@@ -11,30 +11,27 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Self, Unpack
 
 from asgiref.sync import sync_to_async
+from django.utils.asyncio import async_unsafe
 
 from .. import connections
 from ..core.queue import Queue
 from ..core.task import Task
-from ..outbox.producer import producer_state
+from ..outbox.producer import breaker_of
 from ..scheduling.build import find_task
 from ..settings.conf import conf
 from ..transactions import warn_caller
 from .clock import Clock, Moment, ms_of_delta, ms_of_moment
-from .jobs import (
-    Expectation,
-    Expected,
-    ScheduledJob,
-    check_scheduled,
-    hint_of_commit,
-    jobs_of,
-    names_of,
-    waiting_calls,
-)
+from .jobs import Expectation, Expected, ScheduledJob, check_scheduled, hint_of_commit, jobs_of, names_of, waiting_calls
 from .redis import MemoryBroker
-from .running import SELF_SCHEDULING, Error, Runner, RunReport, refuse_event_loop
+from .running import SELF_SCHEDULING, Error, Runner, RunReport
 
 TaskName = Task | str
 Until = datetime | timedelta | float | None
+
+
+@async_unsafe("jobs cannot be run inside a coroutine: use `await fake.arun_due()`; under immediate() aschedule()")
+def refuse_event_loop() -> None:
+    """Raise an error inside an event loop: jobs may use the database, which a coroutine may not."""
 
 
 class Fake:
@@ -187,7 +184,7 @@ class Fake:
                 yield
         finally:
             self._runner.has_unsent = True
-            producer_state(self.broker).breaker.succeeded()  # the outbox uses Redis again without a pause
+            breaker_of(self.broker).succeeded()  # the outbox uses Redis again without a pause
 
 
 #: a block with an in-memory queue

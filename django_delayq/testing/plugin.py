@@ -38,8 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
             f"the ini option delayq is {config.getini('delayq')!r}; write one of {', '.join(MODES)}, or leave it out"
         )
     config.addinivalue_line(
-        "markers",
-        "delayq(at=None): time at which the clock of the fixtures delayq_fake and delayq_immediate is frozen",
+        "markers", "delayq(at=None): time at which the clock of the fixtures delayq_fake and delayq_immediate is frozen"
     )
 
 

@@ -1,8 +1,8 @@
 """Redis in memory, and the broker on it: fakeredis with a Lua interpreter and a clock that stands still.
 
 The scripts and everything above them are the real ones. Some names that fakeredis does not publish are used here: the
-socket with its methods ``_name_to_func`` and ``_run_command``, the database's ``time``, and the classes of simple
-replies.
+socket with its methods ``_name_to_func``, ``_run_command`` and ``_convert_…``, the ``time`` of a database, the
+class of an error reply, and ``_convert_redis_arg``.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ try:
     from fakeredis import FakeRedisConnection, FakeServer
     from fakeredis._commands import Signature
     from fakeredis._core import Database
-    from fakeredis._helpers import SimpleError, SimpleString
+    from fakeredis._helpers import SimpleError
     from fakeredis._socket import FakeSocket
     from fakeredis._socket._resp import extract_command
+    from fakeredis.commands_mixins.scripting_mixin import _convert_redis_arg
     from lupa import lua51
 except ImportError as error:
     raise ImportError(
@@ -243,7 +244,7 @@ class _Socket(FakeSocket):
         script = self._server.script_cache.get(sha)
         if script is None:
             raise SimpleError("NOSCRIPT No matching script. Please use EVAL.")
-        return _interpreter.run(script, list(words[:numkeys]), list(words[numkeys:]), self._call)
+        return _interpreter.run(script, list(words[:numkeys]), list(words[numkeys:]), self)
 
     def hrandfield(self, key: Any, *words: bytes) -> Any:
         fields = super().hrandfield(key, *words)
@@ -251,7 +252,8 @@ class _Socket(FakeSocket):
 
     # ---
 
-    def _call(self, command: bytes, words: list[bytes]) -> Any:
+    def call(self, command: bytes, words: list[bytes]) -> Any:
+        """Return the reply to a command of a script."""
         name, words = extract_command([command, *words])
         function, signature = self._name_to_func(name)
         return self._run_command(function, signature, words, True)
@@ -264,9 +266,6 @@ class _Connection(FakeRedisConnection):
 
 
 # -- Lua ---------------------------------------------------------------------------------------------------------------
-
-#: runs a command of a script: its name and its arguments
-Call = Callable[[bytes, list[bytes]], Any]
 
 _LIBRARIES: Final = """
 function(call, sha1hex, pack, unpack, pack_messages, unpack_messages)
@@ -291,7 +290,7 @@ class Interpreter:
     process share this one, so that a script is compiled once.
     """
 
-    _call: Call
+    _socket: _Socket
 
     def __init__(self) -> None:
         self._lua = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False)
@@ -300,36 +299,30 @@ class Interpreter:
         self._compiled: dict[bytes, Callable[[], Any]] = {}
         self._lock = threading.Lock()
 
-    def run(self, source: bytes, keys: list[bytes], argv: list[bytes], call: Call) -> Any:
+    def run(self, source: bytes, keys: list[bytes], argv: list[bytes], socket: _Socket) -> Any:
         """Return the reply of a script in the form in which fakeredis stores replies.
+
+        Args:
+            socket: runs its commands.
 
         Raises:
             SimpleError: the script, or a command in it, failed.
         """
         with self._lock:
-            self._call = call
+            self._socket = socket
             try:
                 script = self._compiled.get(source)
                 if script is None:
                     # Redis reads the flags in the first line, Lua does not.
                     script = self._compiled[source] = self._lua.compile(re.sub(rb"^#!", b"--", source))
                 self._set_arguments(self._lua.table_from(keys), self._lua.table_from(argv))
-                return _reply_of(script())
+                return socket._convert_lua_result(script(), nested=False)
             except lua51.LuaError as error:
                 raise SimpleError(f"ERR Error running script: {error}") from error
 
     def _on_call(self, command: bytes, *arguments: bytes | float) -> Any:
-        return self._value_of(self._call(command, [_bytes_of(argument) for argument in arguments]))
-
-    def _value_of(self, reply: Any) -> Any:
-        """Return the Lua value of a command's reply."""
-        if isinstance(reply, list):
-            return self._lua.table_from([self._value_of(one) for one in reply])
-        if isinstance(reply, SimpleString):
-            return self._lua.table_from({b"ok": reply.value})
-        if isinstance(reply, SimpleError):
-            raise reply
-        return False if reply is None else reply
+        reply = self._socket.call(command, [_convert_redis_arg(argument) for argument in arguments])
+        return self._socket._convert_redis_result(self._lua, reply)
 
     def _unpack_messages(self, data: bytes) -> tuple[Any, ...]:
         unpacker = msgpack.Unpacker(raw=True, strict_map_key=False, max_buffer_size=0)
@@ -342,24 +335,6 @@ class Interpreter:
             raise SimpleError("ERR Missing bytes in input.") from error
         tables = self._lua.table_from(values, recursive=True)
         return tuple(tables[place] for place in range(1, len(values) + 1))
-
-
-def _bytes_of(argument: bytes | float) -> bytes:
-    return argument if isinstance(argument, bytes) else f"{argument:.17g}".encode()
-
-
-def _reply_of(value: Any) -> Any:
-    """Return the reply of a script that returned this Lua value."""
-    if lua51.lua_type(value) != "table":
-        return (1 if value else None) if isinstance(value, bool) else int(value) if type(value) is float else value
-    if value[b"ok"] is not None:
-        return SimpleString(value[b"ok"])
-    if value[b"err"] is not None:
-        raise SimpleError(value[b"err"].decode())
-    replies: list[Any] = []
-    while (entry := value[len(replies) + 1]) is not None:
-        replies.append(_reply_of(entry))
-    return replies
 
 
 def _sha1hex(data: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
@@ -16,8 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from asgiref.sync import async_to_sync
-from django.db import DatabaseError
-from django.db import connections as databases
+from django.db import DatabaseError, connections as databases
 
 from ..core.errors import DelayQError, LeakedTransaction, Verdict
 from ..core.job import Job
@@ -258,7 +256,8 @@ class Runner:
 
     def dispatch(self) -> None:
         """Do what a dispatcher does for durable jobs: send pending rows, and delete the rows of finished jobs."""
-        from ..outbox.duties import Marks
+        from ..outbox.duties import Marks, Relay
+        from ..outbox.rows import waiting
 
         if self._broker.server.down:
             return
@@ -267,20 +266,14 @@ class Runner:
             self.has_unsent = False
             for alias in aliases:
                 with suppress(DatabaseError, AssertionError, RuntimeError):  # a test without databases wrote no rows
-                    self._send_rows(alias)
+                    relay = Relay(conf(), alias, self._broker)
+                    while waiting(alias).exists() and relay.turn():
+                        pass
         marks = Marks(aliases, self._broker, Changes())
         for queue in self._broker.queues():
             for number in queue.numbers:
                 if self._broker.client.exists(queue.shard(number).names["marks"]):
                     marks.take_down(queue.name, number)
-
-    def _send_rows(self, alias: str) -> None:
-        from ..outbox.duties import Relay
-        from ..outbox.rows import waiting
-
-        relay = Relay(conf(), alias, self._broker)
-        while waiting(alias).exists() and relay.turn():
-            pass
 
 
 class LocalExecution(Execution):
@@ -293,7 +286,7 @@ class LocalExecution(Execution):
 
     def __init__(self, settings: Conf, faults: dict[str, deque[Error]]) -> None:
         restore = partial(restore_context, variables=settings.context_variables)
-        hooks = replace(wiring.make_hooks(settings), before_job=restore, after_job=None)
+        hooks = replace(wiring.make_hooks(settings), before_job=restore, after_job=lambda job: None)
         super().__init__(registry, hooks, wiring.make_middlewares(settings), loop=_CallersLoop())
         self._faults = faults
         self._inner = self._call
@@ -380,14 +373,3 @@ def _error_of(run: Attempt, raised: BaseException | None, raise_errors: bool) ->
         if settlement is not None and settlement.verb != "ack" and settlement.reason:
             return DelayQError(f"{part.job.task} id={part.job.id} cannot be run: {settlement.reason}")
     return None
-
-
-def refuse_event_loop() -> None:
-    """Raise an error inside an event loop: jobs may use the database, which a coroutine may not."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError(
-        "jobs cannot be run inside a coroutine: use `await fake.arun_due()`; under immediate() aschedule()"
-    )

@@ -140,9 +140,6 @@ class BatchAttempt(Attempt):
         super().__init__(first.job, first.source, first.received, first.deadline, first.offset_ms)
         self.members = tuple(members)
 
-    def __repr__(self) -> str:
-        return f"<BatchAttempt {self.job.queue}/{self.job.id} and {len(self.members) - 1} more, task={self.job.task}>"
-
 
 def expected_batch(registry: Registry, queue: str) -> int:
     """Return the smallest number of jobs that an attempt takes from a queue, judging by the registered tasks."""
@@ -275,12 +272,13 @@ class CurrentJob(ReservedJob):
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._parts = tuple([part for part in attempt.members if part.settlement is None])
-        super().__init__(self._parts[0].job if self._parts else attempt.job)
+        #: the attempt, or those of a batch that are not settled yet
+        self._parts = tuple([part for part in attempt.members if part.settlement is None]) or (attempt,)
+        super().__init__(self._parts[0].job)
 
     @property
     def _max_attempts(self) -> int:
-        return (self._parts or (self._attempt,))[0].policy.max_attempts
+        return self._parts[0].policy.max_attempts
 
     @property
     def retry_count(self) -> int:
@@ -324,7 +322,7 @@ class CurrentJob(ReservedJob):
     @property
     def jobs(self) -> tuple[CurrentJob, ...]:
         """Views of all jobs that this call works on."""
-        return tuple([view_of(part) for part in self._parts]) or (self,)
+        return (self,) if self._parts[0] is self._attempt else tuple([view_of(part) for part in self._parts])
 
     @property
     def lost(self) -> bool:
@@ -332,7 +330,7 @@ class CurrentJob(ReservedJob):
 
         For a batch it is true when all of its jobs are lost.
         """
-        return all(part.lost for part in self._parts or (self._attempt,))
+        return all(part.lost for part in self._parts)
 
     @property
     def should_stop(self) -> bool:
@@ -341,8 +339,7 @@ class CurrentJob(ReservedJob):
         For a batch it is true when its time or its process ends, or when all of its jobs should stop; :attr:`jobs` has
         the flag of each job.
         """
-        attempt = self._attempt
-        return attempt.should_stop or (bool(self._parts) and all(part.should_stop for part in self._parts))
+        return self._attempt.should_stop or all(part.should_stop for part in self._parts)
 
     @property
     def seconds_left(self) -> float:
@@ -366,7 +363,7 @@ class CurrentJob(ReservedJob):
         attempt = self._attempt
         if attempt.limited_by:
             return attempt.limited_by
-        leases = [NEVER if part.acked else part.deadline for part in self._parts or (attempt,) if not part.lost]
+        leases = [NEVER if part.acked else part.deadline for part in self._parts if not part.lost]
         return min(attempt.limit_at, *leases) if leases else 0.0
 
     def touch(self) -> bool:
@@ -376,7 +373,7 @@ class CurrentJob(ReservedJob):
             False if the job (every job of the batch) belongs to another worker now; no outcome of this attempt will be
             stored any more.
         """
-        held = [part for part in self._parts or (self._attempt,) if not part.acked]
+        held = [part for part in self._parts if not part.acked]
         queue, sent_at = self._attempt.queue, monotonic()
         answers = queue.touch([part.job for part in held], {(part.job.id, part.job.token) for part in held})
         until = sent_at + trusted(queue.deployment.lease_ms / 1000)

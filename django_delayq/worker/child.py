@@ -26,7 +26,6 @@ from .config import WorkerConfig
 
 if TYPE_CHECKING:
     from ..core.job import Job
-    from ..core.outcomes import Which
 
 VARIABLE: Final = "DELAYQ_CHILD"
 
@@ -92,8 +91,7 @@ class Scoreboard(ctypes.Structure):
 
     Moments (0 = never): ``stamped``, when the child last showed life; ``ready``, when it began to serve its queues.
     Flags: ``leaving``, it ends on purpose, so that the jobs it still runs are not blamed; ``overdue``, it has found due
-    quarantined jobs that it cannot take; ``stop`` and ``drain``, ends that an operator requested from it for the whole
-    program.
+    quarantined jobs that it cannot take.
     """
 
     _fields_ = (
@@ -101,8 +99,6 @@ class Scoreboard(ctypes.Structure):
         ("ready", ctypes.c_double),
         ("leaving", ctypes.c_bool),
         ("overdue", ctypes.c_bool),
-        ("stop", ctypes.c_bool),
-        ("drain", ctypes.c_bool),
     )
 
     fd: int
@@ -164,19 +160,9 @@ class Scoreboard(ctypes.Structure):
 class ChildSpec:
     """Child specification: what a supervisor passes to a child process."""
 
-    name: str
     config: WorkerConfig
     board_fd: int
     parent: int
-    #: run the jobs that wait for quarantine, and no others
-    quarantine: bool = False
-    #: name of this start of the program, the same for all its processes
-    program: str = ""
-
-    @property
-    def which(self) -> Which:
-        """Jobs that the child runs."""
-        return "quarantined" if self.quarantine else "others"
 
     def environment(self) -> dict[str, str]:
         """Return the supervisor's environment with this specification added."""

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import Misconfigured
 from ..core.options import Limits
 
 if TYPE_CHECKING:
+    from ..core.outcomes import Which
     from .shards import Scheduler
 
 
@@ -62,6 +62,10 @@ class WorkerConfig:
     max_rss: float | None = None
     #: name in the worker registry and on leases; must be unique. Empty = host, pid and a random part
     name: str = ""
+    #: name of this start of the program, the same for all its processes; empty = the name of the only one
+    program: str = ""
+    #: the jobs that the process runs: those that wait for quarantine, the others, or all where there is no supervisor
+    which: Which = "all"
     #: index of this process among its supervisor's children
     index: int = 0
     #: end when no job is ready any more
@@ -72,12 +76,6 @@ class WorkerConfig:
     scheduler: str | Scheduler | None = None
     #: time zone of cron expressions that name none
     timezone: str = "UTC"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.queues, tuple) or not self.queues:
-            raise Misconfigured("the worker needs at least one queue name: queues=('default',)")
-        if not (self.consumer or self.dispatcher):
-            raise Misconfigured("a worker without consumer and without dispatcher has nothing to do; keep one of them")
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> WorkerConfig:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from ..core.errors import QueueUnavailable
 from ..core.job import STARTED, Job
@@ -26,7 +26,7 @@ from .attempt import NEVER, trusted
 from .child import ENDED, TIMED_OUT, Slot, place_of
 from .ends import End, crashed_early, policy_of
 from .hooks import Hooks, Notifier, error_of
-from .loop import Parts
+from .loop import Parts, Reminders
 from .slots import HangingCall, call_limited
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ UNKNOWN_TASK_MS: Final = 600_000
 SILENT_MS: Final = 60_000
 #: seconds between two checks of a shard for attempts of dead workers whose jobs were acked early
 EARLY_CHECK_SECONDS: Final = 30.0
-#: ends that wait for their listeners; further ones are found again at the next look
-_MOST_WAITING: Final = 1000
 
 
 class Ends:
@@ -84,15 +82,13 @@ class Ends:
     def _notify(self, queue: Queue, settlement: Settlement) -> bool:
         job, hooks = settlement.job, self._hooks
         try:
-            if hooks.before_job is not None:
-                hooks.before_job(job)
+            hooks.before_job(job)
         except Exception:
             logger.exception("%s: its end (%s) is settled later, before_job failed", job.id, settlement.outcome)
             return False
         self._notifier.ended_elsewhere(queue, self.registry.get(job.task), settlement)
         try:
-            if hooks.after_job is not None:
-                hooks.after_job(job)
+            hooks.after_job(job)
         except Exception:
             logger.exception("%s: what listened to its end left something behind", job.id)
         return True
@@ -193,9 +189,6 @@ def salvage(death: Death, ends: Ends, broker: Broker, queues: Sequence[Queue]) -
 
 # --- leases that ran out
 
-#: queue and end of a job whose lease ran out
-_Lost: TypeAlias = tuple["Queue", Settlement]
-
 
 class LeaseReaper:
     """Duty that settles expired leases, by the policies of their tasks, in the shards that the shard poller names.
@@ -216,7 +209,7 @@ class LeaseReaper:
         self._ring: Callable[[], None] = lambda: None
         #: shards with work, as of their last checks
         self._found: dict[tuple[Queue, int], Tick] = {}
-        self._unknown: set[str] = set()
+        self._reminders = Reminders()
         self._checked_at: dict[Place, float] = {}
 
     def attach(self, ring: Callable[[], None]) -> None:
@@ -229,43 +222,42 @@ class LeaseReaper:
         self._ring()
 
     def run(self) -> float:
-        """Settle what was found, first what nothing is called for. Returns the seconds until the next turn."""
-        #: by queue, shard, id and token
-        loud: dict[tuple[str, int, str, int], _Lost] = {}
-        while self._found or loud:  # what is not settled now is found at a later check
-            while self._found:
-                (queue, shard), tick = self._found.popitem()
-                self._parts.attempt((queue.name, shard), partial(self._reap, queue, shard, tick, loud))
-            if loud:
-                queue, one = loud.pop(next(iter(loud)))
-                self._parts.attempt((queue.name, one.job.shard), partial(self._settle, queue, [one], is_loud=True))
+        """Settle what was found. Returns the seconds until the next turn."""
+        while self._found:
+            queue, shard = next(iter(self._found))
+            tick = self._found.pop((queue, shard))
+            self._parts.attempt((queue.name, shard), partial(self._reap, queue, shard, tick))
         return NEVER
 
-    def _reap(self, queue: Queue, shard: int, tick: Tick, loud: dict[tuple[str, int, str, int], _Lost]) -> None:
-        def settle(ends: Sequence[Settlement]) -> int:
-            quiet = []
-            for one in ends:
-                if not self._ends.has_listeners(one):
-                    quiet.append(one)
-                elif len(loud) < _MOST_WAITING:
-                    loud.setdefault((queue.name, shard, one.job.id, one.job.token), (queue, one))
-            return self._settle(queue, quiet)
-
+    def _reap(self, queue: Queue, shard: int, tick: Tick) -> None:
+        """Settle what nothing is called for, then the others, as long as no other shard waits for its turn."""
+        loud: list[Settlement] = []
         stayed = 0
         while tick.expired and (jobs := queue.expired(shard, offset=stayed)):
             decided = [self._decide(queue, job, tick.now_ms) for job in jobs]
-            stayed += len(jobs) - settle([one for one in decided if one is not None])
+            stayed += len(jobs) - self._settle_quiet(queue, [one for one in decided if one is not None], loud)
         if tick.begun:
-            settle(self._crashed_early(queue, shard, tick.now_ms))
+            self._settle_quiet(queue, self._crashed_early(queue, shard, tick.now_ms), loud)
+        while loud:
+            if self._settle(queue, [loud.pop(0)]) and loud and self._found:
+                self._checked_at.pop((queue.name, shard), None)
+                self._found.setdefault((queue, shard), tick)
+                return
 
-    def _settle(self, queue: Queue, ends: Sequence[Settlement], *, is_loud: bool = False) -> int:
-        """Take over the jobs, notify the listeners if there are any, and settle them. Return how many were taken."""
+    def _settle_quiet(self, queue: Queue, ends: Sequence[Settlement], loud: list[Settlement]) -> int:
+        """Settle those for which nothing is called, and add the others to ``loud``. Return how many were taken over."""
+        loud += [one for one in ends if self._ends.has_listeners(one)]
+        return self._settle(queue, [one for one in ends if not self._ends.has_listeners(one)])
+
+    def _settle(self, queue: Queue, ends: Sequence[Settlement]) -> int:
+        """Take over the jobs, notify any listeners, and settle them. Return how many are out of the way now."""
         held = [one for one in ends if one.verb == "record"]  # by nobody
         leased = {one.job.id: one for one in ends if one.verb != "record"}
         taken = queue.take_over([one.job for one in leased.values()], self._name) if leased else []
         held += [replace(leased[job.id], job=job) for job in taken]
-        self._ends.settle(queue, [one for one in held if not is_loud or self._ends.notify(queue, one)])
-        return len(taken)
+        is_over = [one for one in held if not self._ends.has_listeners(one) or self._ends.notify(queue, one)]
+        self._ends.settle(queue, is_over)
+        return len(taken) + len([one for one in is_over if one.verb == "record"])
 
     def _decide(self, queue: Queue, job: Job, now_ms: float) -> Settlement | None:
         end = End(job, policy_of(self._ends.registry.get(job.task), job))
@@ -292,11 +284,7 @@ class LeaseReaper:
         # The jobs of a pull queue need no task, and a body that cannot be read names none.
         if queue.kind == "pull" or not job.task or job.task in self._ends.registry:
             return True
-        if job.task not in self._unknown:
-            self._unknown.add(job.task)
-            logger.warning(
-                "%s: its holder is gone, but the task %s is not registered here; left to a dispatcher that has it",
-                job.id,
-                job.task,
-            )
+        if self._reminders.pass_on(job.task):
+            text = "%s: its holder is gone, but the task %s is not registered here; left to a dispatcher that has it"
+            logger.warning(text, job.id, job.task)
         return False

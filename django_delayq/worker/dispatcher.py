@@ -263,9 +263,7 @@ class DepthSampler:
         def count(some: list[Queue]) -> None:
             counts.extend(self._broker.inspector.all_counts(queues=some, partial=True))
 
-        try:
-            count(queues)
-        except Exception:
+        if not self._parts.attempt("", partial(count, queues)):
             for queue in queues:
                 self._parts.attempt(queue.name, partial(count, [queue]))
         return [one for one in counts if not one.unreachable]

@@ -18,8 +18,7 @@ from ..core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, RateL
 from ..core.job import PRIORITIES, STARTED, UNRENEWED, Job
 from ..core.options import TASK_OPTIONS, TaskOptions
 from ..core.outcomes import AttemptOutcome, Settlement, bury, fail, release
-from ..core.retry import MAX_DELAY, default_backoff, ms_of
-from ..core.retry import Policy as Backoff
+from ..core.retry import MAX_DELAY, Policy as Backoff, default_backoff, ms_of
 from .attempt import NO_TASK
 from .record import class_of, error_record, name_of, record_of, text_of
 

@@ -26,16 +26,12 @@ from .child import Scoreboard
 from .ends import End, crashed_early, failures_of, policy_of, undecodable
 from .fetch import ReadinessGate
 from .hooks import Hooks, Middleware, Notifier, arguments_of, compose
+from .loop import Reminders
 from .record import class_of, error_record, project_part
 from .slots import EventLoop
 from .timeouts import TimeoutMonitor
 
 logger: Final = logging.getLogger(__name__)
-
-#: seconds between two log lines about the same unknown task
-_LOG_SECONDS: Final = 60.0
-#: maximum number of unknown tasks whose log lines are remembered; any caller that can schedule may add names
-_MOST_TASKS: Final = 1_000
 
 
 @dataclass(eq=False, repr=False)
@@ -53,8 +49,7 @@ class Execution:
     timeout_monitor: TimeoutMonitor | None = None
     #: ``knows_task(queue, task, now_ms)`` returns True if a live worker of the queue knows the task
     knows_task: Callable[[str, str, float], bool] = lambda queue, task, now_ms: False
-    #: unknown tasks, and when each is logged again
-    _unknown: dict[str, float] = field(default_factory=dict, init=False)
+    _reminders: Reminders = field(default_factory=Reminders, init=False)
 
     def __post_init__(self, middlewares: Sequence[Middleware]) -> None:
         #: readiness gate: whether jobs can begin here
@@ -100,16 +95,13 @@ class Execution:
             part.settlement = End(job, policy).give_back("the lease ended before the attempt could begin")
             return False
         if task is None:
-            part.settlement = self._postpone_unknown(part, now)
+            part.settlement = self._postpone_unknown(part)
             self.notifier.ended(part, part.settlement, None)
         return task is not None
 
-    def _postpone_unknown(self, part: Attempt, now: float) -> Settlement:
+    def _postpone_unknown(self, part: Attempt) -> Settlement:
         job, now_ms = part.job, part.now_ms
-        if now >= self._unknown.get(job.task, 0.0):
-            if len(self._unknown) >= _MOST_TASKS:
-                self._unknown.clear()
-            self._unknown[job.task] = now + _LOG_SECONDS
+        if self._reminders.pass_on(job.task):
             logger.warning("no task named %s in this process; its jobs wait for a worker that has it", job.task)
 
         def is_known() -> bool:
@@ -151,11 +143,8 @@ class Execution:
 
     def _prepare(self, attempt: Attempt) -> bool:
         """Run the framework's preparations, such as those of database connections."""
-        prepare = self._hooks.before_job
-        if prepare is None:
-            return True
         try:
-            self._limited(attempt, prepare, attempt.job)
+            self._limited(attempt, self._hooks.before_job, attempt.job)
         except BaseException as error:
             hung = isinstance(error, JobTimeout)
             logger.warning("%s: given back, before_job raised %s", attempt.job.id, class_of(error), exc_info=hung)
@@ -163,7 +152,8 @@ class Execution:
             for part in attempt.live:
                 part.settlement = End(part.job, part.policy).not_prepared(error, part.now_ms)
             return False
-        self.readiness.fit()
+        if self.readiness.in_doubt:
+            self.readiness.fit()
         return True
 
     def _ack_early(self, attempt: Attempt) -> bool:
@@ -191,13 +181,12 @@ class Execution:
             attempt.error = BaseException.with_traceback(error, project_part(error.__traceback__))
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and the child process returned: only one of the two may settle
-        if self._hooks.after_job is not None:
-            try:
-                self._hooks.after_job(attempt.job)
-            except BaseException as error:
-                # It overrides a partial failure, which would ack the other jobs: a leak concerns all of them.
-                if attempt.error is None or isinstance(attempt.error, PartialFailure):
-                    attempt.error = error
+        try:
+            self._hooks.after_job(attempt.job)
+        except BaseException as error:
+            # It overrides a partial failure, which would ack the other jobs: a leak concerns all of them.
+            if attempt.error is None or isinstance(attempt.error, PartialFailure):
+                attempt.error = error
         attempt.ended = monotonic()
         if self.board is not None:
             self.board.clear(attempt.slot)

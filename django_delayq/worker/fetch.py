@@ -23,7 +23,7 @@ from ..core.job import DURABLE, UNCLEAR
 from ..core.records.frames import waits_for_end
 from ..core.redis.faults import Backoff, Fault
 from .attempt import NEVER, Attempt, arrange, batch_size_of, trusted
-from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE
+from .child import EXIT_DRY, EXIT_RECYCLE
 from .ends import End, policy_of
 from .limits import ProcessLimits
 from .loop import Parts
@@ -50,48 +50,40 @@ PATIENCE: Final = 0.05
 QUARANTINE_PATIENCE: Final = 2.0
 #: seconds that ends of a shard with no reserve at present wait for more to be sent with
 _SETTLE_AFTER_SECONDS: Final = 0.02
-#: a job behind a limit that starts within so many seconds at the measured pace starts at once
-_AT_ONCE: Final = 0.002
+#: permits are taken for jobs that start within so many seconds at the measured pace
+_SOON: Final = 0.004
 _RECHECK_SECONDS: Final = 0.05
 _WORK_PER_SLOT_SECONDS: Final = 0.002
-#: seconds of the first pause of a process whose jobs cannot begin; each further one is twice as long
+#: shortest pause of a process whose jobs cannot begin, in seconds
 _FIRST_PAUSE: Final = 0.25
-_LONGEST_PAUSE: Final = 5.0
 
 
 class ReadinessGate:
     """Gate before each reserve, closed while a requirement of the handlers (a database, say) is unavailable.
 
     Set by the slots and read by the fetch loop. A race between slots costs at most one pause.
-
-    Args:
-        clock: monotonic time in seconds.
     """
 
-    __slots__ = ("_clock", "_pause", "until")
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        #: no job is reserved before this moment of the clock
+    def __init__(self) -> None:
+        #: no job is reserved before this moment (monotonic); 0 = the last job could begin
         self.until = 0.0
-        self._clock = clock
-        self._pause = 0.0
+        self._pause = Backoff(_FIRST_PAUSE)
 
     @property
     def in_doubt(self) -> bool:
-        """Return True if the last job could not begin; the run times of held jobs are then meaningless."""
-        return self._pause > 0
+        """True if the last job could not begin; the run times of held jobs are then meaningless."""
+        return self.until > 0.0
 
     def unfit(self) -> None:
         """Record that a job could not begin."""
-        now = self._clock()
+        now = time.monotonic()
         if now >= self.until:  # the other held jobs fail for the same reason, and count once
-            self._pause = min(_LONGEST_PAUSE, 2 * self._pause or _FIRST_PAUSE)
-            self.until = now + self._pause
+            self.until = now + self._pause.next()
 
     def fit(self) -> None:
         """Record that a job could begin here, which ends the pause after failed preparations."""
-        if self._pause:
-            self._pause = self.until = 0.0
+        self._pause.reset()
+        self.until = 0.0
 
 
 class Stage(IntEnum):
@@ -118,18 +110,12 @@ class Consumer:
     #: None in a quarantine process, which looks at one shard after the other
     waker: WakeListener | None
     _readiness: ReadinessGate
-    #: called when the loop is over, because there is nothing more to do
-    _at_end: Callable[[], object] = lambda: None
-    #: exit code of the process, which says why the loop ended by itself
-    exit_code: int = field(default=EXIT_OK, init=False)
     stage: Stage = field(default=Stage.WORK, init=False)
     #: number of settled attempts
     settled: int = field(default=0, init=False)
     #: when the oldest of the ended attempts that are not settled arrived, and when the last ones were settled
     _ends_since: float = field(default=NEVER, init=False)
     _settled_at: float = field(default=0.0, init=False)
-    #: True once attempts at several jobs were made
-    _has_batches: bool = field(default=False, init=False)
     #: number of jobs that were ever reserved
     _accepted: int = field(default=0, init=False)
     _listened_at: float = field(default=0.0, init=False)
@@ -143,15 +129,13 @@ class Consumer:
         #: limits of how many jobs of a task or a queue run at the same time
         self.limits = ProcessLimits(process, self._selector)
         self._health = process.health
-        self._quarantined = process.which == "quarantined"
-        #: nodes of a cluster that cannot be reached: their shards rest, and the ends of their attempts are kept
+        self._quarantined = process.config.which == "quarantined"
+        #: nodes that cannot be reached: their shards rest, and the ends of their attempts are kept
         self._nodes = Parts("fetch loop", process.broker)
         #: ended attempts that are not settled
         self._ends: dict[Source, list[Attempt]] = {}
         #: when jobs were last accepted or attempts collected (monotonic)
         self._busy_at = time.monotonic()
-        #: attempts that cannot be ended, and when their handlers had ended; the timeout monitor adds them
-        self._stuck: dict[Attempt, float] = {}
         self._thread = threading.Thread(target=self._run_thread, name="delayq-fetch", daemon=True)
 
     @property
@@ -164,11 +148,6 @@ class Consumer:
         sources = self._selector.sources if self._nodes else ()
         return max((self._nodes.outage(source.place) for source in sources), default=0.0)
 
-    @property
-    def tasks(self) -> list[str]:
-        """Names of the tasks that this process can run; other workers leave jobs of unknown tasks to it."""
-        return self._process.registry.names
-
     def start(self) -> None:
         """Start the threads of the slots, and that of the loop."""
         self.slots.start()
@@ -179,14 +158,6 @@ class Consumer:
         with self._selector.condition:
             self.stage = max(self.stage, stage)
             self._selector.nudge()
-
-    def overran(self, attempt: Attempt) -> None:
-        """Record that an attempt cannot be ended, because its handler hangs, or a listener to its end.
-
-        The loop drains, and does not wait for this attempt.
-        """
-        self._stuck[attempt] = attempt.ended
-        self.advance(Stage.DRAIN)
 
     def join(self, timeout: float) -> bool:
         """Wait for the end of the loop. Return False after ``timeout`` seconds, or if an error ended its thread."""
@@ -208,7 +179,7 @@ class Consumer:
         self.limits.close()
         self._stop_listening()
         self.finished.set()
-        self._at_end()
+        self._process.finish()
 
     @property
     def _in_hand(self) -> int:
@@ -220,7 +191,8 @@ class Consumer:
             self._give_back("the worker stops")
         if self.stage == Stage.HALT:
             self._collect()
-        elif self.stage == Stage.WORK or self.slots.done or self.slots.inbox or not self._has_only_stuck:
+        # An answer that no shard has yet may say that it may ask again, and nobody else says so to it.
+        elif self.stage == Stage.WORK or self.slots.done or self.limits.answered or not self._has_only_stuck:
             return False
         for attempt in self._stuck_now():  # its handler has ended, and a listener hangs: the end is decided
             ended = [part for part in attempt.parts if part.settlement is not None and part in self.held]
@@ -235,9 +207,8 @@ class Consumer:
         return not self._ends and self.held <= {part for attempt in self._stuck_now() for part in attempt.parts}
 
     def _stuck_now(self) -> list[Attempt]:
-        """Return the stuck attempts that have made no step since."""
-        stuck = tuple(self._stuck.items())  # the timeout monitor adds to it
-        return [attempt for attempt, ended in stuck if attempt.ended == ended and attempt in self.slots.running]
+        """Return the attempts that cannot be ended now: their handler hangs, or a listener to their end."""
+        return [attempt for attempt in list(self.slots.running) if attempt in self._process.stuck]
 
     def _turn(self) -> None:
         if self.slots.done:
@@ -283,38 +254,36 @@ class Consumer:
             room = min(room, max_jobs - self._accepted)
         if self._readiness.in_doubt:
             room = min(room, self.slots.free - waiting)
-        return max(0, min(room, 1 if self._quarantined else BATCH))
+        return max(0, min(room, 1) if self._quarantined else room)
 
     def _ready(self, source: Source | None) -> int:
         """Return how many jobs can start here now, or so soon that their permits need not wait for a slot."""
         free, waiting = self.slots.free, len(self.slots.inbox)
-        return source.pace.room(free, waiting, _AT_ONCE) if source is not None else free - waiting
+        return source.pace.room(free, waiting, _SOON) if source is not None else free - waiting
 
     # --- reserve
 
-    def _fetch(self, source: Source, limit: int) -> None:
+    def _fetch(self, source: Source, room: int) -> None:
         # A reserve that was given up is repeated first, without further ends, so that Redis repeats its reply.
         ends = self._take_ends(source) if source.unanswered is None else []
         settlements, also = _settlements_of(ends)
-        queue, shard, sent_at = source.queue, source.shard, time.monotonic()
-        request, settles = source.unanswered or (os.urandom(16), bool(ends))
-        options: dict[str, Any] = {
-            "worker": self._process.name,
-            "request": request,  # the same in every retry
-            "which": self._process.which,
-        }
-        notes = self.limits.notes(source, limit, self._ready(source))
+        queue, shard, now = source.queue, source.shard, time.monotonic()
+        request, settles, sent_at = source.unanswered or (os.urandom(16), bool(ends), now)
+        notes = self.limits.notes(source, room, self._ready(source))
+        limit = max(0, room - notes.granted)
+        # The request is the same in every retry.
+        options: Any = {"worker": self._process.name, "request": request, "which": self._process.config.which}
         options["lanes"] = notes.pack()
-        self._selector.begin_reserve(source, sent_at)
+        self._selector.begin_reserve(source, now)
 
         def call() -> tuple[list[bool], Batch]:
             if settles:
                 return queue.settle_reserve(shard, settlements + also, limit, **options)
             return [], queue.reserve(shard, limit, **options)
 
-        answer = self._call_with_retries(call, ends, source)
+        answer = self._call(call, ends, source)
         now = time.monotonic()
-        source.unanswered = (request, settles) if answer is None and self._nodes else None
+        source.unanswered = (request, settles, sent_at) if answer is None and self._nodes else None
         if answer is None:
             self._selector.apply_reply(source, now, 0.0, 0)
             return
@@ -351,8 +320,7 @@ class Consumer:
         wake = len(attempts) if pace.seconds is None else 1 + int(len(attempts) * pace.seconds / _WORK_PER_SLOT_SECONDS)
         slots.put(attempts, min(wake, len(attempts)))
         if self._accepted == self._process.config.max_jobs:
-            self.exit_code = EXIT_RECYCLE
-            self.advance(Stage.DRAIN)
+            self._process.end(Stage.DRAIN, code=EXIT_RECYCLE)
 
     def _arrange(self, source: Source, attempts: list[Attempt]) -> list[Attempt]:
         """Return the attempts for the slots.
@@ -364,18 +332,14 @@ class Consumer:
             self._record_starts(unclear)
         # The smallest batch: of slow jobs, no more than find a slot should be held.
         source.pace.size = min([batch_size_of(self._process.registry, attempt.job) for attempt in attempts])
-        arranged = arrange(self._process.registry, attempts)
-        self._has_batches = self._has_batches or len(arranged) < len(attempts)
-        return arranged
+        return arrange(self._process.registry, attempts)
 
     def _record_starts(self, attempts: list[Attempt]) -> None:
         """Record these starts in Redis before they happen, so that they count even if the whole machine dies."""
         jobs = [attempt.job for attempt in attempts]
         started = {(job.id, job.token) for job in jobs}
-        answers = self._call_with_retries(lambda: attempts[0].queue.touch(jobs, started), [], attempts[0].source) or [
-            "lost"
-        ] * len(attempts)
-        for attempt, answer in zip(attempts, answers, strict=True):
+        answers = self._call(lambda: attempts[0].queue.touch(jobs, started), [], attempts[0].source)
+        for attempt, answer in zip(attempts, answers or ["lost"] * len(attempts), strict=True):
             attempt.renewed(answer, attempt.deadline)
 
     # --- ends of attempts
@@ -390,9 +354,7 @@ class Consumer:
         for source, attempts in fresh.items():
             if not self._readiness.in_doubt:
                 source.pace.measured(sum([attempt.ended - attempt.started for attempt in attempts]), len(attempts))
-            if self._has_batches:
-                attempts = [part for attempt in attempts for part in attempt.members or (attempt,)]
-            self._add_ends(source, attempts)
+            self._add_ends(source, [part for attempt in attempts for part in attempt.members or (attempt,)])
 
     def _give_back(self, reason: str) -> None:
         """Give back, uncounted, what no slot has begun."""
@@ -444,7 +406,7 @@ class Consumer:
     def _settle(self, attempts: list[Attempt]) -> None:
         """Settle these attempts, which belong to one shard."""
         queue, (settlements, also) = attempts[0].source.queue, _settlements_of(attempts)
-        counted = self._call_with_retries(
+        counted = self._call(
             lambda: queue.settle(settlements + also), attempts, attempts[0].source, alone=len(attempts) == 1
         )
         if counted is None:
@@ -464,13 +426,12 @@ class Consumer:
         self.settled += len(attempts)
         self._settled_at = time.monotonic()
         self._process.broker.tally.ended(attempts[0].job.queue, settlements)
-        for job, verb in [
-            (one.job, one.verb)
-            for one in settlements
-            if one.verb != "ack" or one.job.failures or one.job.key >= DURABLE or one.job.merged
-        ]:
+        note = self._process.changes.note
+        for one in settlements:
+            job, verb = one.job, one.verb
+            if verb == "ack" and not (job.failures or job.key >= DURABLE or job.merged):
+                continue
             # What has to be updated outside Redis. A record belongs to a job that was acked when its attempt began.
-            note = self._process.changes.note
             if verb != "release" and waits_for_end(job):
                 note(job.queue, job.shard, "marks")
             if verb == "fail" or job.failures:
@@ -478,18 +439,13 @@ class Consumer:
             if verb == "bury":
                 note(job.queue, job.shard, "morgue")
         if not all(counted):
+            text = "%s: the end of the attempt (%s) came too late: its lease or the reply was lost"
             for attempt, good in zip(attempts, counted, strict=False):
                 if not good and not attempt.lost:
-                    logger.warning(
-                        "%s: the end of the attempt (%s) came too late: its lease or the reply was lost",
-                        attempt.job.id,
-                        _outcome(attempt),
-                    )
+                    logger.warning(text, attempt.job.id, _outcome(attempt))
 
-    def _call_with_retries(
-        self, call: Callable[[], T], attempts: list[Attempt], source: Source, *, alone: bool = False
-    ) -> T | None:
-        """Call ``call()`` and retry it until it succeeds. On a cluster it is called once, because others wait.
+    def _call(self, call: Callable[[], T], attempts: list[Attempt], source: Source, *, alone: bool = False) -> T | None:
+        """Return the reply to a call to Redis.
 
         Args:
             call: the call to Redis.
@@ -498,32 +454,25 @@ class Consumer:
             alone: the call only settles one attempt, so nothing else can be the cause of an error.
 
         Returns:
-            The result, or None when it was given up: on a bug, or when the worker halts. Also None when the node of the
-                shard rests; then the attempts are settled as soon as it can be reached.
+            None if the node of the shard cannot be reached: it rests, and the attempts are settled when it works again.
+                None, too, if the call was given up: on a bug, or when the worker halts.
         """
-        pause, others_wait = Backoff(), source.queue.deployment.connection.cluster
         began = time.monotonic()
-        while True:
-            try:
-                with source.queue.deployment.connection.limited(CALL_SECONDS):
-                    answer = call()
-                self._health.recovered()
-                if others_wait:
-                    self._nodes.worked(source.place)
-                return answer
-            except Exception as error:
-                fault = self._health.failed("fetch loop", error)
-                if others_wait and fault is not Fault.BUG and self.stage < Stage.HALT:
-                    self._nodes.failed(source.place, fault, error, began)
-                    if attempts:
-                        self._ends[source] = [*attempts, *self._ends.get(source, ())]
-                    return None
-            if fault is Fault.BUG or self.stage == Stage.HALT or (self.stage > Stage.WORK and not attempts):
+        try:
+            with source.queue.deployment.connection.limited(CALL_SECONDS):
+                answer = call()
+        except Exception as error:
+            fault = self._health.failed("fetch loop", error)
+            if fault is Fault.BUG or self.stage == Stage.HALT:
                 self._give_up(attempts, one_by_one=fault is Fault.BUG and not alone)
                 return None
-            until = time.monotonic() + pause.next(fault)
-            while self.stage < Stage.HALT and (left := until - time.monotonic()) > 0:
-                time.sleep(min(left, 0.2))
+            self._nodes.failed(source.place, fault, error, began)
+            if attempts:
+                self._ends[source] = [*attempts, *self._ends.get(source, ())]
+            return None
+        self._health.recovered()
+        self._nodes.worked(source.place)
+        return answer
 
     def _give_up(self, attempts: list[Attempt], *, one_by_one: bool) -> None:
         """Drop attempts that could not be settled. If anything else may be the cause, first retry each alone."""
@@ -532,12 +481,9 @@ class Consumer:
                 self._settle([attempt])
             return
         for attempt in attempts:
-            logger.error(
-                "%s: the end of the attempt (%s) could not be stored; %s",
-                attempt.job.id,
-                _outcome(attempt),
-                "it was acked before" if attempt.acked else "its lease will run out",
-            )
+            what = "it was acked before" if attempt.acked else "its lease will run out"
+            text = "%s: the end of the attempt (%s) could not be stored; %s"
+            logger.error(text, attempt.job.id, _outcome(attempt), what)
         self.held.difference_update(attempts)
 
     # --- rest
@@ -590,8 +536,7 @@ class Consumer:
         """End a quarantine process that has been idle for too long, or return when that is."""
         idle_until = self._busy_at + self._process.config.quarantine_idle
         if now >= idle_until:
-            self.exit_code = EXIT_DRY
-            self.advance(Stage.DRAIN)
+            self._process.end(Stage.DRAIN, code=EXIT_DRY)
         return idle_until
 
     def _end_burst(self, now: float) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from .attempt import Attempt, trusted
 from .loop import Part, Parts
@@ -15,7 +14,7 @@ from .shutdown import log_stacks
 
 if TYPE_CHECKING:
     from ..core.workers import AnnouncementReply
-    from .fetch import Consumer
+    from .slots import Slots
     from .worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -32,13 +31,6 @@ class Heartbeat:
     """Duty for a :class:`~.loop.Loop`."""
 
     _process: Worker
-    #: returns the process's entry for the worker registry
-    _describe: Callable[[], dict[str, Any]]
-    _consumer: Consumer | None
-    #: called with the choices of operators after each announcement, which also shows if the registry of queues changed
-    _announced: Callable[[Mapping[str, str]], None]
-    #: begins a "stop" or a "drain" that an operator sent (:meth:`Broker.tell_worker`); it does not wait
-    _end: Callable[[str], None]
     #: ids of commands that were carried out, confirmed with the next announcement; None before the first one
     done: list[str] | None = None
     _tasks_at: float = 0.0
@@ -53,25 +45,26 @@ class Heartbeat:
         A registry that cannot be written must not cost leases, nor a broken shard the announcement: other processes
         take a worker that is not announced for dead.
         """
-        began = time.monotonic()
-        if self._consumer is not None:
+        began, consumer = time.monotonic(), self._process.consumer
+        if consumer is not None:
             try:
-                renew = partial(self._consumer.limits.renew, self._consumer.held)
-                self._parts.attempt("permits", renew)  # first, so that they outlive the leases
+                # first, so that they outlive the leases
+                self._parts.attempt("permits", partial(consumer.limits.renew, consumer.held))
             finally:
-                self._renew(list(self._consumer.held))
+                self._renew(list(consumer.held), consumer.slots)
         self._parts.attempt("announcement", partial(self._announce, began))
         # Measured from the start of this turn: a Redis that stalls must not delay two turns.
         return max(0.0, began + self._rest - time.monotonic())
 
     def _announce(self, began: float) -> None:
-        tasks = self._consumer.tasks if self._consumer is not None and began >= self._tasks_at else None
         process = self._process
-        announcement = process.broker.announce(process.name, self._describe(), done=self.done, tasks=tasks)
+        # Other workers leave jobs of unknown tasks to a worker that announces them.
+        tasks = process.registry.names if process.consumer is not None and began >= self._tasks_at else None
+        announcement = process.broker.announce(process.name, process.entry(), done=self.done, tasks=tasks)
         process.health.recovered()
         if tasks is not None:
             self._tasks_at = began + TASKS_SECONDS
-        self._announced(announcement.choices)
+        process.scope.follow(announcement.choices)
         self.carry_out(announcement)
 
     def carry_out(self, announcement: AnnouncementReply) -> None:
@@ -86,7 +79,7 @@ class Heartbeat:
             if word == "dump":
                 self._dump(announcement.now_ms)
             else:
-                self._end(word)
+                self._process.end_by_command(word)
 
     def _dump(self, now_ms: float) -> None:
         text = log_stacks()
@@ -95,8 +88,9 @@ class Heartbeat:
         except Exception as error:  # the log has the stacks in any case
             logger.warning("worker %s could not put its stacks into Redis: %s", self._process.name, error)
 
-    def _renew(self, attempts: list[Attempt]) -> None:
-        now = time.monotonic()
+    def _renew(self, attempts: list[Attempt], slots: Slots) -> None:
+        now, running = time.monotonic(), [attempt for attempt in slots.running if attempt is not None]
+        started = {(part.job.id, part.job.token) for attempt in running for part in attempt.parts}
         by_shard: dict[Part, list[Attempt]] = {}
         for attempt in attempts:
             if attempt.acked:
@@ -106,16 +100,10 @@ class Heartbeat:
             if not attempt.lost and not self._is_live_locked(attempt, now):
                 by_shard.setdefault((attempt.queue.name, attempt.job.shard), []).append(attempt)
         for shard, mine in by_shard.items():
-            self._parts.attempt(shard, partial(self._touch, mine))
+            self._parts.attempt(shard, partial(self._touch, mine, started))
 
-    def _touch(self, attempts: list[Attempt]) -> None:
+    def _touch(self, attempts: list[Attempt], started: set[tuple[str, int]]) -> None:
         """Renew the leases of attempts from one shard."""
-        started = {
-            (part.job.id, part.job.token)
-            for attempt in (self._consumer.slots.running if self._consumer else ())
-            if attempt is not None
-            for part in attempt.parts
-        }
         sent_at = time.monotonic()
         answers = attempts[0].queue.touch([attempt.job for attempt in attempts], started)
         for attempt, answer in zip(attempts, answers, strict=True):

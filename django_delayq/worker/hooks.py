@@ -63,10 +63,10 @@ class Hooks:
     #: called in each thread that runs jobs, at its end
     thread_end: Callable[[], object] = lambda: None
     #: called before the handler, in its thread. An exception gives the job back without counting an attempt
-    before_job: Callable[[Job], None] | None = None
+    before_job: Callable[[Job], object] = lambda job: None
     #: called after the handler, whatever its outcome, and before the ack. An exception makes a successful attempt a
     #: failed one
-    after_job: Callable[[Job], None] | None = None
+    after_job: Callable[[Job], object] = lambda job: None
     #: returns True if a task's event has receivers; called before anything is prepared for it
     wants: Callable[[str, Task | None], bool] = lambda event, task: False
     #: sends an event; exceptions are logged

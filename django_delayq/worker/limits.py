@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, QueueUnavailable
@@ -23,7 +24,6 @@ from ..core.limits import (
     Block,
     Grant,
     LaneNotes,
-    Limit,
     Limiter,
     Unused,
     is_counted,
@@ -37,6 +37,7 @@ from .shards import CALL_SECONDS, ShardSelector, Source
 
 if TYPE_CHECKING:
     from ..core.job import Job
+    from ..core.options import Limits
     from ..core.outcomes import Batch, Offer
     from .worker import Worker
 
@@ -56,7 +57,7 @@ class ProcessLimits:
         self._workers = process.broker.worker_registry
         self._lasting_ms = lasting_ms(process.broker.lease_ms)
         self._selector = selector
-        self._is_for_all = process.which != "quarantined"
+        self._is_for_all = process.config.which != "quarantined"
         #: jobs that are held here, or granted and not handed out yet, by the names of their limits of each process
         self._held: Counter[str] = Counter()
         #: shards with due jobs that only other processes may run now
@@ -113,7 +114,7 @@ class ProcessLimits:
         """
         if not self._of_queues:
             return wanted
-        granted = sum(grant.jobs for grant in self._notes[source].grants) if source in self._notes else 0
+        granted = self._notes[source].granted if source in self._notes else 0
         room = min(wanted, self._local_room(source.queue.name, "", wanted) + granted)
         if wanted > 0 >= room:
             self._passed_over.add(source)
@@ -131,12 +132,11 @@ class ProcessLimits:
             end = attempt.settlement
             if end is not None and end.pause is not None:
                 pause_scope(self._limiter, end, self._limits_of(queue, offer_of(end.job)))
-        if self.exist:
-            for attempt in attempts:
+            if self.exist:
                 self._count(queue, attempt.job.task, -1)
-            passed_over, self._passed_over = self._passed_over, set()
-            for source in passed_over:
-                self._selector.expect(source, time.monotonic())
+        passed_over, self._passed_over = self._passed_over, set()
+        for source in passed_over:
+            self._selector.expect(source, time.monotonic())
 
     # --- before and after a reserve
 
@@ -146,10 +146,10 @@ class ProcessLimits:
         return next(iter(self._notes), None)
 
     def notes(self, source: Source, room: int, ready: int) -> LaneNotes:
-        """Return what the next reserve of ``room`` jobs says of limits.
+        """Return what the next reserve says of limits, for a process that takes ``room`` jobs.
 
         Args:
-            ready: number of jobs that can start here now. Permits are taken for these: other processes may have room
+            ready: number of jobs that can start here soon. Permits are taken for these: other processes may have room
                 for the others.
         """
         notes, names = self._notes.pop(source, None) or LaneNotes(), list(self._registry.limited)
@@ -158,12 +158,8 @@ class ProcessLimits:
         if not room:
             self._unused += [grant.unused() for grant in notes.grants]
             notes.grants = []
-        notes.tasks, notes.most = names, max(ready, 1)
-        of_queue = self._of_queues.get(source.queue.name)
-        own = self._own_limits
-        notes.whole = (of_queue is not None and of_queue.is_shared) or f"queue:{source.queue.name}" in own
-        if own:
-            notes.tasks = [*names, *(name for name in self._registry.names if f"task:{name}" in own)]
+        notes.most = max(ready - notes.granted, 0)
+        notes.name(source.queue.name, self._of_queues.get(source.queue.name), names, self._own_limits)
         notes.full = [name for name in names if not self._local_room("", name, 1)]
         return notes
 
@@ -207,7 +203,7 @@ class ProcessLimits:
         answer = self._call(list(asks), now) if asks or self._has_returns else None
         if answer is None:  # the lanes rest
             for ask, source in asks.items():
-                self._note(source).blocks.append(ask.blocked(ask.limits[0].name, 0, UNREACHABLE_MS))
+                self._note(source).blocks.append(ask.blocked(ask.grant.limits[0], 0, UNREACHABLE_MS))
             return
         for source, grant, block in zip(asks.values(), answer.grants, answer.blocks, strict=True):
             if grant is not None:
@@ -236,7 +232,7 @@ class ProcessLimits:
                 return frozenset()
         return self._workers.own_limits
 
-    def _limits_of(self, queue: str, offer: Offer) -> list[Limit]:
+    def _limits_of(self, queue: str, offer: Offer) -> dict[str, Limits]:
         return limits_of(queue, self._of_queues.get(queue), self._registry.get(offer.task), offer, self._own_limits)
 
     def _call(self, asks: Sequence[Ask], now: float) -> Answer | None:
@@ -274,7 +270,7 @@ class ProcessLimits:
                 others.append((limit, place))
         try:
             with self._connection.limited(CALL_SECONDS):
-                self._limiter.free(Answer((), (), others, answer.at_us))
+                self._limiter.free(replace(answer, freed=others))
         except DelayQError as error:
             logger.info("shards that wait for a limit ask again by themselves: %s", error)
 

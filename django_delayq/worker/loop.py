@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from ..core.redis.faults import Backoff, Fault, classify
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: seconds between two log lines about the same bug, refusal or part
+#: seconds between two log lines about the same bug, refusal, part or task
 _REMIND_SECONDS: Final = 60.0
+_MOST_REMINDERS: Final = 1000
 
 #: queue and shard, also with a part of the shard; or any name
 Part: TypeAlias = tuple[str, int] | tuple[str, int, str] | str
@@ -30,6 +31,23 @@ Part: TypeAlias = tuple[str, int] | tuple[str, int, str] | str
 What = Literal["marks", "failed", "morgue", "lost"]
 Place = tuple[str, int]
 KINDS: Final[tuple[What, ...]] = ("marks", "failed", "morgue", "lost")
+
+
+class Reminders:
+    """Filter of log lines that repeat: each passes once a minute."""
+
+    def __init__(self) -> None:
+        self._again_at: dict[Hashable, float] = {}
+
+    def pass_on(self, what: Hashable) -> bool:
+        """Return True if the line about this is to be written now."""
+        now = time.monotonic()
+        if now < self._again_at.get(what, 0.0):
+            return False
+        if len(self._again_at) >= _MOST_REMINDERS:  # any caller that can schedule may add names of tasks
+            self._again_at.clear()
+        self._again_at[what] = now + _REMIND_SECONDS
+        return True
 
 
 class RedisHealth:
@@ -43,8 +61,7 @@ class RedisHealth:
         self._count = count
         self._lock = threading.Lock()
         self._since = 0.0
-        self._reminded = 0.0
-        self._bugs: dict[str, float] = {}
+        self._reminders = Reminders()
         #: duration of the last outage (seconds), and when it ended (monotonic)
         self.last_outage = 0.0
         self.cleared_at = 0.0
@@ -71,18 +88,16 @@ class RedisHealth:
         now = time.monotonic()
         if fault is Fault.BUG:
             # A bug of this program, not a fault of Redis. The same error from the same loop is logged once a minute.
-            mark = f"{who}: {type(error).__name__}"
-            if now - self._bugs.get(mark, -_REMIND_SECONDS) >= _REMIND_SECONDS:
-                self._bugs[mark] = now
+            if self._reminders.pass_on((who, type(error))):
                 logger.error("%s failed and is retried", who, exc_info=error)
             return fault
         self._count(fault)
         with self._lock:
             if not self._since:
-                self._since = self._reminded = now
+                self._since = now
+                self._reminders.pass_on(Fault.CONFIG)
                 logger.warning("no work with Redis now (%s, seen by %s): %s", fault.value, who, error)
-            elif fault is Fault.CONFIG and now - self._reminded >= _REMIND_SECONDS:
-                self._reminded = now
+            elif fault is Fault.CONFIG and self._reminders.pass_on(fault):
                 logger.error("Redis refuses this worker since %.0f s: %s", now - self._since, error)
         return fault
 
@@ -189,17 +204,17 @@ class _Rest:
 
     pause: Backoff
     until: float = 0.0
-    logged_at: float = -_REMIND_SECONDS
     #: when the first call began that Redis did not answer; 0 = there was none
     since: float = 0.0
+    reminders: Reminders = field(default_factory=Reminders)
 
 
 @dataclass(eq=False, repr=False)
 class Parts:
     """Guard for the parts of a duty's work: one that fails is logged, rests for a growing time, and is tried again.
 
-    An error of Redis concerns all parts, so it is raised; on a Cluster it concerns those of the same node, which rest
-    together.
+    An error of Redis concerns all parts, so :meth:`attempt` raises it; on a Cluster it concerns those of the same node,
+    which rest together.
     """
 
     #: name of the duty for the log
@@ -267,7 +282,7 @@ class Parts:
         """End the rest of a part, whose work succeeded."""
         if self._rests:
             for name in (part, self._node(part)):
-                if self._rests.pop(name, None) is not None:
+                if self._rests.pop(name, None) is not None and name is not None:
                     logger.warning("%s: %s works again", self._duty, _text_of(part))
 
     def failed(self, part: Part, fault: Fault, error: Exception, began: float) -> None:
@@ -276,12 +291,12 @@ class Parts:
         rest = self._rests.setdefault(name, _Rest(Backoff(cap=self.longest)))
         now = time.monotonic()
         # The other parts have waited meanwhile: at most a fifth of their time shall go by in that way.
-        rest.until = now + max(rest.pause.next(), min(self.longest, 4 * (now - began)))
+        waited = 0.0 if name is None else now - began
+        rest.until = now + max(rest.pause.next(), min(self.longest, 4 * waited))
         if fault is not Fault.BUG:
             rest.since = rest.since or began
-        if now - rest.logged_at < _REMIND_SECONDS:
+        if name is None or not rest.reminders.pass_on(fault):
             return
-        rest.logged_at = now
         if fault is Fault.BUG:
             logger.error("%s: %s failed and is retried; the rest goes on", self._duty, _text_of(part), exc_info=error)
         else:
@@ -289,9 +304,11 @@ class Parts:
             logger.warning("%s (%s); the others go on: %s", what, fault.value, error)
 
     def _node(self, part: Part) -> Hashable:
-        """Return what the parts of one node share; the part itself if that is not known."""
-        if self._cluster is None or isinstance(part, str):
+        """Return what the parts of one node share: None = a single server; the part itself if that is not known."""
+        if isinstance(part, str):
             return part
+        if self._cluster is None:
+            return None
         try:
             return self._cluster.scripts.node(self._cluster.shard(part[0], part[1]).keys)
         except Exception:

@@ -37,8 +37,6 @@ _LOGGED_CHARS: Final = 500
 _FRAMES: Final = 20
 #: packages whose frames are above the project's: the worker itself, and what its threads and its event loop run in
 _ABOVE: Final = frozenset((__name__.partition(".")[0], "threading", "asyncio", "concurrent"))
-#: beginning of a stored traceback whose exception followed another one
-_AFTER: Final = "after "
 
 #: a user's own form of an error: str = the message, dict = additional or replaced fields, bytes = the whole record
 Formatter: TypeAlias = Callable[[BaseException], "str | dict[str, object] | bytes"]
@@ -105,18 +103,13 @@ def _cut_beginning(trace: str, cut: int) -> str:
 
 
 def printed_traceback(trace: str, summary: str) -> str:
-    """Return a stored traceback as Python prints it; the exception before it, if there was one, is the last line.
+    """Return a stored traceback as Python prints it.
 
     Args:
         trace: the traceback of a record, or "".
         summary: class and message of the error.
     """
-    if not trace:
-        return summary
-    cause, frames, begin = "", trace.rstrip("\n"), trace.find('  File "')
-    if trace.startswith(_AFTER) and begin > 0:
-        cause, frames = trace[:begin].rstrip("\n"), frames[begin:]
-    return "\n".join(filter(None, ("Traceback (most recent call last):", frames, summary, cause)))
+    return f"Traceback (most recent call last):\n{trace.rstrip()}\n{summary}" if trace else summary
 
 
 def text_of(error: BaseException) -> str:
@@ -158,7 +151,7 @@ def _text_of_frames(frames: Iterable[tuple[FrameType, int]]) -> str:
 def _traceback_of(error: BaseException) -> str:
     try:
         cause, frames = cause_of(error), _text_of_frames(walk_tb(error.__traceback__))
-        return frames if cause is None else f"{_AFTER}{class_of(cause)}: {text_of(cause)[:300]}\n{frames}"
+        return frames if cause is None else f"{frames}after {class_of(cause)}: {text_of(cause)[:300]}\n"
     except Exception as broken:
         return f"(its traceback cannot be read: {type(broken).__name__})"
 

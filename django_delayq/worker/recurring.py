@@ -28,7 +28,6 @@ from cronsim import CronSim
 from ..core.builder import JobBuilder
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_id, check_seconds, short
-from ..core.options import TaskOptions
 from ..core.registry import recurring_pauses, resume_recurring
 from ..core.task import Registry, Task
 from ..core.times import datetime_of
@@ -156,22 +155,6 @@ def _zone_of(name: str) -> tzinfo:
         ) from None
 
 
-def recurrence_of(options: TaskOptions, zone: str = "UTC") -> Recurrence | None:
-    """Return the ticks that a task's options define; None if it does not recur.
-
-    Args:
-        zone: the time zone of cron expressions that name none.
-
-    Raises:
-        InvalidJob: the expression or the time zone cannot be used.
-    """
-    if options.every is not None:
-        return Every(round(check_seconds("every", options.every) * 1000))
-    if options.cron is not None:
-        return Cron.parse(options.cron, options.timezone or zone)
-    return None
-
-
 def tick_id(task: Task) -> str:
     """Return the id of the one job that a recurring task has at a time."""
     return f"recurring:{task.name}"
@@ -186,13 +169,15 @@ def check_recurring(task: Task, zone: str = "UTC") -> Recurrence | None:
     Raises:
         Misconfigured: its cron expression cannot be read, or its name is too long.
     """
+    options = task.options
     try:
-        recurrence = recurrence_of(task.options, zone)
-        if recurrence is not None:
+        if options.every is not None or options.cron is not None:
             check_id(tick_id(task))
+        if options.every is not None:
+            return Every(round(check_seconds("every", options.every) * 1000))
+        return None if options.cron is None else Cron.parse(options.cron, options.timezone or zone)
     except InvalidJob as error:
         raise Misconfigured(f"task {task.name}: {error}") from None
-    return recurrence
 
 
 def grace_ms(recurrence: Recurrence, tick: int) -> float:
@@ -363,14 +348,8 @@ class RecurringTicker:
             logger.info("%s: queue %s is %s; the tick of %s waits", work.task.name, queue.name, outcome, _text_of(tick))
             return False
         if outcome == "taken":
-            logger.error(
-                "%s: a job of another task lives under the id %r in queue %s, so the tick of %s is lost; "
-                "cancel that job",
-                work.task.name,
-                work.id,
-                queue.name,
-                _text_of(tick),
-            )
+            text = "%s: a job of another task lives under the id %r in queue %s, so the tick of %s is lost; cancel it"
+            logger.error(text, work.task.name, work.id, queue.name, _text_of(tick))
         return True
 
 

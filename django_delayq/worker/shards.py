@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from ..core.workers import IGNORE, WATCH
 from .attempt import NEVER
+from .loop import Reminders
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -169,9 +170,6 @@ class ShardState:
         #: number of reserves, and the first one whose reply is not outdated
         self.reserves = self._oldest = 0
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.queue.name}.{self.shard}>"
-
     def begin_reserve(self, now: float) -> int:
         """Record that a reserve is about to be sent. Return its number."""
         self.sent_at, self.due_at = now, NEVER
@@ -222,7 +220,7 @@ class Source(ShardState):
         self.stride = 1.0 / weight
         self.passed = 0.0
         #: request of a reserve that was given up, and True if ends were sent with it: it may have been applied
-        self.unanswered: tuple[bytes, bool] | None = None
+        self.unanswered: tuple[bytes, bool, float] | None = None
         #: True if other processes can learn without this one that there is work at ``due_at``
         self.shared = True
 
@@ -265,13 +263,13 @@ class ShardSelector:
     waiting: frozenset[str] = field(default=frozenset(), init=False)
     #: True while the fetch loop rests; only then is a nudge worth its cost
     resting: bool = field(default=False, init=False)
-    _has_logged: bool = field(default=False, init=False)
     _virtual: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self.lock = threading.RLock()
         self.condition = threading.Condition(self.lock)
         self._passed_on: list[tuple[str, int]] = []
+        self._reminders = Reminders()
         self._checked_at = time.monotonic()
         self._set(self.sources)
 
@@ -317,18 +315,22 @@ class ShardSelector:
 
     def _ask(self, scheduler: Scheduler, due: Sequence[Source], now: float) -> Source | None:
         """Return the choice of the project's scheduler; None if it failed."""
-        shards = tuple(_due_shard(source, now) for source in due)
+        shards = tuple(
+            DueShard(
+                *(*source.place, 1.0 / source.stride),
+                overdue=now - source.due_at if source.due_at else math.inf,
+                idle=now - source.sent_at if source.sent_at else math.inf,
+            )
+            for source in due
+        )
         try:
             return due[shards.index(scheduler(shards))]
         except Exception as error:
-            if not self._has_logged:
-                self._has_logged = True
-                logger.error(
-                    "the scheduler %r failed, or did not return one of the shards that it got; the weights decide "
-                    "whenever that happens. Correct it: this is logged once",
-                    scheduler,
-                    exc_info=error,
+            if self._reminders.pass_on("scheduler"):
+                text = (
+                    "the scheduler %r failed or returned none of its shards; the weights decide whenever that happens"
                 )
+                logger.error(text, scheduler, exc_info=error)
             return None
 
     def next_due_at(self) -> float:
@@ -483,13 +485,3 @@ class ShardSelector:
         """
         source = self.by_place.get((queue, shard))
         return source is None or source.due_at + patience <= now
-
-
-def _due_shard(source: Source, now: float) -> DueShard:
-    return DueShard(
-        source.queue.name,
-        source.shard,
-        1.0 / source.stride,
-        now - source.due_at if source.due_at else math.inf,
-        now - source.sent_at if source.sent_at else math.inf,
-    )

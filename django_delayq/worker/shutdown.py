@@ -1,7 +1,8 @@
 """Signals of the operating system, in a form that a main thread can wait for.
 
 TERM and INT: stop within the grace period; the second one: at once. USR1: stop reserving, finish the held jobs, end.
-TTIN: write the stacks of all threads to stderr and the log.
+USR2, from a child to its supervisor: an operator has told it to stop the program; others may follow. TTIN: write the
+stacks of all threads to stderr and the log.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 DRAIN: Final = signal.SIGUSR1
+STOP_REQUEST: Final = signal.SIGUSR2
 DUMP: Final = signal.SIGTTIN
 _LOOK_SECONDS: Final = 1.0
 

@@ -68,20 +68,12 @@ class Slots:
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return what the slots run now, for display (:meth:`Broker.workers`). The attempts may end meanwhile."""
-        jobs = []
+        jobs: list[dict[str, Any]] = []
         for slot, attempt in enumerate(self.running[:MOST_SHOWN]):
             if attempt is not None:
-                began = attempt.started or time.monotonic()  # it was taken, and is about to begin
-                jobs.append(
-                    {
-                        "slot": slot,
-                        "queue": attempt.job.queue,
-                        "id": attempt.job.id,
-                        "task": attempt.job.task,
-                        "started_ms": int(began * 1000 + attempt.offset_ms),
-                        "ids": len(attempt.parts),
-                    }
-                )
+                job, began = attempt.job, attempt.started or time.monotonic()  # it was taken, and is about to begin
+                jobs.append({"slot": slot, "queue": job.queue, "id": job.id, "task": job.task})
+                jobs[-1] |= {"started_ms": int(began * 1000 + attempt.offset_ms), "ids": len(attempt.parts)}
         return jobs
 
     def put(self, attempts: list[Attempt], wake: int) -> None:
@@ -206,26 +198,24 @@ class EventLoop:
     @staticmethod
     def _run_thread(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        while not loop.is_closed():
+        while True:
             try:
                 loop.run_forever()
+                break
             except (SystemExit, KeyboardInterrupt):
-                # asyncio raises these two out of the loop, although the task has stored them already. The loop
-                # continues.
+                # asyncio raises these two out of the loop, although the task has stored them already.
                 continue
-            return
+        if not asyncio.all_tasks(loop):
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
 
     def close(self) -> None:
         """Stop the loop. Coroutines that still run are abandoned."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is None or thread is None:
-            return
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(2.0)
-        if not thread.is_alive() and not asyncio.all_tasks(loop):
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(2.0)
 
 
 def _awaited_frames(awaited: Any) -> Iterator[FrameType]:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 from ..core.redis.faults import Backoff
 from ..core.task import Registry
 from ..core.workers import choices_of
-from .attempt import NEVER
 from .child import (
     EXIT_DRY,
     EXIT_RECYCLE,
@@ -35,14 +34,14 @@ from .dead import Death, Ends, salvage
 from .hooks import Hooks
 from .loop import join_threads
 from .shards import Scope
-from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
+from .shutdown import DRAIN, DUMP, STOP, STOP_REQUEST, Signals, log_stacks
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
 
 logger = logging.getLogger(__name__)
 
-#: seconds that a child gets beyond the grace period before it is killed
+#: seconds that a child gets beyond the grace period before it is killed, within a turn
 _KILL_AFTER_SECONDS: Final = 0.5
 _TURN_SECONDS: Final = 1.0
 #: seconds between two looks of a quarantine process, each at one shard: no token wakes it
@@ -51,13 +50,9 @@ _START_RETRY_SECONDS: Final = 2.0
 _SALVAGE_AT_END_SECONDS: Final = 2.0
 #: lifetime in seconds from which a death does not count as fast
 LONG_LIFE: Final = 10.0
-#: fast deaths, of children that had begun to serve, after which the next child starts at once
+#: fast deaths after which the next child starts at once
 _FREE_RESTARTS: Final = 3
 _LONGEST_BACKOFF: Final = 60.0
-#: a supervisor that sees a longer time between two looks was stopped itself
-_PAUSE_SECONDS: Final = 2.0
-#: seconds in which children that were stopped too refresh their stamps
-_RECOVERY_SECONDS: Final = 5.0
 _PLANNED_ENDS: Final = {
     EXIT_RECYCLE: "ended to be replaced",
     EXIT_STUCK: "ended because a job ignored its time limit",
@@ -73,6 +68,9 @@ class Child:
     process: subprocess.Popen[bytes]
     board: Scoreboard
     born: float
+    #: its last sign of life, and for how many seconds of the supervisor there was no other one
+    stamp: float = 0.0
+    silent: float = 0.0
     #: why the supervisor killed it, if it did. No job is blamed then, unless ``blame`` is set
     killed: str = ""
     blame: bool = False
@@ -114,15 +112,9 @@ class Place:
         # A crash in quarantine costs its job one of few attempts, so crashes end by themselves; and other jobs wait for
         # the place.
         at_work = self.quarantine and bool(child.board.ready)
-        if expected or at_work or now - child.born >= LONG_LIFE:
-            self.fast_deaths = 0
-            return
-        self.fast_deaths += 1
-        # A child that never served will probably fail again at once. One that was killed at work deserves a few
-        # retries.
-        paid = self.fast_deaths - (_FREE_RESTARTS if child.board.ready else 0)
-        if paid > 0:
-            delay = min(_LONGEST_BACKOFF, 2.0 ** (min(paid, 10) - 1))
+        self.fast_deaths = 0 if expected or at_work or now - child.born >= LONG_LIFE else self.fast_deaths + 1
+        if self.fast_deaths > _FREE_RESTARTS:
+            delay = min(_LONGEST_BACKOFF, 2.0 ** min(self.fast_deaths - _FREE_RESTARTS - 1, 10))
             self.start_at = now + delay
             logger.warning("children at place %d die fast; the next one starts in %.0f s", self.index, delay)
 
@@ -153,7 +145,6 @@ class Supervisor:
     _has_suspects: bool = field(default=False, init=False)
     _stop_by: float | None = field(default=None, init=False)
     _draining: bool = field(default=False, init=False)
-    _believed_from: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         config = self._config
@@ -162,8 +153,8 @@ class Supervisor:
         self._program = new_name()
         self._ends = Ends(self.registry, self.hooks)
         self._salvages: list[threading.Thread] = []
-        self._places = [Place(index) for index in range(config.processes)]
-        self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
+        places = range(config.processes + config.quarantine)
+        self._places = [Place(index, quarantine=index >= config.processes) for index in places]
         self._looked_at = time.monotonic()
 
     def run(self) -> int:
@@ -173,19 +164,13 @@ class Supervisor:
             The exit code: 0 also after a forced end.
         """
         handlers = dict.fromkeys(STOP, self._handle_stop) | dict.fromkeys(self.reload_on, self._reload)
-        handlers |= {DRAIN: self._drain, DUMP: self._dump, signal.SIGCHLD: lambda: None}
+        handlers |= {DRAIN: self._drain, DUMP: self._dump, STOP_REQUEST: self._stop, signal.SIGCHLD: lambda: None}
         with Signals(handlers) as signals:
-            logger.info(
-                "supervisor %s started: pid %d, %d processes, queues %s",
-                self._base,
-                os.getpid(),
-                self._config.processes,
-                ",".join(self._config.queues),
-            )
+            text, queues = "supervisor %s started: pid %d, %d processes, queues %s", ",".join(self._config.queues)
+            logger.info(text, self._base, os.getpid(), self._config.processes, queues)
             try:
                 while True:
                     now = time.monotonic()
-                    self._carry_out_requests()  # first, because a child that is dead by now may have left a request
                     self._reap(now)
                     if not self._is_ending:
                         self._start_missing(now)
@@ -193,7 +178,7 @@ class Supervisor:
                     elif not self._children():
                         break
                     self._watch(now)
-                    signals.wait(self._next_turn(time.monotonic()))
+                    signals.wait(_TURN_SECONDS)  # a child that ends is a signal, too
             finally:
                 self._kill_all("the supervisor ends")
                 self._reap(time.monotonic(), wait=True)
@@ -216,10 +201,13 @@ class Supervisor:
 
     def _reload(self) -> None:
         self._send_signal(signal.SIGTERM)
-        for place in self._all_places:  # the cause of fast deaths may be fixed now
+        for place in self._places:  # the cause of fast deaths may be fixed now
             place.start_at, place.fast_deaths = 0.0, 0
 
     def _stop(self) -> None:
+        """Stop the program, unless it stops already."""
+        if self._stop_by is not None:
+            return
         logger.info("supervisor %s stops, %.0f s for running jobs", self._base, self._config.grace)
         self._stop_by = time.monotonic() + self._config.grace
         self._send_signal(signal.SIGTERM)
@@ -228,58 +216,36 @@ class Supervisor:
         self._draining = True
         self._send_signal(DRAIN)
 
-    def _carry_out_requests(self) -> None:
-        """Carry out ends that were requested from the children.
-
-        They do not use signals: several children may get the same request, and a second SIGTERM would end the program
-        at once.
-        """
-        boards = [child.board for child in self._children()]
-        if any(board.stop for board in boards) and self._stop_by is None:
-            self._stop()
-        elif any(board.drain for board in boards) and not self._is_ending:
-            self._drain()
-
     def _send_signal(self, number: int) -> None:
         for child in self._children():
             child.signals.add(number)
             child.process.send_signal(number)
 
-    @property
-    def _all_places(self) -> list[Place]:
-        return [*self._places, *self._quarantine]
-
     def _children(self) -> list[Child]:
-        return [place.child for place in self._all_places if place.child is not None]
+        return [place.child for place in self._places if place.child is not None]
 
     @property
     def _is_ending(self) -> bool:
         return self._stop_by is not None or self._draining
 
-    def _next_turn(self, now: float) -> float:
-        moments = [now + _TURN_SECONDS]
-        if self._stop_by is not None:
-            moments.append(self._stop_by + _KILL_AFTER_SECONDS)
-        elif not self._draining:
-            moments += [place.start_at for place in self._places if place.child is None]
-        return max(0.0, min(moments) - now)
-
     # --- starting children
 
     def _start_missing(self, now: float) -> None:
         for place in self._places:
-            if place.child is None and place.start_at <= now:
+            if place.child is None and place.start_at <= now and not place.quarantine:
                 self._start(place, now)
 
     def _start(self, place: Place, now: float) -> bool:
         """Start a child. Return False if the system has no process for it now; the place is tried again soon."""
-        name, config = f"{self._base}.{self._started + 1}", replace(self._config, index=place.index)
+        name = f"{self._base}.{self._started + 1}"
+        config = replace(self._config, name=name, program=self._program, index=place.index, which="others")
         if place.quarantine:
-            config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False, safety_check=QUARANTINE_CHECK)
+            config = replace(config, which="quarantined", threads=1, prefetch_ms=0.0)
+            config = replace(config, dispatcher=False, safety_check=QUARANTINE_CHECK)
         board = Scoreboard.create(config.threads)
-        spec = ChildSpec(name, config, board.fd, os.getpid(), place.quarantine, self._program)
+        environment = ChildSpec(config, board.fd, os.getpid()).environment()
         try:
-            process = subprocess.Popen(self._command, env=spec.environment(), pass_fds=(board.fd,))
+            process = subprocess.Popen(self._command, env=environment, pass_fds=(board.fd,))
         except OSError as error:
             logger.error("no process can be started now, which is retried in %.0f s: %s", _START_RETRY_SECONDS, error)
             os.close(board.fd)
@@ -295,14 +261,14 @@ class Supervisor:
         for child in self._children():
             self._has_suspects = self._has_suspects or child.board.overdue
             child.board.overdue = False
-        free = [place for place in self._quarantine if place.child is None]
-        if not self._has_suspects or not free:
-            self._has_suspects = False  # if all are busy, each checks again after its job
-        elif any(place.child is not None and not place.child.board.busy for place in self._quarantine):
-            self._has_suspects = False
-        else:
+        quarantine = [place for place in self._places if place.quarantine]
+        free = [place for place in quarantine if place.child is None]
+        has_idle = any(place.child is not None and not place.child.board.busy for place in quarantine)
+        if self._has_suspects and free and not has_idle:
             place = min(free, key=lambda place: place.start_at)
             self._has_suspects = place.start_at > now or not self._start(place, now)
+        else:
+            self._has_suspects = False  # if all are busy, each checks again after its job
 
     # --- watching children
 
@@ -311,15 +277,13 @@ class Supervisor:
         if self._stop_by is not None and now >= self._stop_by + _KILL_AFTER_SECONDS:
             self._kill_all("it did not end within the grace period")
             return
-        gap, self._looked_at = now - self._looked_at, now
-        if gap > _PAUSE_SECONDS:
-            self._believed_from = now + _RECOVERY_SECONDS
-        children = self._children() if now >= self._believed_from else []
-        limit = 0.8 * self._broker().lease_ms / 1000 if children else NEVER
-        for child in children:
-            silent = now - child.board.stamped
-            if child.board.stamped and silent > limit:
-                self._end_lifeless(child, silent)
+        # A supervisor that was stopped has not watched meanwhile, and its children may have been stopped, too.
+        passed, self._looked_at = min(now - self._looked_at, _TURN_SECONDS), now
+        for child in self._children():
+            before, child.stamp = child.stamp, child.board.stamped
+            child.silent = child.silent + passed if child.stamp == before else 0.0
+            if child.stamp and child.silent > 0.8 * self._broker().lease_ms / 1000:
+                self._end_lifeless(child, child.silent)
 
     def _end_lifeless(self, child: Child, seconds: float) -> None:
         """Send SIGABRT, which writes the stacks to stderr; one turn later SIGKILL, which always works."""
@@ -340,7 +304,7 @@ class Supervisor:
     def _reap(self, now: float, *, wait: bool = False) -> None:
         if os.getpid() == 1:
             reap_adopted({child.process.pid for child in self._children()})
-        for place in self._all_places:
+        for place in self._places:
             child = place.child
             if child is None:
                 continue

@@ -69,12 +69,17 @@ class TimeoutMonitor:
     reaction_seconds: float = REACTION_SECONDS
     #: the attempt in each slot (None = idle)
     running: list[Attempt | None] = field(default_factory=list)
+    #: attempts that still run although their limit was enforced so long ago
+    stuck: set[Attempt] = field(default_factory=set)
     _next_check: float = 0.0
     _next_beat: float = 0.0
     _closing: bool = False
 
     def __post_init__(self) -> None:
-        self._condition = threading.Condition()
+        # Jobs' threads take the lock itself: a time limit that is raised in the condition's own code, which takes it,
+        # would leave it locked for ever.
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
         self._thread = threading.Thread(target=self._run_thread, name="delayq-timeout", daemon=True)
 
     def start(self) -> None:
@@ -112,7 +117,7 @@ class TimeoutMonitor:
         attempt.thread_id = threading.get_ident()
         attempt.limited_by, attempt.cancel, attempt.frames = 0.0, None, None
         limit_at = time.monotonic() + seconds
-        with self._condition:
+        with self._lock:
             attempt.limit_at = limit_at
             if limit_at < self._next_check:
                 self._condition.notify()
@@ -121,8 +126,9 @@ class TimeoutMonitor:
 
     def disarm(self, attempt: Attempt) -> None:
         """End the limited section of the attempt. After this returns, its time limit is not enforced any more."""
-        with self._condition:
+        with self._lock:
             attempt.limit_at = NEVER
+            self.stuck.discard(attempt)
             was_struck = attempt.limited_by and attempt.cancel is None
         if was_struck:
             _discard_timeout()
@@ -174,6 +180,7 @@ class TimeoutMonitor:
             if attempt.limit_at == NEVER:
                 return
             attempt.limit_at = NEVER
+            self.stuck.add(attempt)
             if self._board is not None:
                 self._board.mark_timed_out(attempt.slot, attempt.stack)
         self._overran(attempt)

@@ -33,14 +33,13 @@ from .heartbeat import Heartbeat
 from .hooks import Hooks, Middleware
 from .loop import Changes, Duty, Loop, RedisHealth, call_safely, close_loops
 from .shards import Scope, ShardSelector
-from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
+from .shutdown import DRAIN, DUMP, STOP, STOP_REQUEST, Signals, log_stacks
 from .slots import EventLoop, Slots
 from .timeouts import REACTION_SECONDS, TimeoutMonitor, resident_mib
 from .wake import WakeListener
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
-    from ..core.outcomes import Which
     from ..core.queue import Queue
     from ..core.task import Registry
     from .attempt import Attempt
@@ -92,13 +91,10 @@ class Worker:
     _had_last_words: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        broker, config, spec = self.broker, self.config, self.child_spec
+        broker, config = self.broker, self.config
         #: name in the registry of workers and on leases
-        self.name = config.name or (spec.name if spec else new_name())
-        #: name of this start of the program, the same for all its processes
-        self.program = (spec.program if spec else "") or self.name
-        #: the jobs that it runs: those that wait for quarantine, the others, or all where there is no supervisor
-        self.which: Which = spec.which if spec else "all"
+        self.name = config.name or new_name()
+        self._program = config.program or self.name
         self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
         #: set when the worker has nothing more to do, for any reason
         self.done = threading.Event()
@@ -107,12 +103,14 @@ class Worker:
             index=config.index,
             scheduler=config.scheduler if callable(config.scheduler) else None,
             batch_size=partial(expected_batch, self.registry),
-            on_unknown=lambda: self._scope.refresh(),
+            on_unknown=lambda: self.scope.refresh(),
         )
-        self._scope = Scope(broker, config, self._selector.serve)
+        self.scope = Scope(broker, config, self._selector.serve)
         self._started_at = time.time()
         self._event_loop = EventLoop()
         self._monitor = TimeoutMonitor(self.board, self._overran, self._check, self.reaction_seconds)
+        #: attempts that cannot be ended, for which the end of the process does not wait
+        self.stuck = self._monitor.stuck
         self._heartbeat: Loop | None = None
         self._loops: list[Loop] = []
         self._stopping = threading.Lock()
@@ -125,7 +123,7 @@ class Worker:
     @property
     def queues(self) -> Sequence[Queue]:
         """Every queue that this process serves, as of the last read of the registry."""
-        return self._scope.queues
+        return self.scope.queues
 
     @property
     def seconds_left(self) -> float:
@@ -146,7 +144,7 @@ class Worker:
                 :func:`leave`.
         """
         ignore = frozenset() if self.child_spec is None else frozenset({int(signal.SIGINT)})
-        handlers: dict[int, Callable[[], object]] = {DRAIN: self._handle_drain, DUMP: log_stacks}
+        handlers: dict[int, Callable[[], object]] = {DRAIN: self.drain, DUMP: log_stacks}
         handlers |= dict.fromkeys(STOP, self._handle_stop)
         previous = threading.excepthook
         threading.excepthook = partial(self._handle_dead_thread, previous)
@@ -169,10 +167,6 @@ class Worker:
             return self.done.wait(seconds)
         self._signals.wait(seconds)
         return self.done.is_set()
-
-    def _handle_drain(self) -> None:
-        logger.info("worker %s drains", self.name)
-        self.drain()
 
     def _handle_stop(self) -> None:
         if not self._signalled:
@@ -198,46 +192,37 @@ class Worker:
         """Start all parts. Retries until Redis returns the queues."""
         board, config = self.board, self.config
         self.hooks.process_start()
+        self._monitor.start()
         if not self._read_queues():
             return
-        if board is not None:
-            board.stamped = time.monotonic()
         if config.consumer:
             self.consumer = self._make_consumer()
-        heartbeat = Heartbeat(self, self._entry, self.consumer, self._scope.follow, self.end_by_command)
-        self._heartbeat = Loop("heartbeat", heartbeat, self.health)
+        self._heartbeat = Loop("heartbeat", Heartbeat(self), self.health)
         duties = dict(self.duties)
         if config.dispatcher:
-            duties |= dispatcher_duties(self, self._scope, self._selector if config.consumer else None)
+            duties |= dispatcher_duties(self, self.scope, self._selector if config.consumer else None)
         self._loops = [Loop(name, duty, self.health) for name, duty in duties.items()]
         # From the inside out: each part is started before its callers.
         if board is not None:
             board.ready = time.monotonic()  # from here on there may be jobs to settle if this process dies
-        self._monitor.start()
         self._heartbeat.start()  # before the first lease is won
         if self.consumer is not None:
             self.consumer.start()
         for loop in self._loops:
             loop.start()
-        logger.info(
-            "worker %s started: pid %d, queues %s, %s%s",
-            self.name,
-            os.getpid(),
-            ",".join(self._scope.names),
-            f"{config.threads} threads" if config.consumer else "no consumer",
-            ", dispatcher" if config.dispatcher else "",
-        )
+        parts = f"{config.threads} threads" if config.consumer else "no consumer"
+        parts += ", dispatcher" if config.dispatcher else ""
+        queues = ",".join(self.scope.names)
+        logger.info("worker %s started: pid %d, queues %s, %s", self.name, os.getpid(), queues, parts)
 
     def _read_queues(self) -> bool:
         """Read the queues once Redis is reachable. Return False if the worker was stopped before."""
         pause = Backoff()
         while True:
             try:
-                self._scope.refresh(choices_of(self.broker, self.program))
+                self.scope.refresh(choices_of(self.broker, self._program))
             except Exception as error:
-                seconds = pause.next(self.health.failed("start", error))
-                self._check()  # the timeout monitor, which does this later, is not started yet
-                if self._wait(min(seconds, self.config.redis_patience or seconds)):
+                if self._wait(pause.next(self.health.failed("start", error))):
                     return False
             else:
                 self.health.recovered()
@@ -258,27 +243,27 @@ class Worker:
         slots = Slots(self.config.threads, execution, self.hooks, selector.attempt_ended)
         self._monitor.running = slots.running
         waker = None  # in quarantine: the tokens are for processes that serve all other jobs
-        if self.which != "quarantined":
+        if self.config.which != "quarantined":
             waker = WakeListener(self.broker, selector, self.health, selector.lock)
-        return Consumer(self, selector, slots, waker, execution.readiness, self.finish)
+        return Consumer(self, selector, slots, waker, execution.readiness)
 
-    def _entry(self) -> dict[str, Any]:
+    def entry(self) -> dict[str, Any]:
         """Return what the registry of workers stores about this process now."""
         config, consumer = self.config, self.consumer
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "queues": self._scope.names,
+            "queues": self.scope.names,
             "all_queues": config.all_queues,
-            "ignored": self._scope.ignored,
-            "program": self.program,
+            "ignored": self.scope.ignored,
+            "program": self._program,
             "threads": config.threads if config.consumer else 0,
             "running": config.threads - consumer.slots.free if consumer else 0,
             "idle_ms": round(consumer.idle_seconds * 1000) if consumer else 0,
             "settled": consumer.settled if consumer else 0,
             "dispatcher": config.dispatcher,
             "heartbeat_ms": round(config.heartbeat * 1000),
-            "quarantine": self.which == "quarantined",
+            "quarantine": config.which == "quarantined",
             "started": int(self._started_at * 1000),
             "rss_mib": round(resident_mib()),
             "stopping": self.stop_by is not None,
@@ -289,27 +274,32 @@ class Worker:
 
     def drain(self) -> None:
         """Stop reserving, finish the held jobs, then be done."""
-        self._advance(Stage.DRAIN)
+        logger.info("worker %s drains", self.name)
+        self.end(Stage.DRAIN)
 
     def begin_stop(self, grace: float) -> None:
         """Stop reserving, give back what has not begun, and give running jobs so many seconds.
 
         A deadline that was set before remains.
         """
-        self._set_deadline(grace)
-        self._advance(Stage.GIVE_BACK)
+        self.end(Stage.GIVE_BACK, grace=grace)
 
-    def _advance(self, stage: Stage) -> None:
+    def end(self, stage: Stage, *, grace: float | None = None, code: int = EXIT_OK) -> None:
+        """Advance towards the end.
+
+        Args:
+            stage: that of the fetch loop.
+            grace: seconds of the grace period, which begins now; None = running jobs have the time that they need.
+            code: exit code of the process, which says why it ends.
+        """
+        self.exit_code = code or self.exit_code
+        if grace is not None and self.stop_by is None:
+            self.stop_by = time.monotonic() + grace
+            self._poke()
         if self.consumer is not None:
             self.consumer.advance(stage)
         else:
             self.finish()
-
-    def _set_deadline(self, grace: float) -> None:
-        """Set the end of the grace period, unless there is one already."""
-        if self.stop_by is None:
-            self.stop_by = time.monotonic() + grace
-            self._poke()
 
     def finish(self) -> None:
         """Record that the worker has nothing more to do."""
@@ -322,9 +312,8 @@ class Worker:
 
     def end_by_command(self, command: str) -> None:
         """Carry out a "stop" or "drain" command, which is meant for the whole program."""
-        board = self.board
-        if board is not None and self._is_supervised:
-            setattr(board, command, True)  # its supervisor sees it within a second
+        if self.child_spec is not None and self._is_supervised:
+            os.kill(self.child_spec.parent, DRAIN if command == "drain" else STOP_REQUEST)
             return
         if command == "drain":
             self.drain()
@@ -333,22 +322,20 @@ class Worker:
         self._end_soon()
 
     def _end_soon(self) -> None:
-        if self._signals is None:  # else the main thread does the rest
-            threading.Thread(target=self._end_alone, name="delayq-end", daemon=True).start()
+        """End the worker inside another program, which may not wait for ``done``; else the main thread does it."""
 
-    def _end_alone(self) -> None:
-        """End the worker inside another program, which may not wait for ``done``."""
-        if self.stop_by is None:
-            self.done.wait()
-        self.stop()
+        def end() -> None:
+            if self.stop_by is None:
+                self.done.wait()
+            self.stop()
+
+        if self._signals is None:
+            threading.Thread(target=end, name="delayq-end", daemon=True).start()
 
     def _overran(self, attempt: Attempt) -> None:
         """End the process because this attempt cannot be ended. Called by the timeout monitor."""
         self.hooks.log.hangs(attempt, "this process finishes its other jobs and ends")
-        self.exit_code = EXIT_STUCK
-        if self.consumer is not None:
-            self.consumer.overran(attempt)
-        self._set_deadline(self.config.grace)
+        self.end(Stage.DRAIN, grace=self.config.grace, code=EXIT_STUCK)
 
     def _check(self) -> None:
         """Check memory use, supervisor, patience with Redis and the deadline every second, without network I/O."""
@@ -360,18 +347,16 @@ class Worker:
             return
         if most is not None and self.exit_code == EXIT_OK and resident_mib() > most:
             logger.info("worker %s uses more than %s MiB and is replaced", self.name, most)
-            self.exit_code = EXIT_RECYCLE
-            self.drain()
+            self.end(Stage.DRAIN, code=EXIT_RECYCLE)
         if self.child_spec is not None and not self._is_supervised:
             logger.warning("worker %s lost its supervisor", self.name)
             self.begin_stop(self.config.grace)
         part = self.consumer.unreachable_for() if self.consumer is not None else 0.0
         whole = self.health.lasting()
         if patience is not None and (away := max(whole, part)) > patience:
-            what = "Redis" if whole >= part else "a part of Redis"
+            what = "Redis" if whole else "a part of Redis"
             logger.error("worker %s ends: %s has been away for %.0f s", self.name, what, away)
-            self.exit_code = EXIT_NO_REDIS
-            self.begin_stop(self.config.grace)
+            self.end(Stage.GIVE_BACK, grace=self.config.grace, code=EXIT_NO_REDIS)
             self._end_soon()
 
     # --- the end
@@ -401,10 +386,13 @@ class Worker:
             self._heartbeat.close()
         self._monitor.close()
         self._unregister()
-        self._call_end_hooks(clean)
+        left = len(self.consumer.held) if self.consumer is not None else 0
+        if self._fatal is not None or not clean:
+            self._call_last_words(self._fatal or TimeoutError(f"{left} jobs still ran at the end of the process"))
+        if clean:
+            call_safely("the hook process_stop", self.hooks.process_stop)
         if self.board is not None:
             self.board.leaving = True
-        left = len(self.consumer.held) if self.consumer is not None else 0
         logger.info("worker %s stopped%s", self.name, "" if clean else f", {left} jobs still running")
         self.done.set()
         return clean
@@ -417,8 +405,6 @@ class Worker:
         if not consumer.join(max(0.0, self.seconds_left)):
             consumer.advance(Stage.HALT)
             consumer.join(1.0)
-        if self.exit_code == EXIT_OK:
-            self.exit_code = consumer.exit_code
         clean = consumer.slots.close(1.0 if not consumer.held else 0.0)
         if clean:
             self._event_loop.close()
@@ -433,14 +419,6 @@ class Worker:
         except Exception as error:
             logger.info("worker %s could not take itself off the registry: %s", self.name, error)
         broker.tally.close()
-
-    def _call_end_hooks(self, clean: bool) -> None:
-        """Call ``process_stop`` if no job runs any more, and ``last_words`` unless all went well."""
-        left = len(self.consumer.held) if self.consumer is not None else 0
-        if self._fatal is not None or not clean:
-            self._call_last_words(self._fatal or TimeoutError(f"{left} jobs still ran at the end of the process"))
-        if clean:
-            call_safely("the hook process_stop", self.hooks.process_stop)
 
     def _call_last_words(self, error: BaseException) -> None:
         if not self._had_last_words:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -23,39 +24,23 @@ def _span(name: str, seconds: float) -> timedelta:
     return timedelta(seconds=number(name, seconds))
 
 
-def cancel_after() -> timedelta:
-    """Return the time after which an unpaid order is cancelled."""
-    return _span("CANCEL_AFTER", 30 * 60)
-
-
-def remind_before() -> timedelta:
-    """Return the time between the reminder of the customer and the cancellation."""
-    return _span("REMIND_BEFORE", 10 * 60)
-
-
-def restock_after() -> timedelta:
-    """Return the duration of a delivery of new goods."""
-    return _span("RESTOCK_AFTER", 60 * 60)
-
-
-def warehouse_after() -> timedelta:
-    """Return the time for which updates of an order are collected before one call to the warehouse."""
-    return _span("WAREHOUSE_AFTER", 60)
-
-
-def report_every() -> timedelta:
-    """Return the time between two reports. Read once, when the tasks are loaded."""
-    return _span("REPORT_EVERY", 24 * 60 * 60)
+#: time after which an unpaid order is cancelled
+cancel_after = partial(_span, "CANCEL_AFTER", 30 * 60)
+#: time between the reminder of the customer and the cancellation
+remind_before = partial(_span, "REMIND_BEFORE", 10 * 60)
+#: duration of a delivery of new goods
+restock_after = partial(_span, "RESTOCK_AFTER", 60 * 60)
+#: time for which updates of an order are collected before one call to the warehouse
+warehouse_after = partial(_span, "WAREHOUSE_AFTER", 60)
+#: time between two reports; read once, when the tasks are loaded
+report_every = partial(_span, "REPORT_EVERY", 24 * 60 * 60)
+#: period over which the messages of one campaign are sent
+campaign_spread = partial(_span, "CAMPAIGN_SPREAD", 15 * 60)
 
 
 def campaign_hour() -> int:
     """Return the local hour at which the nightly campaign starts. Read once, when the tasks are loaded."""
     return int(number("CAMPAIGN_HOUR", 3))
-
-
-def campaign_spread() -> timedelta:
-    """Return the period over which the messages of one campaign are sent."""
-    return _span("CAMPAIGN_SPREAD", 15 * 60)
 
 
 def mailbox() -> str | None:

@@ -1,8 +1,8 @@
 """Parts of a page that update themselves.
 
-The page holds ``<div data-live="<url>" data-version="<version>">``; a short script requests that URL every two seconds
-with the version that it shows. The response is 204 (unchanged) or the part with its new version. Without JavaScript the
-page is complete but does not update.
+The page holds ``<div data-live data-version="<version>">``; a short script requests the page again every second, with
+the version that it shows in a header. The response is then 204 (unchanged) or the part with its new version. Without
+JavaScript the page is complete but does not update.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from django.shortcuts import render
 VERSION_HEADER = "X-Live-Version"
 
 
-def part(request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
-    """Respond with ``template``, or with 204 if the browser already has ``context["version"]``."""
-    version = str(context["version"])
-    if request.headers.get(VERSION_HEADER) == version:
-        response = HttpResponse(status=204)
-    else:
-        response = render(request, template, context)
+def part(request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse | None:
+    """Respond with ``template``, or with 204 if the browser already has ``context["version"]``.
+
+    Returns:
+        None if the whole page is requested.
+    """
+    shown, version = request.headers.get(VERSION_HEADER), str(context["version"])
+    if shown is None:
+        return None
+    response = HttpResponse(status=204) if shown == version else render(request, template, context)
     response[VERSION_HEADER] = version
     response["Cache-Control"] = "no-store"
     return response

@@ -68,10 +68,6 @@ class Order(models.Model):
         return self.status == self.Status.PLACED
 
     @property
-    def is_open(self) -> bool:
-        return self.status in (self.Status.PLACED, self.Status.PAYING)
-
-    @property
     def expires_ms(self) -> int:
         """:attr:`expires_at` in Unix milliseconds, for the browser's clock."""
         return int(self.expires_at.timestamp() * 1000)

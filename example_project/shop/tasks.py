@@ -122,7 +122,7 @@ def check_payment(payment_id: int) -> None:
     # Counted outside the transaction below, so that failed attempts are counted too.
     Payment.objects.filter(pk=payment_id).update(checks=F("checks") + 1)
     try:
-        paid = gateway.get_gateway().is_paid(payment.reference, asked_before)
+        paid = gateway.is_paid(payment.reference, asked_before)
     except (gateway.GatewayBusy, gateway.GatewayDown) as error:
         job = current_job()
         if job is not None and job.lives <= 1:

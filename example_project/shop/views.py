@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -29,14 +30,12 @@ def _customer(request: HttpRequest) -> Customer | None:
     return chosen or Customer.objects.order_by("pk").first()
 
 
-def _page(request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
-    """Render a whole page with the content common to all pages."""
-    around = {"customer": _customer(request), "customers": Customer.objects.all(), "now_ms": _now_ms()}
+def _page(request: HttpRequest, template: str, context: dict[str, Any], part: str = "") -> HttpResponse:
+    """Render a whole page with the content common to all pages; or its ``part`` that changes, if it is requested."""
+    if part and (response := live.part(request, part, context)) is not None:
+        return response
+    around = {"customer": _customer(request), "customers": Customer.objects.all(), "now_ms": int(time.time() * 1000)}
     return render(request, template, {**around, **context})
-
-
-def _now_ms() -> int:
-    return int(timezone.now().timestamp() * 1000)
 
 
 # --- shelf -----------------------------------------------------------------------------------------------------------
@@ -77,7 +76,8 @@ def choose_customer(request: HttpRequest) -> HttpResponse:
 
 
 # --- orders ----------------------------------------------------------------------------------------------------------
-def _orders(request: HttpRequest) -> dict[str, Any]:
+@require_safe
+def orders(request: HttpRequest) -> HttpResponse:
     status = request.GET.get("status", "")
     if status not in Order.Status.values:
         status = ""
@@ -87,23 +87,15 @@ def _orders(request: HttpRequest) -> dict[str, Any]:
     found = Order.objects.select_related("customer").prefetch_related("lines__product")
     page = Paginator(found.filter(status=status) if status else found, PAGE).get_page(request.GET.get("page"))
     last_event = Event.objects.order_by("-pk").values_list("pk", flat=True).first()
-    return {"page": page, "status": status, "tabs": tabs, "version": last_event or 0}
+    context = {"page": page, "status": status, "tabs": tabs, "version": last_event or 0}
+    return _page(request, "shop/orders.html", context, "shop/parts/orders.html")
 
 
 @require_safe
-def orders(request: HttpRequest) -> HttpResponse:
-    return _page(request, "shop/orders.html", _orders(request))
-
-
-@require_safe
-def orders_live(request: HttpRequest) -> HttpResponse:
-    return live.part(request, "shop/parts/orders.html", _orders(request))
-
-
-def _order(pk: int) -> dict[str, Any]:
+def order(request: HttpRequest, pk: int) -> HttpResponse:
     found = get_object_or_404(Order.objects.select_related("customer").prefetch_related("lines__product"), pk=pk)
     events = list(found.events.all())
-    return {
+    context = {
         "order": found,
         "events": events,
         "payment": found.payments.first(),
@@ -112,16 +104,7 @@ def _order(pk: int) -> dict[str, Any]:
         "remind_before": conf.remind_before(),
         "version": f"{found.status}-{events[0].pk if events else 0}",
     }
-
-
-@require_safe
-def order(request: HttpRequest, pk: int) -> HttpResponse:
-    return _page(request, "shop/order.html", _order(pk))
-
-
-@require_safe
-def order_live(request: HttpRequest, pk: int) -> HttpResponse:
-    return live.part(request, "shop/parts/order.html", _order(pk))
+    return _page(request, "shop/order.html", context, "shop/parts/order.html")
 
 
 @require_POST
@@ -142,19 +125,11 @@ def notifications(request: HttpRequest) -> HttpResponse:
 
 
 # --- what happens ----------------------------------------------------------------------------------------------------
-def _what_happens() -> dict[str, Any]:
-    events = list(Event.objects.select_related("order")[:12])
-    return {"events": events, "version": events[0].pk if events else 0}
-
-
 @require_safe
 def what_happens(request: HttpRequest) -> HttpResponse:
-    return _page(request, "shop/what_happens.html", _what_happens())
-
-
-@require_safe
-def what_happens_live(request: HttpRequest) -> HttpResponse:
-    return live.part(request, "shop/parts/events.html", _what_happens())
+    events = list(Event.objects.select_related("order")[:12])
+    context = {"events": events, "version": events[0].pk if events else 0}
+    return _page(request, "shop/what_happens.html", context, "shop/parts/events.html")
 
 
 @require_POST

@@ -9,8 +9,7 @@ import json
 import os
 from typing import Any
 
-from tests.settings import DATABASES as TEST_DATABASES
-from tests.settings import DELAYQ as TEST_DELAYQ
+from tests.settings import DATABASES as TEST_DATABASES, DELAYQ as TEST_DELAYQ
 
 SECRET_KEY = "for the tests only"
 USE_TZ = True

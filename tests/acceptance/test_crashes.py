@@ -10,11 +10,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from statistics import median
 
 import pytest
 
-from django_delayq.core import bulk
 from tests.support.event_entries import read_events
 from tests.support.processes import alive
 from tests.support.redis_box import RedisBox
@@ -79,13 +77,6 @@ def test_a_result_that_nobody_can_store_or_print_is_no_failure(running: Mill) ->
     running.wait_ended([ident])
     running.wait_empty()
     assert (len(running.starts(ident)), running.view(ident)) == (1, None)
-
-
-def test_t10_a_crash_in_the_only_attempt_leaves_the_job_in_the_morgue(running: Mill) -> None:
-    ident = running.put("die", id="t10-only", options=b'{"max_attempts":1}')
-    view = running.buried(ident)
-    assert (view.reason, view.job.failures, view.job.crashes, len(running.starts(ident))) == ("poison", 1, 1, 1)
-    assert "SIGKILL" in view.error["message"]
 
 
 def test_t10_a_crash_in_the_last_of_two_attempts_leaves_the_job_in_the_morgue(running: Mill) -> None:
@@ -176,30 +167,6 @@ def test_t17_t63_the_work_of_a_machine_that_is_gone_runs_elsewhere_when_its_leas
     assert slowest < lease + 1.5, f"the last one began {slowest:.2f} s after the end of its machine"
     assert {mill.broker.queue("default").shard_of(ident) for ident in others} == set(range(8))
     assert mill.counts().morgue == 0
-
-
-def test_a_job_whose_process_is_killed_runs_again_in_less_than_a_second(make_mill: MakeMill) -> None:
-    mill = make_mill()
-    node = mill.start("--processes", 2, "--threads", 2)
-    later = mill.put_many("grind", 20, delay_ms=3_600_000)
-    took = []
-    for number in range(5):
-        node.wait_ready(2)
-        ident = mill.put("wait_for", str(mill.gate(f"gate-{number}")), id=f"held-{number}")
-        (first,) = mill.wait_starts(ident)
-        os.kill(first["pid"], signal.SIGKILL)
-        killed = time.time()
-        second = mill.wait_starts(ident, 2)[1]
-        took.append(second["at"] - killed)
-        assert (second["attempt"], second["pid"] != first["pid"]) == (2, True)
-        mill.gate(f"gate-{number}").touch()
-        mill.wait_ended([ident])
-    # The first time, the process for it has to be started; it stays for a while.
-    print(f"seconds until the re-run: median {median(took):.3f}, longest {max(took):.3f}")
-    assert median(took) < 1.0, took
-    assert bulk.change(mill.broker.queue("default"), bulk.RUN_NOW).counts == {"moved": 20}
-    mill.wait_ended(later)
-    assert {ident: mill.starts_by_id()[ident] for ident in later} == dict.fromkeys(later, 1)
 
 
 def test_a_supervisor_that_is_killed_leaves_no_consumer_behind(make_mill: MakeMill) -> None:

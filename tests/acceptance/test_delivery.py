@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,9 +14,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-import redis
 
-from tests.support.core_calls import held_by
 from tests.support.redis_box import RedisBox
 
 from .conftest import MakeMill
@@ -79,44 +76,18 @@ def test_t04_a_run_without_renewal_is_taken_over_and_its_own_end_changes_nothing
     assert mill.counts().counters["acked"] == 1
 
 
-def test_t05_waiting_in_a_backlog_for_several_leases_costs_no_attempt_and_no_second_run(mill: Mill) -> None:
-    ids = mill.put_many("grind", 240, 0.04)
-    began = time.monotonic()
-    mill.start("--threads", 2)
+def test_t05_t18_two_workers_configured_alike_share_a_backlog_that_costs_no_attempt_and_no_second_run(
+    mill: Mill,
+) -> None:
+    nodes = [mill.start("--threads", 1) for _ in range(2)]
+    assert len({worker["name"] for worker in mill.broker.workers()}) == 2
+    ids = mill.put_many("grind", 180, 0.04)
     mill.wait_ended(ids)
-    assert time.monotonic() - began > 2 * 1.5, "the backlog was too short to show anything"
+    starts = mill.starts()
+    assert starts[-1]["at"] - starts[0]["at"] > 2 * 1.5, "the backlog was too short to show anything"
     assert mill.starts_by_id() == dict.fromkeys(ids, 1)
-    assert {line["attempt"] for line in mill.starts()} == {1}
-
-
-def test_t25_twenty_consumers_never_get_an_empty_answer_while_jobs_are_ready(mill: Mill) -> None:
-    total, each = 10_000, 10
-    mill.put_many("grind", total)
-    queue = mill.broker.queue("default")
-    taken: Counter[int] = Counter()
-    empty_while_ready = []
-    barrier = threading.Barrier(20)
-
-    def consume(number: int) -> None:
-        barrier.wait()
-        while True:
-            batch = queue.reserve(0, each, worker=f"consumer-{number}")
-            if not batch.jobs:
-                if sum(taken.values()) < total - 20 * each:
-                    empty_while_ready.append(number)
-                return
-            taken[number] += len(batch.jobs)
-
-    threads = [threading.Thread(target=consume, args=(number,)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(taken.values()) == total
-    assert empty_while_ready == []
-    queue_of_one = [held_by(queue, f"consumer-{number}") for number in range(20)]
-    held = [job.id for jobs in queue_of_one for job in jobs]
-    assert len(held) == len(set(held)) == total, "no job has two holders"
+    assert {line["attempt"] for line in starts} == {1}
+    assert {line["pid"] for line in starts} == {pid for node in nodes for pid in node.children()}
 
 
 def test_t25_twenty_threads_share_the_work_evenly(make_mill: MakeMill) -> None:
@@ -130,26 +101,6 @@ def test_t25_twenty_threads_share_the_work_evenly(make_mill: MakeMill) -> None:
     share = Counter((line["pid"], line["thread"]) for line in mill.starts())
     assert len(share) == 20
     assert all(40 <= jobs <= 60 for jobs in share.values()), sorted(share.values())
-
-
-def test_t26_a_slow_worker_holds_no_more_than_its_free_threads(make_mill: MakeMill) -> None:
-    mill = make_mill()
-    slow = mill.start("--threads", 2, MILL_PACE="0.4")
-    mill.start("--threads", 2)
-    (slow_pid,) = slow.children()
-    name = next(worker["name"] for worker in mill.broker.workers() if worker["pid"] == slow_pid)
-    ids = mill.put_many("grind", 400, 0.01)
-    held = []
-
-    def all_ended() -> bool:
-        held.append(sum(1 for _ in held_by(mill.broker.queue("default"), name)))
-        return {line["id"] for line in mill.lines("end")} >= set(ids)
-
-    until(all_ended, "the end of all jobs")
-    by_slow = sum(line["pid"] == slow_pid for line in mill.starts())
-    assert max(held) == 2
-    assert 0 < by_slow < 40, f"the slow worker did {by_slow} of 400"
-    assert mill.starts_by_id() == dict.fromkeys(ids, 1)
 
 
 def test_t27_a_process_that_only_schedules_consumes_nothing(make_mill: MakeMill) -> None:
@@ -180,64 +131,6 @@ print(threading.active_count(), *commands)
     assert mill.counts().ready == 20
     assert mill.counts().counters.get("reserved", 0) == 0
     assert mill.broker.workers() == []
-
-
-class Monitor:
-    """Counts the requests that clients send, by connection; what scripts do inside the server is no request."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self.requests: Counter[str] = Counter()
-        self._client = client
-        self._listening = threading.Event()
-        self._closing = False
-        self._thread = threading.Thread(target=self._listen, daemon=True)
-
-    def __enter__(self) -> Monitor:
-        self._thread.start()
-        assert self._listening.wait(10)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closing = True
-        self._client.ping()  # something to hear, so that the listener sees the end
-        self._thread.join(10)
-
-    def _listen(self) -> None:
-        with self._client.monitor() as monitor:
-            self._listening.set()
-            for heard in monitor.listen():
-                if self._closing:
-                    return
-                if heard["client_type"] != "lua":
-                    self.requests[heard["command"].split()[0].lower()] += 1
-
-
-def test_t28_an_idle_worker_sends_less_than_a_request_a_second_and_still_starts_in_time(
-    make_mill: MakeMill, redis_box: RedisBox
-) -> None:
-    mill = make_mill()
-    mill.broker.queue("default", shards=5)
-    nodes = [mill.start(), mill.start()]
-    mill.wait_ended([mill.put("grind") for _ in range(20)])
-    mill.wait_empty()
-    seconds = 6.0
-    quiet = threading.Event()
-    for _ in range(4):
-        with Monitor(redis_box.client(decode_responses=False)) as monitor:
-            quiet.wait(seconds)  # the length of the measurement, not a way to wait for something
-            requests = dict(monitor.requests)
-        per_process = sum(requests.values()) / seconds / len(nodes)
-        # On a busy machine the aftermath of the jobs reaches into the first window, and another one may have what is
-        # sent once a minute: tests/worker/test_idle.py counts the commands of whole minutes.
-        if per_process < 1.0:
-            break
-    assert per_process < 1.0, requests
-
-    due = [mill.put("grind", id=f"in-time-{n}", delay_ms=700 + 100 * n) for n in range(9)]
-    mill.wait_ended(due)
-    late = [line["at"] - line["due"] for line in mill.starts() if line["id"].startswith("in-time")]
-    assert min(late) >= 0
-    assert median(late) <= 0.05, sorted(late)
 
 
 def test_t29_a_job_from_elsewhere_that_is_due_sooner_than_all_others_starts_in_time(running: Mill) -> None:
@@ -286,16 +179,6 @@ def test_t57_names_that_differ_only_in_their_first_part_share_nothing(running: M
     assert not keys("north.mill") & keys("south.mill")
     counted = [running.counts(queue).counters["acked"] for queue in queues]
     assert counted == [1, 1]
-
-
-def test_t18_two_workers_that_are_configured_alike_both_work(make_mill: MakeMill) -> None:
-    mill = make_mill()
-    nodes = [mill.start("--threads", 2) for _ in range(2)]
-    assert len({worker["name"] for worker in mill.broker.workers()}) == 2
-    ids = mill.put_many("grind", 60, 0.02)
-    mill.wait_ended(ids)
-    assert mill.starts_by_id() == dict.fromkeys(ids, 1)
-    assert {line["pid"] for line in mill.starts()} == {pid for node in nodes for pid in node.children()}
 
 
 def test_the_log_of_a_run_is_a_file_that_survives_its_writer(tmp_path: Path, redis_box: RedisBox) -> None:

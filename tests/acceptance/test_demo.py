@@ -77,6 +77,7 @@ def test_the_demo_cancels_unpaid_orders_and_leaves_paid_ones_alone(demo: Callabl
     assert "login admin, password admin" in said
 
 
+@pytest.mark.slow
 def test_a_second_demo_in_a_folder_is_refused_until_the_first_has_ended_and_then_continues(
     demo: Callable[..., Any],
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_second_demo_in_a_folder_is_refused_until_the_first_has_ended_and_then
     assert second.returncode == 0, said
 
 
+@pytest.mark.slow
 def test_a_killed_demo_leaves_nothing_running(demo: Callable[..., Any]) -> None:
     process = demo("--rate", "5")
     assert read_until(process, "placed by")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,31 +45,20 @@ def mill(copier: Copier, make_mill: MakeMill) -> Mill:
     return make_mill(copier.box.url, lease=1.5, QUEUES={"paused": {}, "clock": {}})
 
 
-@contextmanager
-def away(copier: Copier, how: str) -> Iterator[None]:
-    """Take Redis back, at the end of the block, to its state before it, or to nothing."""
-    if how == "older":
-        copier.save()
-    yield
-    copier.go_back() if how == "older" else copier.box.restart()
-
-
-@pytest.mark.parametrize("how", ["older", "empty"])
-def test_workers_and_producers_go_on_when_redis_forgets_a_change_of_shards(
-    copier: Copier, mill: Mill, how: str
-) -> None:
+def test_workers_and_producers_go_on_when_redis_forgets_a_change_of_shards(copier: Copier, mill: Mill) -> None:
     """Jobs that are scheduled afterwards are run, in whichever shards the producer believes."""
     node = mill.start("--threads", 3, queues=QUEUES, MILL_CLOCK="1")
     stale = Broker(mill.broker.connection, prefix=mill.prefix, lease_ms=mill.broker.lease_ms)
     first = mill.put_many("grind", 20)
     stale.queue("default").schedule_many([mill.job("grind", id=f"stale-{n}") for n in range(5)])
     mill.wait_ended([*first, *(f"stale-{n}" for n in range(5))])
-    with away(copier, how):
-        mill.broker.reshard("default", 4)
-        middle = mill.put_many("grind", 40)
-        mill.wait_ended(middle)
-        mill.broker.pause("paused")
-        mill.add("blend", "x", 1, queue="blend")
+    copier.save()
+    mill.broker.reshard("default", 4)
+    middle = mill.put_many("grind", 40)
+    mill.wait_ended(middle)
+    mill.broker.pause("paused")
+    mill.add("blend", "x", 1, queue="blend")
+    copier.go_back()
     stale.queue("default").schedule_many([mill.job("grind", id=f"later-{n}") for n in range(20)])
     last = mill.put_many("grind", 40)
     mill.wait_ended([*last, *(f"later-{n}" for n in range(20))])

@@ -41,21 +41,10 @@ def test_a_job_is_not_started_after_its_expiry_and_one_in_time_is(mill: Mill) ->
     until(lambda: mill.broker.now_ms() > now + 400, "the end of their time")
     mill.start("--threads", 2)
     mill.wait_ended([in_time])
-    waiting = mill.put("grind", id="waits", delay_ms=2_500, options=b'{"expires_in_ms":2000}')
+    waiting = mill.put("grind", id="waits", delay_ms=900, options=b'{"expires_in_ms":500}')
     mill.wait_ended([waiting])
     mill.wait_empty()
     assert mill.starts_by_id() == {in_time: 1, waiting: 1}
     assert [mill.view(ident) for ident in (relative, absolute)] == [None, None]
     counts = mill.counts()
     assert (counts.counters["expired"], counts.counters["acked"], counts.morgue) == (2, 2, 0)
-
-
-def test_an_id_that_expired_while_nobody_looked_can_be_scheduled_again(mill: Mill) -> None:
-    now = int(mill.broker.now_ms())
-    mill.put("grind", id="x", options=b'{"expires_ms":%d}' % (now + 100))
-    until(lambda: mill.broker.now_ms() > now + 200, "the end of its time")
-    mill.put("grind", id="x")
-    mill.start("--threads", 2)
-    mill.wait_ended(["x"])
-    mill.wait_empty()
-    assert len(mill.starts("x")) == 1

@@ -136,27 +136,37 @@ def make_farm(make_mill: MakeMill, box: RedisBox, database: PostgresDatabase, **
     return made
 
 
-def run_through(farm: Farm, losses: int) -> None:
-    """So many times Redis forgets all that it has, under load."""
+def stay_away(farm: Farm) -> int:
+    """Redis is away, and has nothing when it comes back; return how many durable jobs piled up meanwhile."""
+    farm.losses.append(time.time())
+    farm.box.kill()
+    before = farm.committed()
+    farm.wait_committed(150)
+    piled = farm.states()["unsent"]
+    farm.box.start()
+    farm.losses.append(time.time())
+    farm.wait_committed(40)
+    took = sorted(line["took"] for line in farm.mill.lines("committed") if line["id"] not in before)
+    assert took[int(len(took) * 0.99)] < 0.25 + 0.1, "nobody waits for a Redis that is away"
+    return piled
+
+
+@pytest.mark.parametrize("losses", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_redis_forgets_everything_under_load_and_is_away_and_no_durable_job_is_lost_or_revived(
+    farm: Farm, losses: int
+) -> None:
     farm.mill.start("--processes", 2, "--threads", 3)
     with farm.fed():
         for _ in range(losses):
             farm.wait_committed(60)
             farm.lose_everything()
         farm.wait_committed(60)
+        assert stay_away(farm) > 50
     farm.wait_over()
     farm.check()
 
 
-def test_redis_forgets_everything_three_times_under_load_and_no_durable_job_is_lost_or_revived(farm: Farm) -> None:
-    run_through(farm, 3)
-
-
 @pytest.mark.slow
-def test_redis_forgets_everything_twenty_times_under_load_and_no_durable_job_is_lost_or_revived(farm: Farm) -> None:
-    run_through(farm, 20)
-
-
 def test_redis_goes_back_to_an_older_copy_under_load_and_each_durable_job_is_run(farm: Farm) -> None:
     farm.mill.start("--processes", 2, "--threads", 3)
     with farm.fed():
@@ -168,25 +178,6 @@ def test_redis_goes_back_to_an_older_copy_under_load_and_each_durable_job_is_run
         farm.wait_committed(40)
     farm.wait_over()
     assert not farm.committed("doomed") & {line["id"] for line in farm.mill.starts()}, "what was cancelled never runs"
-
-
-def test_g12_while_redis_is_away_durable_jobs_pile_up_and_are_all_run_afterwards(farm: Farm) -> None:
-    farm.mill.start("--threads", 3)
-    with farm.fed():
-        farm.wait_committed(40)
-        farm.losses.append(time.time())
-        farm.box.kill()
-        away = farm.committed()
-        farm.wait_committed(150)
-        piled = farm.states()["unsent"]
-        farm.box.start()  # with nothing in it
-        farm.losses.append(time.time())
-        farm.wait_committed(40)
-    assert piled > 50
-    took = sorted(line["took"] for line in farm.mill.lines("committed") if line["id"] not in away)
-    assert took[int(len(took) * 0.99)] < 0.25 + 0.1, "nobody waits for a Redis that is away"
-    farm.wait_over()
-    farm.check()
 
 
 def test_without_durable_jobs_an_idle_worker_asks_the_database_once_in_a_while_and_holds_no_session(

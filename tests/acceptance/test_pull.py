@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from django_delayq.core.job import NewJob
-from tests.support.redis_box import RedisBox
 
 from .conftest import MakeMill
 from .world import Mill, until
@@ -71,47 +70,6 @@ def test_t63_what_a_killed_consumer_held_comes_back_when_its_time_is_over(feed: 
     assert all(line["counted"] for line in feed.lines("ended"))
 
 
-def test_t04_a_consumer_that_stood_still_too_long_changes_nothing_any_more(feed: Mill, pull: StartPuller) -> None:
-    put(feed, 1)
-    late = pull(feed, ttr=1, act="sleep", seconds=3)
-    until(lambda: got(feed), "the job in the first one's hands")
-    late.send_signal(signal.SIGSTOP)
-    feed.begin("--queues", "feed", command="delayq_dispatcher")
-    pull(feed, wait=20, ttr=60, act="hold")
-    until(lambda: len(got(feed)) == 2, "the job in the second one's hands")
-    late.send_signal(signal.SIGCONT)
-    assert late.wait(20) == 0
-    (ended,) = feed.lines("ended")
-    assert not ended["counted"]
-    counts = feed.counts("feed")
-    assert (counts.reserved, counts.ready, counts.counters["late"]) == (1, 0, 1)
-
-
-def test_t25_twenty_consumers_in_four_processes_share_ten_thousand_jobs(feed: Mill, pull: StartPuller) -> None:
-    ids = put(feed, 10_000)
-    consumers = [pull(feed, threads=5, calls=50, max=10) for _ in range(4)]
-    for consumer in consumers:
-        assert consumer.wait(60) == 0
-    lines = feed.lines("got")
-    assert all(line["ids"] for line in lines), "an empty answer while jobs are ready"
-    shares = Counter[tuple[int, int]]()
-    for line in lines:
-        shares[line["pid"], line["thread"]] += len(line["ids"])
-    assert sorted(shares.values()) == [500] * 20
-    assert sorted(got(feed)) == sorted(ids)
-    assert feed.counts("feed").counters["acked"] == 10_000
-
-
-def test_t26_a_slow_consumer_holds_no_more_than_it_asked_for(feed: Mill, pull: StartPuller) -> None:
-    put(feed, 200)
-    pull(feed, max=3, act="hold")
-    until(lambda: got(feed), "the slow one's jobs")
-    assert pull(feed, max=50, calls=4).wait(20) == 0
-    assert len(feed.lines("ended")) == 197
-    counts = feed.counts("feed")
-    assert (counts.reserved, counts.ready) == (3, 0)
-
-
 def test_consumers_and_workers_share_a_queue_and_no_job_is_run_twice(make_mill: MakeMill, pull: StartPuller) -> None:
     mill = make_mill(lease=1.5)
     long = [mill.put("grind", 3.5) for _ in range(2)]
@@ -152,22 +110,3 @@ def test_who_stops_waiting_leaves_what_he_alone_has_heard_to_the_others(feed: Mi
     (line,) = [line for line in feed.lines("got") if line["ids"]]
     assert line["pid"] == second.pid
     assert line["at"] - due < 0.5
-
-
-def test_after_redis_stood_still_a_dispatcher_takes_no_lease_from_a_worker(
-    make_mill: MakeMill, redis_factory: Callable[..., RedisBox]
-) -> None:
-    box = redis_factory()
-    mill = make_mill(box.url, lease=1.5)
-    node = mill.start("--threads", 2, "--no-dispatcher")
-    ident = mill.put("grind", 6.0)
-    mill.wait_starts(ident)
-    dispatcher = mill.begin("--queues", "default", command="delayq_dispatcher")
-    until(lambda: len(mill.broker.workers()) == 2, "the dispatcher")
-    box.pause()
-    time.sleep(3)  # two leases
-    box.resume()
-    mill.wait_ended([ident])
-    mill.wait_empty()
-    assert mill.starts_by_id() == {ident: 1}
-    assert "ran out" not in node.said + dispatcher.said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -18,74 +17,9 @@ from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import Job, NewJob, Undecodable
 from django_delayq.core.outcomes import ack, fail
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.times import due_of
 from tests.core.stage import Stage
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
-
-
-@pytest.mark.parametrize(
-    "bytes_",
-    [
-        b"",
-        b"\xff" * 5,
-        b"\xff" * 100,
-        b"\x04\x01\x00" + b"k" * 30,
-        b"\x24\xff\xff" + b"k" * 30,
-        b"\x34\x01\x00" + b"k" * 16 + b"\xff\xff",
-        b"\x2c\x01\x00" + b"k" * 16,
-    ],
-    ids=["empty", "short", "noise", "newer version", "unnamed task", "cut off", "merged without payloads"],
-)
-def test_t14_one_undecodable_body_among_a_thousand(stage: Stage, bytes_: bytes) -> None:
-    stage.queue.schedule_many(NewJob(f"j{number}", "work") for number in range(1000))
-    stage.broker.client.hset(stage.key("body"), "j500", bytes_)
-    done = 0
-    broken = []
-    for _ in range(10):
-        batch = stage.batch(250)
-        broken += batch.broken
-        good = [job for job in batch.jobs if job.args == b"" and not job.merged]
-        done += sum(stage.done(*good))
-        stage.settle(*(fail(job, 1, 2, delay_ms=10**9) for job in batch.jobs if job not in good))
-    assert done == 999
-    if bytes_[:1] == b"\x2c":  # readable after all: a merged job that lost its payloads, for its handler to refuse
-        stage.queue.cancel("j500")
-        return
-    assert [job.id for job in broken] == ["j500"]
-    view = stage.broker.inspector.get("q", "j500")
-    assert view is not None
-    assert (view.id, view.state, view.reason, view.error_class) == ("j500", "morgue", "undecodable", "Undecodable")
-    assert view.error["message"]
-    assert view.job.args == bytes_
-    assert [view.id for view in stage.broker.inspector.page("q", "morgue").jobs] == ["j500"]
-    assert stage.queue.discard("j500", key=view.job.key)
-    marks = stage.queue.marks(0)  # noise may look like the key of a durable job, of whose end somebody wants to hear
-    assert {mark.key for mark in marks} <= {view.job.key}
-    stage.queue.marks(0, forget=marks)
-    assert stage.shard_is_empty()
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", bytes(range(256)), bytes(range(256)) * 4096, b"\0", b"\r\n$5\r\n", "Grüße 💥".encode(), b"\xff\xfe"],
-    ids=["empty", "every byte", "1 MiB", "zero", "protocol", "text", "not text"],
-)
-def test_t38_bytes_come_back_as_they_were(stage: Stage, data: bytes) -> None:
-    stage.put("plain", args=data)
-    stage.add("merged", data)
-    jobs = {job.id: job for job in stage.take()}
-    assert jobs["plain"].args == data
-    assert [payload.data for payload in jobs["merged"].payloads] == [data]
-    for job in jobs.values():
-        stage.failed(job)
-    jobs = {job.id: job for job in stage.take()}
-    assert [payload.data for payload in jobs["merged"].payloads] == [data]
-    for job in jobs.values():
-        stage.buried(job)
-    inspector = stage.broker.inspector
-    assert inspector.graves("q", "plain")[0].job.args == data
-    assert inspector.graves("q", "merged")[0].payloads[0].data == data
 
 
 class Trap:
@@ -118,22 +52,6 @@ def test_t55_hostile_bytes_run_nothing(stage: Stage, payload: bytes) -> None:
             read(job.args)
     assert Trap.sprung == []
     stage.done(job)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"delay": 1_800_000 * 1000},
-        {"at": 1_700_000_000_000},
-        {"delay": math.inf},
-        {"delay": math.nan},
-        {"delay": 1e300},
-        {"at": 10**30},
-    ],
-)
-def test_t56_milliseconds_where_seconds_are_expected_are_refused(given: dict[str, float]) -> None:
-    with pytest.raises(InvalidJob):
-        due_of(**given)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -5,23 +5,17 @@ Here are those that the core alone answers for; those that need a worker, Django
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import IdTaken
-from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.options import TaskOptions
+from django_delayq.core.job import NewJob
 from django_delayq.core.outcomes import ack, fail, release
 from django_delayq.core.times import due_of
-from django_delayq.worker.ends import End
 from tests.core.stage import LEASE, T0, Stage
-from tests.core.world import unchanged
 
 
 def script_us(broker: Broker, act: Callable[[], object]) -> float:
@@ -66,106 +60,6 @@ def test_t01_many_jobs_due_in_the_same_millisecond(broker: Broker, jobs: int) ->
     assert many[0] < 4 * max(few)
 
 
-def test_t02_ten_thousand_leases_expire_at_once(stage: Stage) -> None:
-    stage.queue.schedule_many(NewJob(f"j{number}", "work") for number in range(10_000))
-    while stage.take(250, worker="dead"):
-        pass
-    stage.wait(LEASE)
-    recovered: list[str] = []
-    while stage.queue.expired(0):
-        found = stage.take_lost()
-        assert all(stage.settle(*(release(job, unclear=True) for job in found)))
-        recovered += [job.id for job in found]
-    assert len(recovered) == len(set(recovered)) == 10_000
-    assert stage.broker.inspector.counts("q").ready == 10_000
-    assert len(stage.take(250, worker="next")) == 250
-
-
-def test_t06_an_id_scheduled_while_it_runs_runs_afterwards_exactly_once(stage: Stage) -> None:
-    stage.put("x", args=b"first")
-    job = stage.take_one()
-    assert stage.put("x", args=b"second") == "gated"
-    assert not stage.take(), "never beside the first run"
-    stage.done(job)
-    second = stage.take_one()
-    assert (job.args, second.args) == (b"first", b"second")
-    stage.done(second)
-    assert not stage.take()
-    assert stage.shard_is_empty()
-
-
-def test_t07_when_the_first_run_fails_both_payloads_are_there_in_the_order_of_their_scores(stage: Stage) -> None:
-    stage.add("x", b"second version", "2")
-    job = stage.take_one()
-    stage.add("x", b"third version", "3")
-    stage.add("x", b"first version", "1")
-    stage.failed(job, 3_600_000)
-    again = stage.take_one()
-    assert [payload.data for payload in again.payloads] == [b"first version", b"second version", b"third version"]
-
-
-@pytest.mark.parametrize("merged", [True, False])
-def test_t08_fifty_producers_schedule_one_id_a_thousand_times(broker: Broker, merged: bool) -> None:
-    queue = broker.queue("q")
-    start = threading.Barrier(50)
-
-    def produce(number: int) -> list[str]:
-        start.wait()
-        outcomes = []
-        for turn in range(20):
-            data = b"%d/%d" % (number, turn)
-            if merged:
-                new = NewJob("x", "sync", on_conflict="merge", due_policy="keep", payload=Payload(data, "1", new_key()))
-            else:
-                new = NewJob("x", "work", args=data)
-            outcomes.append(queue.schedule(new))
-        return outcomes
-
-    with ThreadPoolExecutor(50) as pool:
-        outcomes = [outcome for outcomes in pool.map(produce, range(50)) for outcome in outcomes]
-    assert outcomes.count("created") == 1
-    assert outcomes.count("merged" if merged else "replaced") == 999
-    assert broker.inspector.counts("q").ready == 1
-    if not merged:
-        (job,) = queue.reserve(0, 10, worker="w").jobs
-        assert job.args.endswith(b"/19"), "the last one wins"
-        return
-    found: set[bytes] = set()
-    while jobs := queue.reserve(0, 10, worker="w").jobs:
-        found |= {payload.data for payload in jobs[0].payloads}
-        queue.settle([ack(jobs[0], 0, 0)])
-    assert found == {b"%d/%d" % (number, turn) for number in range(50) for turn in range(20)}
-
-
-def test_t21_cancel_in_every_state(stage: Stage) -> None:
-    stage.in_morgue("buried")
-    stage.put("running")
-    job = stage.take_one()
-    stage.put("ready")
-    stage.put("delayed", at=1000)
-    with unchanged(stage.broker):
-        assert stage.queue.cancel("buried") == ""
-    assert stage.queue.cancel("delayed") == "cancelled"
-    assert stage.queue.cancel("ready") == "cancelled"
-    assert stage.queue.cancel("running") == "stopping"
-    assert stage.picture() == {"reserved": [f"running by w until +{LEASE} stopping"], "morgue": ["buried buried"]}
-    stage.failed(job)
-    assert stage.picture() == {"morgue": ["buried buried"]}
-
-
-def test_t22_an_ack_counts_once_and_only_for_who_holds_the_job(stage: Stage) -> None:
-    stage.put("x")
-    first = stage.take_one(worker="slow")
-    stage.wait(LEASE)
-    stage.settle(release(*stage.take_lost(), unclear=True))
-    second = stage.take_one(worker="next")
-    with unchanged(stage.broker):
-        assert stage.done(first) == [False]
-    assert stage.done(second) == [True]
-    assert stage.done(second) == [False]
-    assert stage.shard_is_empty()
-
-
 @pytest.mark.parametrize("reaper_first", [True, False])
 def test_t23_a_release_and_the_reaper_race_and_exactly_one_wins(stage: Stage, reaper_first: bool) -> None:
     stage.put("x")
@@ -203,45 +97,6 @@ def test_t23_the_same_from_two_threads_many_times(broker: Broker) -> None:
             assert (view.due_ms > quick.now_ms() + 3_000_000) == holder.result()[0]
 
 
-@pytest.mark.parametrize(
-    ("at", "policy", "due"),
-    [
-        (500, "replace", 500),
-        (1000, "replace", 1000),
-        (2000, "replace", 2000),
-        (500, "keep", 1000),
-        (2000, "keep", 1000),
-        (500, "earliest", 500),
-        (2000, "earliest", 1000),
-        (500, "latest", 1000),
-        (2000, "latest", 2000),
-    ],
-)
-def test_t24_an_id_scheduled_again_has_the_new_content_whatever_becomes_of_its_time(
-    stage: Stage, at: int, policy: str, due: int
-) -> None:
-    stage.put("x", at=1000, args=b"old")
-    assert stage.put("x", at=at, args=b"new", due_policy=policy) == "replaced"
-    assert stage.picture() == {"waiting": [f"x +{due}"]}
-    stage.wait(2000)
-    assert stage.take_one().args == b"new"
-
-
-@pytest.mark.parametrize("max_attempts", [1, 2, 3])
-def test_t30_a_job_is_started_exactly_as_often_as_it_may_be(stage: Stage, max_attempts: int) -> None:
-    stage.put("x")
-    policy = TaskOptions(max_attempts=max_attempts, retry_in=lambda n: 0)
-    starts = 0
-    while jobs := stage.take():
-        starts += 1
-        assert starts < 10
-        stage.settle(End(jobs[0], policy, 1, 2).raised(ValueError("no")))
-    assert starts == max_attempts
-    view = stage.broker.inspector.get("q", "x")
-    assert view is not None
-    assert (view.state, view.outcome, view.job.failures) == ("morgue", "exhausted", max_attempts)
-
-
 @pytest.mark.parametrize("ahead", [-300.0, 300.0])
 def test_t43_due_times_and_leases_follow_the_clock_of_redis_not_the_callers(
     broker: Broker, ahead: float, monkeypatch: pytest.MonkeyPatch
@@ -260,22 +115,6 @@ def test_t43_due_times_and_leases_follow_the_clock_of_redis_not_the_callers(
     (lease,) = queue.leases(0)
     assert lease.deadline_ms == pytest.approx(now + broker.lease_ms, abs=5000)
     assert queue.expired(0) == []
-
-
-def test_t46_looking_at_a_queue_changes_nothing(stage: Stage) -> None:
-    for ident in "abc":
-        stage.put(ident)
-    stage.take(1)
-    stage.in_morgue("d", at=-1, priority=0)
-    inspector = stage.broker.inspector
-    with unchanged(stage.broker):
-        for place in ("waiting", "reserved", "failed", "morgue"):
-            inspector.page("q", place)
-        inspector.peek("q")
-        inspector.get("q", "a")
-        inspector.all_counts()
-        stage.queue.leases(0)
-        fsck.check(stage.broker)
 
 
 def test_t49_what_is_done_leaves_nothing_behind(stage: Stage) -> None:
@@ -300,23 +139,3 @@ def test_t49_what_is_done_leaves_nothing_behind(stage: Stage) -> None:
     assert stage.shard_is_empty()
     assert set(client.keys()) == keys
     assert client.info("memory")["used_memory"] - before < 200_000
-
-
-def test_t64_the_token_is_a_fence_against_a_worker_that_rose_from_the_dead(stage: Stage) -> None:
-    """A store that keeps the highest token it saw refuses the writes of every earlier holder."""
-    stage.put("x")
-    highest, tokens = 0, []
-    for turn in range(5):
-        job = stage.take_one(worker=f"w{turn}")
-        tokens.append(job)
-        stage.wait(LEASE if turn % 2 else -20)
-        if found := stage.queue.expired(0):
-            stage.settle(release(*stage.queue.take_over(found, "reaper")))
-        else:
-            stage.released(job)
-    for job in tokens:
-        assert job.token > highest
-        highest = job.token
-    assert stage.done(*tokens) == [False] * 5
-    with pytest.raises(IdTaken):
-        stage.put("x", on_conflict="error")

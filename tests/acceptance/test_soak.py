@@ -70,7 +70,7 @@ def _status(pid: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("jobs", "cuts"), [(10_000, 40), pytest.param(100_000, 200, marks=pytest.mark.slow)], ids=["short", "long"]
+    ("jobs", "cuts"), [(4_000, 40), pytest.param(100_000, 200, marks=pytest.mark.slow)], ids=["short", "long"]
 )
 def test_jobs_and_reconnects_leave_nothing_behind_in_a_worker(
     make_mill: MakeMill,

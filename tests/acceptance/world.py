@@ -106,7 +106,7 @@ class Mill:
         self.log.touch()
         self.broker = Broker(connect(RedisConfig.parse(url)), prefix=self.prefix, lease_ms=int(lease * 1000))
         self.delayq = {"LEASE": lease, **delayq}
-        self.delayq["WORKER"] = {"heartbeat": min(5.0, lease / 4), "grace": 5.0, **self.delayq.get("WORKER", {})}
+        self.delayq["WORKER"] = {"grace": 5.0, **self.delayq.get("WORKER", {})}
         self.database = database
         self.nodes: list[Node] = []
         self._read_to = 0

@@ -7,8 +7,8 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django_delayq.history.periods import floor_hour
 from django_delayq.history.rows import replace_days
+from django_delayq.history.series import floor_hour
 from tests.history.past import hour_of
 
 HOUR = timedelta(hours=1)

@@ -231,7 +231,7 @@ def test_no_selection_and_a_damaged_one_do_nothing(delayq: Broker, boss: Client)
     assert states(delayq) == {"job-0": "delayed"}
 
 
-@pytest.mark.parametrize("until", ["", "x", "9999-12-31T23:59:59", "9999-12-31T23:59:59+00:00", "2030-99-99T00:00:00Z"])
+@pytest.mark.parametrize("until", ["", "x", "-5", "1.5", "9" * 15, "9" * 400])
 def test_a_changed_moment_in_the_form_means_no_more_than_now(delayq: Broker, boss: Client, until: str) -> None:
     (row,) = failed_jobs(delayq, 1)
     failed_row("future", ago=timedelta(days=-9)).save()

@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq import mirror
 from django_delayq.core.broker import Broker
-from django_delayq.core.codec import decode_args, encode_args
+from django_delayq.core.codec import encode_args
 from django_delayq.models import BulkAction, FailedJob, MorgueJob
 from django_delayq.repair import orders
 from tests.admin.mirrors import BASE, FAILED, MORGUE, TRACEBACK, buried_jobs, failed_row
@@ -59,19 +59,12 @@ def a_bad_night(broker: Broker) -> None:
     mirror.rebuild()
 
 
-def both_themes(browser: Browser, name: str) -> None:
-    browser.screenshot(name)
-    browser.theme("dark")
-    browser.screenshot(f"{name}-dark")
-    browser.theme("light")
-
-
 def test_failed_jobs_are_filtered_chosen_and_retried_later(delayq: Broker, browser: Browser, person: Any) -> None:
     a_bad_night(delayq)
     failed_row("order-7", ago=timedelta(days=8), crashes=1).save()
     FailedJob.objects.filter(job_id="order-7").update(due_at="2026-01-01T00:00:00+00:00")
     browser.open(FAILED)
-    both_themes(browser, "failed-list")
+    browser.screenshot("failed-list")
     browser.click("payments")
     wanted = ["payment-79", "payment-78", "payment-77"]
     browser.until(lambda: [row[1] for row in browser.rows()] == wanted, what="the filtered list")
@@ -82,7 +75,7 @@ def test_failed_jobs_are_filtered_chosen_and_retried_later(delayq: Broker, brows
     browser.screenshot("failed-selected")
     browser.click("button[name=index]")
     assert "2 jobs" in browser.text(".dq-confirm")
-    both_themes(browser, "failed-retry-in")
+    browser.screenshot("failed-retry-in")
     browser.fill("delay", "45")
     browser.fill("unit", "minutes")
     browser.click("input[type=submit].default")
@@ -94,17 +87,6 @@ def test_failed_jobs_are_filtered_chosen_and_retried_later(delayq: Broker, brows
         view.id: round((view.due_ms - now_ms) / 60_000) for view in delayq.inspector.page("payments", "waiting").jobs
     }
     assert away == {"payment-77": 45, "payment-78": 60, "payment-79": 45}
-
-
-def test_the_page_of_a_job_explains_it(delayq: Broker, browser: Browser, person: Any) -> None:
-    a_bad_night(delayq)
-    browser.open(f"{FAILED}?queue=payments")
-    browser.click("payment-78")
-    text = browser.text("#content")
-    assert "waiting for retry" in text and "••••••" in text and "4111" not in text
-    both_themes(browser, "failed-job")
-    browser.size(420, 900)
-    browser.screenshot("failed-job-narrow")
 
 
 def test_everything_that_matches_is_discarded_in_the_background(
@@ -121,7 +103,7 @@ def test_everything_that_matches_is_discarded_in_the_background(
     browser.fill("action", "Discard")
     browser.click("button[name=index]")
     assert "All 130 jobs" in browser.text(".dq-confirm")
-    both_themes(browser, "morgue-discard")
+    browser.screenshot("morgue-discard")
     browser.click("input[type=submit].default")
     order = browser.until(BulkAction.objects.first, what="the order")
     browser.until(lambda: browser.path == f"{BASE}bulkaction/{order.pk}/change/", what="its page")
@@ -129,9 +111,9 @@ def test_everything_that_matches_is_discarded_in_the_background(
     browser.screenshot("bulk-waiting")
 
     monkeypatch.setattr(orders, "CHUNK", 70)
-    assert not orders._run_chunk(order)
+    orders._run_chunk(order)
     browser.until(lambda: "70 of 130" in browser.text("#dq-live"), what="the first piece")
-    both_themes(browser, "bulk-running")
+    browser.screenshot("bulk-running")
     monkeypatch.undo()
     orders.carry_out(str(order.pk))
     browser.until(lambda: "130 of 130" in browser.text("#dq-live"), what="the end")
@@ -140,39 +122,3 @@ def test_everything_that_matches_is_discarded_in_the_background(
     browser.open(f"{BASE}bulkaction/")
     browser.screenshot("bulk-list")
     assert MorgueJob.objects.count() == 3
-
-
-def test_an_order_is_stopped_by_its_button(delayq: Broker, browser: Browser, person: Any) -> None:
-    made = BulkAction.objects.create(action="discard", target="MorgueJob", total=900, done=300, state="running")
-    browser.open(f"{BASE}bulkaction/{made.pk}/change/")
-    browser.click("Stop")
-    assert "It will stop after the current chunk" in browser.text(".messagelist")
-    assert "stopped" in browser.text("#dq-live")
-
-
-def test_without_scripts_the_page_of_an_order_is_there_too(delayq: Broker, browser: Browser, person: Any) -> None:
-    made = BulkAction.objects.create(action="retry", target="MorgueJob", total=900, done=450, state="running")
-    browser.scripts(run=False)
-    browser.open(f"{BASE}bulkaction/{made.pk}/change/")
-    assert "450 of 900" in browser.text("#dq-live")
-
-
-def test_a_job_is_run_with_other_content(delayq: Broker, browser: Browser, person: Any) -> None:
-    yard = Yard(delayq, "orders")
-    yard.put("note-5", raw=encode_args(("Helo",), {"times": 2}), task="deeds.note")
-    yard.buried(yard.take_one(), message="the spelling is wrong")
-    mirror.rebuild()
-    browser.open(MORGUE)
-    browser.screenshot("morgue-list")
-    browser.click("note-5")
-    both_themes(browser, "morgue-job")
-    browser.click("Retry with other content…")
-    browser.fill("args", "[Hello")
-    browser.click("input[type=submit].default")
-    assert "This is not JSON" in browser.text(".errorlist")
-    both_themes(browser, "edit-refused")
-    browser.fill("args", '["Hello"]')
-    browser.click("input[type=submit].default")
-    assert browser.text(".messagelist") == "1 job will be retried."
-    (job,) = yard.take()
-    assert (job.id, decode_args(job.args)) == ("note-5", (["Hello"], {"times": 2}))

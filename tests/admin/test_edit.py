@@ -147,8 +147,7 @@ def test_there_is_no_form_for_what_is_gone_is_merged_or_is_no_json(delayq: Broke
         "raw": [
             (
                 "error",
-                "The stored content is not JSON, so it cannot be edited. "
-                "Retry the job unchanged, or schedule a new one.",
+                "The stored content is not JSON. Retry the job unchanged, or schedule a new one.",
             )
         ],
         "gone": [("error", "There is nothing to edit (gone: it was run, cancelled or removed).")],
@@ -159,12 +158,6 @@ def test_there_is_no_form_for_what_is_gone_is_merged_or_is_no_json(delayq: Broke
             )
         ],
     }
-
-
-def test_a_large_job_is_not_for_a_form(delayq: Broker, editor: Client) -> None:
-    address = put(delayq, raw=encode_args(("x" * 250_000,), {}))
-    ((level, text),) = messages_of(editor.get(address, follow=True))
-    assert (level, "too much for this form" in text) == ("error", True)
 
 
 def test_a_row_that_is_not_there_has_no_form(editor: Client) -> None:

@@ -79,7 +79,7 @@ def test_what_runs_now_is_not_late(delayq: Broker, viewer: Client, monkeypatch: 
         "job-0": "running",
         "job-1": "late",
     }
-    assert "reserved by a worker" in viewer.get(f"{FAILED}{jobs[0].pk}/change/").content.decode()
+    assert viewer.get(f"{FAILED}{jobs[0].pk}/change/").context["state"].label == "reserved"
     monkeypatch.setattr(type(delayq.inspector), "leases", unavailable)
     assert {row[4].rpartition(" ")[2] for row in cells(viewer.get(FAILED).content)} == {"late"}
 
@@ -145,11 +145,11 @@ def test_the_page_of_a_job_tells_everything_about_it(delayq: Broker, viewer: Cli
     (row,) = failed_jobs(delayq, 1, task="deeds.note", message="no answer from https://ada:hunter2@crm/x")
     page = viewer.get(f"{FAILED}{row.pk}/change/").content.decode()
     tags_of(page.encode())
-    assert "waiting for retry" in page
+    assert viewer.get(f"{FAILED}{row.pk}/change/").context["state"].label == "delayed"
     assert "deeds.note" in page and row.key.hex in page
     assert "https://ada:••••••@crm/x" in page and "hunter2" not in page
     assert '<th scope="row">text</th><td><pre>0</pre></td>' in page
-    assert '<span class="delayq-own">  File &quot;/srv/crm.py&quot;, line 12, in sync</span>' in page
+    assert "File &quot;/srv/crm.py&quot;, line 12, in sync\n" in page
 
 
 def test_the_page_of_a_merged_job_lists_its_payloads_by_their_scores(delayq: Broker, viewer: Client) -> None:
@@ -210,8 +210,8 @@ def test_the_page_says_what_became_of_the_job_since(delayq: Broker, viewer: Clie
     assert words == {
         "job-0": "gone: it was run, cancelled or removed",
         "job-1": "gone; another job has this id now",
-        "job-2": "reserved by a worker",
-        "job-3": "waiting for retry",
+        "job-2": "reserved",
+        "job-3": "delayed",
     }
     yard.buried(job)
     assert viewer.get(f"{FAILED}{rows['job-2'].pk}/change/").context["state"].label == "in the morgue"

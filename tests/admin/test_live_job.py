@@ -14,7 +14,8 @@ from django.test import Client
 
 from django_delayq.admin import jobs
 from django_delayq.core.broker import Broker
-from django_delayq.core.outcomes import fail, release
+from django_delayq.core.limits import LaneNotes
+from django_delayq.core.outcomes import release
 from tests.admin.support import Yard, cells, every_place, tags_of
 from tests.support.processes import wait_until
 
@@ -73,25 +74,6 @@ def test_the_page_of_a_failed_job_tells_its_story(delayq: Broker, operator: Clie
         assert words in page
 
 
-def test_the_page_counts_timeouts_releases_buries_and_kicks_over_the_jobs_whole_life(
-    delayq: Broker, operator: Client
-) -> None:
-    yard = Yard(delayq)
-    yard.put("order-1")
-    for _ in range(3):
-        assert yard.queue.settle([fail(yard.take_one(), 1, 2, delay_ms=0, outcome="timeout")]) == [True]
-    for _ in range(2):
-        yard.buried(yard.take_one())
-        yard.queue.kick("order-1")
-    yard.buried(yard.take_one())
-    page = page_of(operator, "order-1")
-    assert "released: 0, timed out: 3, buried: 3, retried from the morgue: 2" in page
-    yard.queue.kick("order-1")
-    assert yard.queue.settle([release(yard.take_one(), delay_ms=60_000)]) == [True]
-    page = page_of(operator, "order-1")
-    assert "released: 1, timed out: 3, buried: 3, retried from the morgue: 3" in page
-
-
 def test_a_job_in_quarantine_says_why_it_waits(delayq: Broker, operator: Client) -> None:
     yard = Yard(delayq)
     yard.put("suspect")
@@ -105,6 +87,15 @@ def test_a_job_in_quarantine_says_why_it_waits(delayq: Broker, operator: Client)
     assert "ready quarantine" in cells(operator.get(LIST, {"queue": "orders"}).content)[0]
     yard.take()
     assert "It runs alone in a process, because its last process died while running it." in page_of(operator, "suspect")
+
+
+def test_a_job_behind_a_limit_says_what_it_waits_for(delayq: Broker, operator: Client) -> None:
+    yard = Yard(delayq)
+    yard.put("order-1", task="shop.slow")
+    yard.queue.reserve(0, 5, worker="w", lanes=LaneNotes(["shop.slow"]).pack())
+    waits = "It is due, and waits behind a limit of its task, queue or group, or for the turn of its group."
+    assert waits in page_of(operator, "order-1")
+    assert "ready behind a limit" in cells(operator.get(LIST, {"queue": "orders"}).content)[0]
 
 
 def test_the_page_of_a_reserved_job_names_its_worker_and_lease(delayq: Broker, operator: Client) -> None:

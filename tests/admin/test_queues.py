@@ -62,7 +62,7 @@ def test_pauses_and_limits_are_named(delayq: Broker, manager: Client) -> None:
     delayq.pause("orders", "out")
     delayq.limit("orders", max_length=50, morgue_ttl=86_400, priorities="weighted")
     assert cells(manager.get(LIST).content)[0][0] == (
-        "orders paused for workers python, maximum of live jobs: 50, kept in the morgue for: 1 d, priorities: weighted"
+        "orders paused for workers python, Maximum of live jobs: 50, Kept in the morgue for: 1 d, Priorities: weighted"
     )
 
 
@@ -107,13 +107,6 @@ def test_a_queue_of_many_shards_costs_no_round_trip_for_each(delayq: Broker, man
     assert len(answer.context["shards"]) == queues.MOST_SHARDS
     # of the queue, of the shards that are shown, and of the limits: one pipeline each
     assert calls == ["stats", "stats", "waiting", "limit"]
-
-
-def test_a_queue_that_is_not_there_is_not_found_nor_made(delayq: Broker, manager: Client) -> None:
-    for page in ("change", "run", "purge"):
-        assert manager.get(f"{LIST}nowhere/{page}/").status_code == 404
-    assert manager.post(f"{LIST}nowhere/pause/", {"direction": "in"}).status_code == 404
-    assert delayq.queue_names() == []
 
 
 @pytest.mark.parametrize(
@@ -220,12 +213,6 @@ def test_who_did_what_to_a_queue_is_in_the_history(delayq: Broker, manager: Clie
     ]
 
 
-def test_pages_have_no_inline_script_or_style(delayq: Broker, manager: Client) -> None:
-    every_place(delayq)
-    for page in ("", "orders/change/", "orders/run/", "orders/purge/"):
-        tags_of(manager.get(f"{LIST}{page}").content)
-
-
 @pytest.mark.parametrize("address", ["queueentry/orders/", "livejob/orders:a_2Fb/"])
 def test_the_address_of_an_object_leads_to_its_page(
     delayq: Broker, client: Client, staff: Callable[..., Any], address: str
@@ -239,13 +226,48 @@ def test_the_address_of_an_object_leads_to_its_page(
     assert client.get(f"{base}{address}").status_code == 403
 
 
-def test_a_site_of_ones_own_has_the_pages_too(delayq: Broker, admin_user: Any, rf: Any) -> None:
-    from django.contrib.admin import AdminSite
+# -- switches of operators ---------------------------------------------------------------------------------------------
 
-    from django_delayq.admin import register
-    from django_delayq.models import LiveJob, QueueEntry
 
-    site = AdminSite(name="backstage")
-    register(site)
-    assert site.get_model_admin(LiveJob).url_name("changelist") == "django_delayq_livejob_changelist"
-    assert {str(one.name) for one in site.get_model_admin(QueueEntry).get_urls()} >= {"django_delayq_queueentry_purge"}
+def test_the_buttons_of_a_queue_let_workers_ignore_and_watch_it(delayq: Broker, manager: Client) -> None:
+    Yard(delayq).put("one")
+    delayq.announce("w1", {"queues": ["orders"], "threads": 2})
+    delayq.announce("w2", {"queues": ["mail"], "threads": 2})
+    page = manager.get(f"{LIST}orders/change/").content
+    assert [row[0] for row in cells(page, "dq-workers")] == ["w1"]
+    assert [row[0] for row in cells(page, "dq-workers-others")] == ["w2"]
+    (said,) = press(manager, "worker", worker="w1", word="ignore")
+    assert "next heartbeat" in said
+    press(manager, "worker", worker="w2", word="watch")
+    assert delayq.announce("w1", {}).choices == {"orders": "ignore"}
+    assert delayq.announce("w2", {}).choices == {"orders": "watch"}
+    assert {entry.change_message for entry in LogEntry.objects.all()} == {"ignore by w1", "watch by w2"}
+    for wrong in ({"worker": "gone", "word": "watch"}, {"worker": "w1", "word": "stop"}):
+        assert press(manager, "worker", **wrong) == ["There is no such worker any more. Nothing was changed."]
+
+
+def test_a_queue_is_paused_for_a_time_that_the_page_offers(delayq: Broker, manager: Client) -> None:
+    Yard(delayq).put("one")
+    before = delayq.now_ms()
+    press(manager, "pause", direction="out", **{"for": "10m"})
+    end = delayq.queue("orders").layout["paused"]["out"]
+    assert 600_000 <= end - before < 660_000
+    assert "paused for workers, ends at 20" in manager.get(f"{LIST}orders/change/").content.decode()
+    assert LogEntry.objects.get().change_message == "pause out for 600 s"
+    press(manager, "pause", direction="out", **{"for": "?"})
+    assert delayq.queue("orders").layout["paused"] == {"out": 0}, "a pause without a known length has no end"
+
+
+def test_one_button_pauses_all_producers(delayq: Broker, manager: Client) -> None:
+    Yard(delayq).put("one")
+    assert b"Pause all producers" in manager.get(LIST).content
+    answer = manager.post(f"{LIST}pause_producers/", follow=True)
+    assert b"No queue takes new jobs any more" in answer.content
+    assert delayq.producers_paused_since() is not None
+    assert b"Producers are paused" in manager.get(LIST).content
+    manager.post(f"{LIST}resume_producers/")
+    assert delayq.producers_paused_since() is None
+    assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == [
+        "pause all producers",
+        "resume all producers",
+    ]

@@ -96,11 +96,6 @@ def test_each_button_has_the_permission_of_its_verb(
         assert client.post(PAGE, {"verb": verb, "task": NAME}).status_code == (302 if verb in allowed else 403)
 
 
-def test_who_may_not_see_queues_sees_no_tasks(delayq: Broker, client: Client, staff: Callable[..., Any]) -> None:
-    client.force_login(staff("pause_queueentry", "run_queueentry"))
-    assert client.get(PAGE).status_code == 403
-
-
 def test_a_pause_of_a_task_that_is_gone_is_shown_and_ended(delayq: Broker, manager: Client) -> None:
     pause_recurring(delayq, "shop.gone")
     content = manager.get(PAGE).content

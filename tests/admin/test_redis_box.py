@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import redis
+from django.template.defaultfilters import filesizeformat
 from django.test import Client
 
 from django_delayq import connections
-from django_delayq.status.formatting import size
 from tests.support.redis_box import RedisBox
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("unshared")]
@@ -33,8 +33,10 @@ def test_the_box_says_what_redis_says_of_itself(
     assert facts["Server"] == info["redis_version"]
     assert re.fullmatch(r"(\d+ (d|h|min|s) ?)+", facts["Up for"])
     used, peak = facts["Memory"].split(", peak ")
-    assert re.fullmatch(r"[\d.,]+ [kKM]i?B", used)
-    assert peak in {size(amount) for amount in range(before["used_memory_peak"], info["used_memory_peak"] + 1)}
+    assert re.fullmatch(r"[\d.,]+\xa0[KM]B", used)
+    assert peak in {
+        filesizeformat(amount) for amount in range(before["used_memory_peak"], info["used_memory_peak"] + 1)
+    }
     assert facts["Limit"] == "no limit, noeviction"
     assert facts["Persistence"].startswith("append-only file: off; last snapshot: ")
     assert 1 <= int(facts["Clients"]) <= info["maxclients"]
@@ -48,5 +50,5 @@ def test_a_limit_and_an_append_only_file_are_named(
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url}
     connections.close_broker()
     facts = box_of(dashboard_user)
-    assert facts["Limit"] == f"{size(64 * 2**20)}, noeviction"
+    assert facts["Limit"] == f"{filesizeformat(64 * 2**20)}, noeviction"
     assert facts["Persistence"].startswith("append-only file: on; ")

@@ -11,7 +11,11 @@ from django_delayq.core.job import Job
 from django_delayq.core.job_view import JobView
 from django_delayq.core.task import Task
 from django_delayq.scheduling.build import plan_of
+from tests.support.moments import in_days
 
+#: due time of the first job of the fixture ``stock``, and half an hour later
+FIRST = in_days(30)
+HALF_PAST = f"{FIRST:%Y-%m-%dT}00:30:00Z"
 _ERROR = b'{"class":"OSError","message":"token=abc","traceback":""}'
 
 
@@ -79,6 +83,11 @@ def live(broker: Broker, ident: str, queue: str = "errands") -> JobView:
 def waiting(broker: Broker, queue: str = "errands") -> list[str]:
     """Ids of what waits, in the order of their due times."""
     return [view.id for view in broker.inspector.page(queue, "waiting", limit=250).jobs]
+
+
+def buried(broker: Broker) -> list[str]:
+    """Ids in the morgue, in the order of their burials."""
+    return [view.id for view in broker.inspector.page("errands", "morgue", limit=250).jobs]
 
 
 def contents(broker: Broker) -> dict[bytes, bytes | None]:

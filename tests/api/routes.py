@@ -52,10 +52,6 @@ def calls() -> list[tuple[str, Route, str]]:
     return [(method, route, action) for route in all_routes() for method, action in route.actions.items()]
 
 
-def ids_of(found: list[tuple[str, Route, str]]) -> list[str]:
-    return [f"{method} {route.path}" for method, route, _ in found]
-
-
 def ask(who: Caller, method: str, route: Route) -> int:
     """The status of a request that says as little as it can; ``who.response`` is the answer, whatever its type."""
     headers = {"Authorization": f"Token {who.token}"} if who.token else {}
@@ -77,7 +73,7 @@ def _route(entry: URLPattern, path: str) -> Route:
     handlers = getattr(entry.callback, "actions", None) or {}
     name = str(entry.name or handlers.get("post") or handlers.get("get"))
     actions = {
-        method.upper(): getattr(entry.callback.cls, handler).permission
+        method.upper(): getattr(entry.callback.cls, handler).operation.permission
         for method, handler in handlers.items()
         if method != "head"
     } or dict(FUNCTIONS.get(name, {}))

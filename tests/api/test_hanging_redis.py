@@ -26,6 +26,8 @@ VERBS = {
     "v1/queues/mail/pause": {"direction": "out"},
     "v1/queues/mail/run-now": {"all": True},
 }
+#: those that are sent with a key
+KEYED = ("v1/queues/mail/jobs", "v1/queues/mail/reserve")
 
 
 @pytest.fixture
@@ -48,40 +50,24 @@ def standing(api: Caller, settings: Any, stopped: RedisBox, monkeypatch: Any) ->
 
 
 @pytest.mark.broken_on_purpose
-@pytest.mark.parametrize("path", LOOKS)
-def test_a_look_says_that_redis_does_not_answer(path: str, standing: Caller) -> None:
-    began = time.monotonic()
-    status, body = standing.get(path)
-    assert (status, body["code"]) == (503, "unavailable")
-    assert body["detail"].startswith("Redis does not answer now; retry.")
-    assert time.monotonic() - began < MOST
-
-
-@pytest.mark.broken_on_purpose
-@pytest.mark.parametrize("path", VERBS)
-def test_a_verb_says_that_redis_does_not_answer(path: str, standing: Caller) -> None:
-    began = time.monotonic()
-    status, body = standing.post(path, VERBS[path])
-    assert (status, body["code"]) == (503, "unavailable")
-    assert body["detail"].startswith("Redis does not answer now; retry.")
-    assert time.monotonic() - began < MOST
-
-
-@pytest.mark.broken_on_purpose
-@pytest.mark.parametrize("path", ["v1/queues/mail/jobs", "v1/queues/mail/reserve"])
-def test_a_key_that_was_refused_meanwhile_is_free_when_redis_goes_on(
-    path: str, standing: Caller, stopped: RedisBox
+def test_looks_and_verbs_say_that_redis_does_not_answer_and_a_key_that_was_refused_is_free_when_it_goes_on(
+    standing: Caller, stopped: RedisBox
 ) -> None:
-    """Its claim lies in Redis's socket and is carried out then, when nobody works on the request any more."""
-    status, body = standing.post(path, VERBS[path], **{"Idempotency-Key": "once"})
-    assert (status, body["code"]) == (503, "unavailable")
-    assert body["detail"].startswith("Redis does not answer now; retry.")
+    """The claim of a key lies in Redis's socket and is carried out then, when nobody works on the request any more."""
+    for method, path in (*(("GET", path) for path in LOOKS), *(("POST", path) for path in VERBS)):
+        key = {"Idempotency-Key": f"once-{path}"} if path in KEYED else {}
+        began = time.monotonic()
+        status, body = standing(method, path, VERBS.get(path) if method == "POST" else None, **key)
+        assert (status, body["code"]) == (503, "unavailable"), path
+        assert body["detail"].startswith("Redis does not answer now; retry."), path
+        assert time.monotonic() - began < MOST, path
     stopped.resume()
     deadline = time.monotonic() + 20
-    while (status := standing.post(path, VERBS[path], **{"Idempotency-Key": "once"})[0]) in (409, 503):
-        assert time.monotonic() < deadline, "the key is not given up"
-        time.sleep(0.1)  # in another process nothing tells us
-    assert status in (200, 201)
+    for path in KEYED:
+        while (status := standing.post(path, VERBS[path], **{"Idempotency-Key": f"once-{path}"})[0]) in (409, 503):
+            assert time.monotonic() < deadline, f"the key of {path} is not given up"
+            time.sleep(0.1)  # in another process nothing tells us
+        assert status in (200, 201), path
 
 
 @pytest.mark.broken_on_purpose

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection, connections as databases
 
+from django_delayq.api import jobs
 from tests.support.api_caller import ROOT, Caller
 
 
@@ -29,15 +30,11 @@ def stranger(caller: Callable[..., Caller]) -> Caller:
     return caller(anonymous=True)
 
 
-def test_a_process_that_answers_is_alive(stranger: Caller) -> None:
-    assert stranger.get("healthz") == (200, {"status": "ok"})
-    assert "no-store" in stranger.response["Cache-Control"]
-
-
-def test_life_does_not_ask_redis_or_the_database(settings: Any, client: Any) -> None:
+def test_a_process_that_answers_is_alive_without_redis_and_the_database(settings: Any, client: Any) -> None:
     # Without any database mark, and with a Redis at which nobody listens.
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": "redis://127.0.0.1:1/0"}
-    assert client.get(f"{ROOT}healthz").json() == {"status": "ok"}
+    answer = client.get(f"{ROOT}healthz")
+    assert (answer.json(), "no-store" in answer["Cache-Control"]) == ({"status": "ok"}, True)
 
 
 @pytest.mark.parametrize("path", ["healthz", "readyz"])
@@ -102,7 +99,24 @@ def test_a_database_connection_that_broke_meanwhile_is_made_anew(delayq: Any, cl
 
 
 def test_a_slow_database_is_not_ready(stranger: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    from django_delayq.api import health
+    from django_delayq.api import operations as health
 
     monkeypatch.setattr(health, "BUDGET", -1.0)
     assert stranger.get("readyz") == (503, {"status": "away", "redis": "ok", "database": "away"})
+
+
+def test_a_request_is_in_no_transaction_of_any_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(databases.settings, "ledger", databases.settings["default"])
+    assert jobs.Jobs.as_view({"get": "list_jobs"})._non_atomic_requests == set(databases) > {"ledger"}
+
+
+def test_without_the_database_the_answer_is_503(api: Caller, delayq: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(execute: Any, sql: str, *rest: Any) -> Any:
+        raise OperationalError("connection to server at db.internal failed")
+
+    with connection.execute_wrapper(refuse):
+        status, body = api.get("v1/queues")
+    assert (status, body["code"], api.response["Retry-After"]) == (503, "unavailable", "5")
+    assert body["detail"].startswith("the database does not answer now; retry.")
+    assert "db.internal" not in api.response.content.decode()
+    assert "db.internal" in caplog.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -59,37 +58,7 @@ def test_hours_are_filtered_by_queue_task_and_time(api: Caller, past: None) -> N
     assert hours("task=shop.orders&from=2026-11-20T13:00:00Z") == ["13 orders", "14 orders"]
     assert hours("to=2026-11-20T15:00:00%2B02:00&queue=mail") == ["12 mail"]
     assert hours(f"from={NOON.timestamp() + 3600}&to={NOON.timestamp() + 7200}") == ["13 mail", "13 orders"]
-    assert hours("queue=nobody") == []
-
-
-@pytest.mark.parametrize(
-    ("query", "pointer"),
-    [
-        ("from=yesterday", "/from"),
-        ("to=2026-11-20", "/to"),
-        ("from=1e300", "/from"),
-        ("from=9999-12-31T23:59:59-12:00", "/from"),
-        ("cursor=5", "/cursor"),
-        ("cursor=x-1", "/cursor"),
-        ("cursor=1--1", "/cursor"),
-        ("cursor=1-1~", "/cursor"),
-        ("cursor=%D9%A2-1", "/cursor"),
-        ("cursor=1-" + "9" * 30, "/cursor"),
-        ("limit=0", "/limit"),
-        ("limit=5000", "/limit"),
-        ("limit=x", "/limit"),
-        ("queue=%00", "/queue"),
-        ("colour=red", "/colour"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(api: Caller, past: None, query: str, pointer: str) -> None:
-    status, body = api.get(f"v1/history/hours?{query}")
-    assert (status, body["code"]) == (400, "invalid")
-    assert [one["pointer"] for one in body["errors"]] == [pointer]
-
-
-def test_an_empty_filter_is_none(api: Caller, past: None) -> None:
-    assert api.get("v1/history/hours?queue=&task=") == api.get("v1/history/hours")
+    assert (hours("queue=nobody"), len(hours("queue=&task="))) == ([], 6)
 
 
 def run_of(run_id: str, **more: Any) -> PipelineRun:
@@ -133,8 +102,6 @@ def test_runs_are_listed_and_filtered(api: Caller, delayq: Any) -> None:
     assert [one["state"] for one in body["runs"]] == ["died", "running"]
     assert body["runs"][0]["seconds"] == pytest.approx(600, abs=1)
     assert "hush" not in str(api.get("v1/history/runs?run_id=a"))
-    for wrong in ("cursor=x", "cursor=" + "9" * 40, "state=odd", "kind=odd", "limit=-1"):
-        assert api.get(f"v1/history/runs?{wrong}")[1]["code"] == "invalid", wrong
 
 
 def test_a_projects_own_rule_leaves_queues_out(api: Caller, past: None, delayq: Any, settings: Any) -> None:
@@ -154,17 +121,3 @@ def test_without_a_history_everything_is_empty(api: Caller, delayq: Any) -> None
     assert api.get("v1/history/hours") == (200, {"hours": [], "cursor": None})
     assert api.get("v1/history/runs") == (200, {"runs": [], "cursor": None})
     assert not HourlyStat.objects.exists()
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_client_reads_it_page_by_page(
-    delayq: Any, transactional_db: None, live_server: Any, caller: Callable[..., Caller]
-) -> None:
-    from django_delayq.client import Client
-
-    seed(*(hour_of(NOON + HOUR * (more // 24), task=f"t{more}") for more in range(130)))
-    run_of("a")
-    with Client(f"{live_server.url}/delayq/", token=caller("view").token) as client:
-        found = list(client.pages("v1/history/hours", "hours", queue="orders", **{"from": NOON}))
-        assert len({one["task"] for one in found}) == 130
-        assert [one["run_id"] for one in client.pages("v1/history/runs", "runs", kind="history")] == ["a"]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from django_delayq.api import idempotency
+from django_delayq.api import idempotency, jobs
 from django_delayq.core.broker import Broker
+from django_delayq.core.job import NewJob
 from django_delayq.core.outcomes import ack
 from django_delayq.models import OutboxJob
 from django_delayq.scheduling.build import Scheduling
+from django_delayq.signals import job_scheduled
 from tests.support.api_caller import Caller
 
-from ..support.redis_box import RedisBox
-from .errands import carry, live, put, reserve, waiting
+from .errands import carry, put, reserve, waiting
 
 JOBS = "v1/queues/errands/jobs"
 HERE = "tests.api.test_idempotency"
@@ -41,13 +41,13 @@ def answers(broker: Broker) -> list[str]:
 
 
 def test_a_repetition_is_answered_with_the_first_answer_and_does_nothing(api: Caller, delayq: Broker) -> None:
-    body = {"task": "errands.carry", "args": [1], "delay": 60}
+    body = {"task": "errands.carry", "args": [1], "id": "grün ✓", "delay": 60}
     first = post(api, body)
-    headers = {name: api.response[name] for name in ("Location", "Content-Type")}
+    headers, content = {name: api.response[name] for name in ("Location", "Content-Type")}, api.response.content
     assert (first[0], "Idempotent-Replayed" in api.response) == (201, False)
     delayq.queue("errands").cancel(first[1]["id"])
     assert post(api, body) == first
-    assert api.response["Idempotent-Replayed"] == "true"
+    assert (api.response["Idempotent-Replayed"], api.response.content) == ("true", content)
     assert {name: api.response[name] for name in headers} == headers
     assert waiting(delayq) == []
 
@@ -75,19 +75,14 @@ def test_refusals_are_kept_as_well(api: Caller, delayq: Broker) -> None:
     assert (api.response["Idempotent-Replayed"], api.response["Content-Type"]) == ("true", "application/problem+json")
 
 
-@pytest.mark.parametrize("change", ["body", "path", "query"])
-def test_a_key_that_was_used_for_another_request_is_refused(api: Caller, delayq: Broker, change: str) -> None:
+def test_a_key_that_was_used_for_another_request_is_refused(api: Caller, delayq: Broker) -> None:
     delayq.queue("other")
     body = {"task": "errands.carry", "delay": 60}
     assert post(api, body)[0] == 201
-    path = {"path": "v1/queues/other/jobs", "query": f"{JOBS}?x=1"}.get(change, JOBS)
-    status, answer = post(api, {**body, "delay": 61} if change == "body" else body, path=path)
-    assert (status, answer["code"], len(waiting(delayq)), waiting(delayq, "other")) == (
-        422,
-        "idempotency_mismatch",
-        1,
-        [],
-    )
+    for path, more in ((JOBS, {"delay": 61}), ("v1/queues/other/jobs", {}), (f"{JOBS}?x=1", {})):
+        status, answer = post(api, {**body, **more}, path=path)
+        assert (status, answer["code"]) == (422, "idempotency_mismatch"), path
+    assert (len(waiting(delayq)), waiting(delayq, "other")) == (1, [])
 
 
 def test_the_keys_of_two_users_have_nothing_to_do_with_each_other(
@@ -142,13 +137,21 @@ def test_while_the_first_request_is_under_way_the_key_is_refused(api: Caller, de
     assert len(waiting(delayq)) == 1
 
 
-def test_answers_that_change_by_waiting_are_not_kept(api: Caller, delayq: Broker, settings: Any) -> None:
+def test_answers_that_change_by_waiting_are_not_kept(api: Caller, delayq: Broker) -> None:
+    job = {"task": "errands.carry", "delay": 60}
     delayq.queue("errands")
-    delayq.pause("errands", "in")
-    body = {"task": "errands.carry", "delay": 60}
-    assert (post(api, body)[0], api.response["Idempotent-Answer"], answers(delayq)) == (503, "not-kept", [])
-    delayq.resume("errands", "in")
-    assert post(api, body)[0] == 201
+    for key, body, status in (("k1", job, 503), ("k2", {"jobs": [job]}, 503), ("k3", job, 429)):
+        if status == 503:
+            delayq.pause("errands", "in")
+        else:
+            delayq.limit("errands", max_length=2)
+        refused = post(api, body, key)[0], api.response["Idempotent-Answer"], answers(delayq)
+        assert refused == (status, "not-kept", [])
+        delayq.resume("errands", "in")
+        delayq.limit("errands", max_length=None)
+        assert post(api, body, key)[0] in (200, 201)
+        delayq.client.delete(*answers(delayq))
+    assert len(waiting(delayq)) == 3
 
 
 def breaks(next: Callable[[Scheduling], Any]) -> Callable[[Scheduling], Any]:
@@ -225,15 +228,13 @@ def test_durable_jobs_of_a_request_are_written_once(api: Caller, delayq: Broker)
     assert (again(), waiting(delayq)) == ((201, "created", 0), [])
 
 
-def test_the_mark_of_a_request_that_died_ends_by_itself(api: Caller, delayq: Broker, settings: Any) -> None:
+def test_the_mark_of_a_request_that_died_ends_by_itself(api: Caller, delayq: Broker) -> None:
     ttls: list[int] = []
 
-    def spy(scheduling: Any, **words: Any) -> None:
+    def hear(**_: Any) -> None:
         ttls.extend(delayq.client.ttl(name) for name in answers(delayq))
 
-    from django_delayq.signals import job_scheduled
-
-    job_scheduled.connect(hear := lambda **words: spy(None))
+    job_scheduled.connect(hear)
     try:
         post(api, {"task": "errands.carry"})
     finally:
@@ -241,20 +242,16 @@ def test_the_mark_of_a_request_that_died_ends_by_itself(api: Caller, delayq: Bro
     assert [0 < ttl <= idempotency.UNDER_WAY for ttl in ttls] == [True]
 
 
-def test_verbs_have_keys_too(api: Caller, delayq: Broker) -> None:
+def test_verbs_have_keys_too_and_an_empty_body_is_a_body(api: Caller, delayq: Broker) -> None:
     put(delayq, carry, id="a", delay=60)
     first = post(api, {"ids": ["a"]}, path="v1/queues/errands/cancel")
     put(delayq, carry, id="a", delay=60)
     assert post(api, {"ids": ["a"]}, path="v1/queues/errands/cancel") == first
     assert (first[1]["counts"], waiting(delayq)) == ({"cancelled": 1}, ["a"])
-
-
-def test_an_empty_body_is_a_body(api: Caller, delayq: Broker) -> None:
-    put(delayq, carry, id="a", delay=60)
-    first = post(api, None, path="v1/queues/errands/kill-failed")
-    assert post(api, None, path="v1/queues/errands/kill-failed") == first
+    first = post(api, None, "k2", "v1/queues/errands/kill-failed")
+    assert post(api, None, "k2", "v1/queues/errands/kill-failed") == first
     assert api.response["Idempotent-Replayed"] == "true"
-    assert post(api, {}, path="v1/queues/errands/kill-failed")[0] == 422
+    assert post(api, {}, "k2", "v1/queues/errands/kill-failed")[0] == 422
 
 
 def test_other_methods_have_no_keys(api: Caller, delayq: Broker) -> None:
@@ -266,14 +263,11 @@ def test_other_methods_have_no_keys(api: Caller, delayq: Broker) -> None:
     assert answers(delayq) == []
 
 
-@pytest.mark.parametrize("key", ["", "a b", "x" * 256, "é", "a\tb", "\x7f"])
-def test_a_key_that_can_be_none_is_refused(api: Caller, delayq: Broker, key: str) -> None:
+def test_a_key_that_can_be_none_is_refused(api: Caller, delayq: Broker) -> None:
     delayq.queue("errands")
-    status, answer = post(api, {"task": "errands.carry"}, key=key)
-    assert (status, answer["code"], waiting(delayq), answers(delayq)) == (400, "invalid", [], [])
-
-
-def test_the_longest_key_is_one(api: Caller, delayq: Broker) -> None:
+    for key in ("", "a b", "x" * 256, "é", "a\tb", "\x7f"):
+        status, answer = post(api, {"task": "errands.carry"}, key=key)
+        assert (status, answer["code"], waiting(delayq), answers(delayq)) == (400, "invalid", [], []), key
     assert post(api, {"task": "errands.carry"}, key="~" * 255)[0] == 201
 
 
@@ -284,26 +278,44 @@ def test_what_was_not_allowed_or_not_read_is_not_kept(caller: Callable[..., Call
     assert answers(delayq) == []
 
 
-@pytest.mark.broken_on_purpose
-@pytest.mark.one_server("ends a Redis of its own")
-def test_without_redis_nothing_is_done(api: Caller, redis_factory: Callable[..., RedisBox], settings: Any) -> None:
-    from django_delayq import connections
-    from django_delayq.models import OutboxJob
-
-    box = redis_factory()
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url}
-    connections.close_broker()
-    assert post(api, {"task": "errands.keep", "id": "a"}, key="k0")[0] == 201
-    box.kill()
-    status, answer = post(api, {"task": "errands.keep", "id": "b"})
-    assert (status, answer["code"], "Retry-After" in api.response) == (503, "unavailable", True)
-    assert not OutboxJob._default_manager.filter(job_id="b").exists()
-    connections.close_broker()
+def test_a_request_that_counts_as_dead_does_not_answer_for_the_one_that_came_after_it(delayq: Broker) -> None:
+    arguments: Any = (f"{delayq.prefix}:answer:k", b"f" * 32, 60)
+    dead, other = idempotency.IdempotencyRecord(*arguments), idempotency.IdempotencyRecord(*arguments)
+    dead.begin()
+    delayq.client.delete(arguments[0])  # as Redis does after a minute
+    other.begin()
+    dead.drop()
+    assert answers(delayq) == [arguments[0]]
+    other.drop()
+    assert answers(delayq) == []
 
 
-def test_an_answer_is_given_again_byte_for_byte(api: Caller, delayq: Broker) -> None:
-    body = json.dumps({"jobs": [{"task": "errands.carry", "id": "grün ✓"}] * 2})
-    post(api, body)
-    before = api.response.content
-    post(api, body)
-    assert (api.response.content, live(delayq, "grün ✓").id) == (before, "grün ✓")
+def test_a_verb_that_was_not_complete_goes_on_under_the_same_key(
+    api: Caller, delayq: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = delayq.queue("errands")
+    queue.schedule_many([NewJob(f"j{number}", carry.name, b"[]", delay_ms=60_000) for number in range(300)])
+    monkeypatch.setattr(jobs, "LONGEST", -1.0)
+    key = {"Idempotency-Key": "k"}
+    assert api.post("v1/queues/errands/cancel", {"all": True}, **key)[1]["complete"] is False
+    assert (api.response["Idempotent-Answer"], answers(delayq)) == ("not-kept", [])
+    monkeypatch.setattr(jobs, "LONGEST", 10.0)
+    _, body = api.post("v1/queues/errands/cancel", {"all": True}, **key)
+    assert (body["complete"], "Idempotent-Replayed" in api.response) == (True, False)
+    assert len(answers(delayq)) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "own"), [({"max": 2}, 20), ({"id": "7"}, 20), ({"id": "9"}, 300), ({"max": 2, "ttr": 30}, 30)]
+)
+def test_jobs_reserved_for_their_own_ttr_are_not_kept_longer_than_the_first_of_them_is_held(
+    caller: Callable[..., Caller], delayq: Any, wanted: dict[str, Any], own: int
+) -> None:
+    program = caller("consume", "produce", "admin")
+    program.post("v1/queues", {"name": "mail", "kind": "pull"})
+    program.post("v1/queues/mail/jobs", {"jobs": [{"id": "7", "body": "x", "ttr": 20}, {"id": "8", "body": "y"}]})
+    program.post("v1/queues/mail/jobs", {"id": "9", "body": "z", "ttr": 300, "delay": 1 if "max" in wanted else 0})
+    jobs = program.post("v1/queues/mail/reserve", wanted, **{"Idempotency-Key": "k"})[1]["jobs"]
+    assert "7" in {job["id"] for job in jobs} or own == 300
+    (name,) = answers(delayq)
+    assert own - 5 < delayq.client.ttl(name) <= own

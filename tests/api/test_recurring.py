@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from django_delayq.core.task import registry
 from tests.support.api_caller import Caller
 
 NAME = "shop.nightly"
-HTTP = Path(__file__).resolve().parents[2] / "docs" / "http.md"
 
 
 @pytest.fixture(autouse=True)
@@ -54,45 +51,21 @@ def test_a_recurring_task_is_run_now(api: Caller, delayq: Any) -> None:
     assert f"these are: {NAME}" in problem["detail"]
 
 
-def test_tasks_of_queues_that_the_rule_hides_are_hidden_and_left_alone(
+def test_by_the_printed_rule_a_user_changes_recurring_tasks_of_queues_of_their_own_and_no_others(
     delayq: Any, settings: Any, caller: Callable[..., Caller]
 ) -> None:
-    settings.DELAYQ = {**settings.DELAYQ, "API": {**settings.DELAYQ.get("API", {}), "allow": f"{__name__}.not_reports"}}
-    someone = caller("view", "operate")
-    assert [one for one in someone.get("v1/recurring")[1]["recurring"] if one["task"] == NAME] == []
-    for verb in ("pause", "resume", "run-now"):
-        assert someone.post(f"v1/recurring/{NAME}/{verb}")[0] == 403
-    assert delayq.queue_names() == []
-
-
-def not_reports(request: Any, action: str, queue: str) -> bool:
-    """Rule of a project."""
-    return queue != "reports"
-
-
-def test_by_the_printed_rule_a_user_changes_recurring_tasks_of_queues_of_their_own_and_no_others(
-    delayq: Any, settings: Any, caller: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(globals(), "may", printed_rule())
-    settings.DELAYQ = {**settings.DELAYQ, "API": {**settings.DELAYQ.get("API", {}), "allow": f"{__name__}.may"}}
+    settings.DELAYQ = {**settings.DELAYQ, "API": {"allow": "tests.api.test_permissions.of_the_documentation"}}
     someone = caller("view", "operate")
     own = task(name="own.nightly", every=3600, queue=f"{someone.user.username}.reports")(lambda: None)
     try:
         pause_recurring(delayq, "shop.gone")
+        assert NAME not in str(someone.get("v1/recurring")[1])
         for verb in ("pause", "resume", "run-now"):
             assert someone.post(f"v1/recurring/own.nightly/{verb}")[0] == 200
             assert someone.post(f"v1/recurring/{NAME}/{verb}")[0] == 403
             assert someone.post(f"v1/recurring/shop.gone/{verb}")[0] == 403  # of no queue
     finally:
         registry.remove(own)
-
-
-def printed_rule() -> Any:
-    """Return the rule in docs/http.md."""
-    (block,) = re.findall(r"^```python\n(def may\(.*?)^```$", HTTP.read_text(), re.M | re.S)
-    names: dict[str, Any] = {}
-    exec(block, names)
-    return names["may"]
 
 
 def test_a_renamed_task_is_found_by_its_old_name(api: Caller, delayq: Any) -> None:

@@ -25,10 +25,6 @@ def fresh_cache() -> Iterator[None]:
     cache.clear()
 
 
-def test_nothing_is_throttled_unless_the_project_says_so(api: Caller, delayq: Broker) -> None:
-    assert {api.post(JOBS, JOB)[0] for _ in range(50)} == {201}
-
-
 def test_who_produces_too_often_is_told_when_to_come_again(api: Caller, delayq: Broker, settings: Any) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "API": {"throttle": {"produce": "2/min"}}}
     assert [api.post(JOBS, JOB)[0] for _ in range(3)] == [201, 201, 429]

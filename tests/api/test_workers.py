@@ -59,17 +59,13 @@ def shown(broker: Any, **others: Any) -> dict[str, Any]:
     }
 
 
-def test_without_workers_the_list_is_empty(api: Caller) -> None:
-    assert api.get("v1/workers") == (200, {"workers": []})
-
-
 def test_the_list_tells_what_each_worker_last_said(api: Caller, delayq: Any) -> None:
-    announced(delayq, jobs=[running("7")])
+    announced(delayq, jobs=[running("7")], ignored=["extra"])
     status, body = api.get("v1/workers")
     (worker,) = body["workers"]
     assert (status, 0 <= worker.pop("seconds_ago") < 5) == (200, True)
     job = {"slot": 0, "queue": "mail", "id": "7", "task": "shop.mail", "started": "2026-11-18T09:46:40.123Z", "ids": 1}
-    assert worker == shown(delayq, jobs=[{**job, "started": iso_of(1_795_000_000_123)}])
+    assert worker == shown(delayq, ignored=["extra"], jobs=[{**job, "started": iso_of(1_795_000_000_123)}])
 
 
 def test_a_worker_of_another_release_is_shown_as_far_as_it_said_something(api: Caller, delayq: Any) -> None:
@@ -138,11 +134,7 @@ def test_the_stacks_are_there_when_the_worker_has_told_them(api: Caller, delayq:
     delayq.keep_dump(NAME, "Thread 1:\n  here", 1_795_000_000_123)
     assert api.get(f"v1/workers/{NAME}/dump") == (
         200,
-        {
-            "worker": NAME,
-            "taken": iso_of(1_795_000_000_123),
-            "stacks": "Thread 1:\n  here",
-        },
+        {"worker": NAME, "taken": iso_of(1_795_000_000_123), "stacks": "Thread 1:\n  here"},
     )
 
 
@@ -171,3 +163,14 @@ def test_a_real_worker_is_seen_at_work_tells_its_stacks_and_stops(api: Caller, d
         assert worker.done.wait(DEADLINE)
         eventually(lambda: api.get("v1/workers") == (200, {"workers": []}))
         assert worker.stop()
+
+
+def test_a_worker_watches_and_ignores_queues_by_order_of_an_operator(api: Caller, delayq: Any) -> None:
+    announced(delayq)
+    delayq.queue("errands")
+    for word in ("watch", "ignore"):
+        assert api.post(f"v1/workers/{NAME}/{word}", {"queue": "errands"}) == (202, {"worker": NAME, "command": word})
+        assert delayq.announce(NAME, {}).choices == {"errands": word}
+    assert api.post(f"v1/workers/{NAME}/watch", {"queue": "nowhere"})[1]["code"] == "queue_not_found"
+    assert api.post(f"v1/workers/{NAME}/watch", {})[0] == 400
+    assert api.post("v1/workers/nobody/watch", {"queue": "errands"})[1]["code"] == "not_found"

@@ -21,6 +21,7 @@ django.setup()
 from django.db import transaction  # noqa: E402
 
 from django_delayq import cancel, connections, reschedule, run_now, schedule  # noqa: E402
+from django_delayq.core.bulk import Changed  # noqa: E402
 from django_delayq.core.errors import DelayQError  # noqa: E402
 from django_delayq.outbox import row_verbs  # noqa: E402
 from tests.app.deeds import note  # noqa: E402
@@ -73,7 +74,7 @@ class Caller:
         try:
             with transaction.atomic() if self.dice.random() < 0.5 and ident else threading.Lock():
                 reply = deed()
-            said = getattr(reply, "outcome", reply)
+            said = reply.counts if isinstance(reply, Changed) else getattr(reply, "outcome", reply)
         except DelayQError as error:
             said = type(error).__name__
         line = {"verb": verb, "id": ident, "began": began, "ended": time.monotonic(), "reply": said}

@@ -1,4 +1,4 @@
-"""Queues of the tests of ``django_delayq.Queue``."""
+"""Queues of the tests of ``django_delayq.Queue``, and the stage of the outbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from django_delayq import Queue
+from django_delayq.connections import DjangoBroker
 from django_delayq.core.broker import Broker
+
+from .outbox_stage import Stage
 
 
 @pytest.fixture
@@ -21,3 +24,9 @@ def pull_queues(delayq: Broker, settings: Any) -> None:
 def feed(pull_queues: None) -> Queue:
     """Return the queue for raw bytes."""
     return Queue("feed")
+
+
+@pytest.fixture
+def stage(delayq: DjangoBroker) -> Stage:
+    """Return the outbox of the default database."""
+    return Stage(delayq)

@@ -13,7 +13,6 @@ from django_delayq.core.outcomes import bury, fail
 from django_delayq.core.queue import Queue
 from django_delayq.mirror import Mirror
 from django_delayq.models import FailedJob, MorgueJob
-from django_delayq.settings.conf import conf
 from django_delayq.worker.loop import Changes
 
 from . import deeds  # noqa: F401  # registers its tasks, so that their arguments are copied
@@ -80,7 +79,7 @@ class Trouble:
 
     def mirror(self, *, changes: Changes | None = None, queues: Sequence[Queue] | None = None) -> Mirror:
         served = [self.queue] if queues is None else queues
-        return Mirror(conf(), self.broker, changes or self.changes, lambda: [q for q in served if not q.deleted])
+        return Mirror(self.broker, changes or self.changes, lambda: [q for q in served if not q.deleted])
 
     def copied(self, mirror: Mirror | None = None) -> dict[str, list[str]]:
         """The tables after a mirror (a new one, which looks at everything) did all that it had to do."""
@@ -93,9 +92,9 @@ def finish(mirror: Mirror) -> None:
     while True:
         mirror._next_turn = 0.0
         for shadow in mirror._mirrors.values():
-            shadow.count_at = 0.0
+            shadow.review_at = 0.0
         mirror.run()
-        if not (mirror._work or mirror._to_copy or mirror._to_review):
+        if all(shadow.due_at == float("inf") for shadow in mirror._mirrors.values()):
             return
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from django.db import connection, connections, transaction
 from django.db.models import F
 from django.db.models.functions import Now
+from django.db.utils import OperationalError
+from django.dispatch import Signal
 
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.codec import encode, encode_args
@@ -22,6 +28,75 @@ from django_delayq.worker.loop import Changes
 QUEUE = "orders"
 TASK = "depot.note"
 State = OutboxJob.State
+
+
+def there(using: str = "default") -> list[tuple[str, str]]:
+    """Id and state of each row, in the order of the calls."""
+    return list(OutboxJob.objects.using(using).order_by("pk").values_list("job_id", "state"))
+
+
+@contextmanager
+def hears(signal: Signal, *names: str) -> Iterator[list[Any]]:
+    """The named arguments of each signal that is sent in the block; of an error its class."""
+    heard: list[Any] = []
+
+    def receiver(**said: Any) -> None:
+        values = [type(said[name]) if name == "error" else said[name] for name in names]
+        heard.append(tuple(values) if len(values) > 1 else values[0])
+
+    signal.connect(receiver)
+    try:
+        yield heard
+    finally:
+        signal.disconnect(receiver)
+
+
+@contextmanager
+def locked(stage: Stage, ident: str) -> Iterator[None]:
+    """A transaction of somebody else holds the row of a job."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            stage.table.select_for_update().get(job_id=ident)
+            held.set()
+            done.wait(20)
+        connections.close_all()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(10)
+        yield
+    finally:
+        done.set()
+        thread.join(10)
+
+
+def together(threads: int, live: Callable[[], object], goes_on: Callable[[], bool]) -> None:
+    """So many threads call ``live()`` again and again, until ``goes_on()`` is false."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            while goes_on():
+                try:
+                    live()
+                except OperationalError:
+                    if connection.vendor != "sqlite":  # there it may be locked for once, and the loop goes on
+                        raise
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    running = [threading.Thread(target=run) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join(60)
+    assert not errors
+    assert not any(thread.is_alive() for thread in running)
 
 
 class Stage:

@@ -40,6 +40,12 @@ def waiting(threads: int = 1) -> None:
     wait_until(asleep, PATIENCE, f"{threads} waiting threads")
 
 
+def listening(*names: str) -> None:
+    """Until this process hears of jobs of these queues."""
+    listener = coordinator_of()._listener
+    wait_until(lambda: listener.listens_to(frozenset(names)), PATIENCE, "a thread that listens")
+
+
 def soon(act: Callable[[], Any]) -> Any:
     """``act()`` in another thread; ``.result(…)`` is its answer."""
     pool = ThreadPoolExecutor(1)

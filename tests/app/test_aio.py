@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import transaction
+from django.db import connection, transaction
 
 import django_delayq
 from django_delayq import (
     IdTaken,
-    InvalidJob,
     acancel,
     aget_job,
     areschedule,
@@ -35,7 +34,6 @@ from django_delayq import (
 from django_delayq.core.broker import Broker
 from django_delayq.outbox import row_verbs
 from django_delayq.scheduling import verbs
-from django_delayq.scheduling.verbs import JobHandle
 
 from .deeds import keyed, note, rest, sync
 
@@ -45,62 +43,9 @@ HERE = "tests.app.test_aio"
 
 @pytest.fixture(autouse=True)
 def _on_redis(delayq: Broker) -> None:
-    """Every test here has a Redis of its own."""
-
-
-def test_a_coroutine_schedules_finds_moves_and_cancels() -> None:
-    async def live() -> list[Any]:
-        handle = await aschedule(note, "hello", times=2, delay=timedelta(minutes=30), id="h")
-        said: list[Any] = [handle.outcome, await handle.astate()]
-        said.append(await areschedule(note, id="h", delay=60))
-        said.append(await arun_now("h", queue="default"))
-        view = await aget_job(handle)
-        said.append(view.state if view else None)
-        said.append(await acancel(handle))
-        said.append(await aget_job(handle))
-        said.append(await aschedule_many(rest, [{"delay": 60}, {}]))
-        return said
-
-    assert async_to_sync(live)() == [
-        "created",
-        "delayed",
-        True,
-        True,
-        "ready",
-        "cancelled",
-        None,
-        {"created": 2},
-    ]
-
-
-def test_tasks_and_handles_have_the_verbs_too() -> None:
-    async def live() -> list[Any]:
-        handle = await note.aschedule("x", times=3)
-        keyed_handle = await keyed.using(id="k", delay=60).aschedule(number=5)
-        merged = [await sync.aschedule(7, {"a": 1}, score=2), await sync.using(delay=60).aschedule(7, {"a": 2})]
-        return [
-            handle.outcome,
-            await keyed_handle.areschedule(delay=3600),
-            await keyed_handle.arun_now(),
-            await keyed_handle.astate(),
-            await keyed_handle.acancel(),
-            [one.outcome for one in merged],
-        ]
-
-    assert async_to_sync(live)() == ["created", True, True, "ready", "cancelled", ["created", "merged"]]
-
-
-def test_errors_reach_the_coroutine_that_waits() -> None:
-    async def live() -> None:
-        await aschedule(note, "x", id="shared", delay=60)
-        with pytest.raises(IdTaken):
-            await aschedule(keyed, id="shared")
-        with pytest.raises(TypeError):
-            await aschedule(note)
-        with pytest.raises(InvalidJob):
-            await acancel()
-
-    async_to_sync(live)()
+    """Every test has a Redis of its own, with the queues open."""
+    schedule(note, "x", id="warm").cancel()
+    schedule(sync, id=1).cancel()
 
 
 def test_the_loop_goes_on_while_redis_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,25 +64,6 @@ def test_the_loop_goes_on_while_redis_is_asked(monkeypatch: pytest.MonkeyPatch) 
         return await waiting
 
     assert async_to_sync(live)() == "done"
-
-
-@pytest.mark.django_db(transaction=True)
-def test_in_a_transaction_of_a_sync_function_below_a_job_is_sent_on_commit() -> None:
-    """As with Django's own a-methods: the transaction of the thread that the coroutine's sync parts share."""
-    seen: list[Any] = []
-
-    async def begin() -> JobHandle:
-        block = transaction.atomic()
-        await sync_to_async(block.__enter__)()
-        handle = await aschedule(note, "x", id="late")
-        seen.append((handle.outcome, await aget_job(handle)))
-        seen.append(await acancel("other", queue="default"))
-        await sync_to_async(block.__exit__)(None, None, None)
-        return handle
-
-    handle = async_to_sync(begin)()
-    assert seen == [("on_commit", None), "on_commit"]
-    assert (handle.outcome, handle.state()) == ("created", "ready")
 
 
 @pytest.fixture
@@ -169,12 +95,6 @@ def test_each_verb_takes_what_its_namesake_takes() -> None:
 # --- the plain verbs on an event loop
 
 
-@pytest.fixture
-def unwarned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No warning of this process was given yet."""
-    monkeypatch.setattr(verbs, "_has_warned", False)
-
-
 VERBS: dict[str, Any] = {
     "schedule": lambda: schedule(note, "x"),
     "schedule of a task": lambda: note.schedule("x"),
@@ -187,12 +107,11 @@ VERBS: dict[str, Any] = {
 }
 
 
-@pytest.mark.usefixtures("unwarned")
 @pytest.mark.parametrize("called", VERBS)
-def test_a_plain_verb_on_a_running_event_loop_warns_once_and_names_the_other_one(called: str) -> None:
+def test_a_plain_verb_on_a_running_event_loop_warns_where_it_stands_and_names_the_other_one(called: str) -> None:
     async def blocking() -> list[Any]:
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+            warnings.simplefilter("default")
             for _ in range(2):
                 VERBS[called]()
         return caught
@@ -204,13 +123,12 @@ def test_a_plain_verb_on_a_running_event_loop_warns_once_and_names_the_other_one
     assert warning.filename == __file__, "where it was called"
 
 
-@pytest.mark.usefixtures("unwarned")
 def test_the_verbs_for_coroutines_and_calls_outside_of_any_loop_warn_of_nothing() -> None:
     async def polite() -> None:
         handle = await aschedule(note, "x", id="a", delay=60)
         await note.aschedule("x")
         await note.using(delay=60).aschedule("x")
-        await aschedule_many(rest, [{}])
+        assert await aschedule_many(rest, [{}]) == {"created": 1}
         await areschedule(handle, delay=5)
         await handle.astate()
         await aget_job(handle)
@@ -218,6 +136,84 @@ def test_the_verbs_for_coroutines_and_calls_outside_of_any_loop_warn_of_nothing(
         await handle.acancel()
         await sync_to_async(schedule)(note, "x")
 
-    asyncio.run(polite())
-    schedule(note, "x")
-    assert not verbs._has_warned
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(polite())
+        schedule(note, "x")
+
+
+# --- an event loop of its own: the verbs run in the thread of the coroutine's sync code
+
+
+def close() -> None:
+    """Close the database connection of this thread."""
+    connection.close()
+
+
+def test_a_thousand_concurrent_aschedule_share_one_thread(delayq: Broker, hops: list[str]) -> None:
+    threads = set(threading.enumerate())
+
+    async def main() -> tuple[set[str], int]:
+        handles = await asyncio.gather(*(aschedule(note, "x", delay=60) for _ in range(1000)))
+        return {handle.outcome for handle in handles}, len(set(threading.enumerate()) - threads)
+
+    outcomes, threads_begun = asyncio.run(main())
+    assert outcomes == {"created"}
+    assert threads_begun <= 1
+    assert hops == ["schedule"] * 1000
+    assert delayq.inspector.counts("default").delayed == 1000
+
+
+def test_every_verb_runs_there_whether_of_a_handle_a_task_or_a_function(hops: list[str]) -> None:
+    async def main() -> list[Any]:
+        handle = await aschedule(note, "hello", times=2, delay=timedelta(minutes=30), id="h")
+        found: list[Any] = [handle.outcome, handle.key is not None, await handle.astate()]
+        found += [await areschedule(note, id="h", delay=60), await arun_now("h", queue="default")]
+        found += [await handle.areschedule(delay=3600), await handle.arun_now()]
+        view = await aget_job(handle)
+        found.append(view.state if view else None)
+        found += [await acancel(handle), await handle.acancel(), await aget_job(handle)]
+        merged = [await sync.aschedule(7, {"a": 1}, score=2), await sync.using(delay=60).aschedule(7, {"a": 2})]
+        found.append([one.outcome for one in merged])
+        await note.using(id="shared", delay=60).aschedule("x", times=3)
+        with pytest.raises(IdTaken):
+            await aschedule(keyed, id="shared")
+        with pytest.raises(TypeError):
+            await note.aschedule()
+        found.append(hops.copy())
+        return found
+
+    assert asyncio.run(main()) == [
+        *("created", True, "delayed", True, True, True, True, "ready", "cancelled", False, None),
+        ["created", "merged"],
+        [
+            "schedule",
+            "state",
+            *2 * ["reschedule", "run_now"],
+            "get_job",
+            "cancel",
+            "cancel",
+            "get_job",
+            *5 * ["schedule"],
+        ],
+    ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_in_a_transaction_of_the_coroutines_sync_code_a_job_is_sent_on_commit(hops: list[str]) -> None:
+    seen: list[Any] = []
+
+    async def main() -> None:
+        block = transaction.atomic()
+        await sync_to_async(block.__enter__)()
+        handle = await aschedule(note, "x", id="late")
+        seen.append((handle.outcome, await aget_job(handle), await acancel("other", queue="default")))
+        await sync_to_async(block.__exit__)(None, None, None)
+        seen.append((handle.outcome, await handle.astate()))
+        hops.clear()
+        seen.append((await aschedule(note, "x")).outcome)
+        await sync_to_async(close)()
+
+    asyncio.run(main())
+    assert seen == [("on_commit", None, "on_commit"), ("created", "ready"), "created"]
+    assert hops == ["schedule", "close"]

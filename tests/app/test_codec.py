@@ -1,10 +1,11 @@
-"""``DELAYQ["CODEC"]``: arguments and payloads are stored with another codec than JSON."""
+"""``DELAYQ["CODEC"]`` and ``["CODEC_TYPES"]``: another codec than JSON, and a project's own types in jobs."""
 
 from __future__ import annotations
 
 import json
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -18,15 +19,16 @@ from django_delayq.admin import content
 from django_delayq.api.content import held_content
 from django_delayq.core import codec
 from django_delayq.core.broker import Broker
-from django_delayq.core.codec import decode, decode_args, encode, encode_args
+from django_delayq.core.codec import ValueType, decode, decode_args, encode, encode_args
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import Undecodable
 from django_delayq.core.job_filter import JobFilter
 from django_delayq.core.task import registry
 from django_delayq.runtime import wiring
-from django_delayq.settings.conf import conf
+from django_delayq.settings.conf import Conf, conf
 from django_delayq.status.job_content import split_call
-from django_delayq.worker.worker import Worker
+
+from .running import run_dry
 
 HERE = "tests.app.test_codec"
 VALUES: tuple[Any, ...] = (
@@ -109,19 +111,11 @@ def unite() -> Iterator[Any]:
     registry.remove(unite)
 
 
-def run(*queues: str) -> None:
-    config = wiring.make_config(conf(), queues=queues, threads=1, burst=True, dispatcher=False)
-    worker = Worker(connections.broker(), registry, config, wiring.make_hooks(conf()))
-    worker.start()
-    assert worker.done.wait(10)
-    assert worker.stop()
-
-
 @pytest.mark.usefixtures("other")
 def test_a_handler_gets_every_value_as_with_json(send: Any) -> None:
     schedule(send, *VALUES, named=VALUES[0])
     schedule(send)
-    run("default")
+    run_dry("default")
     assert sorted(got, key=len, reverse=True) == got and (VALUES, {"named": VALUES[0]}) in got and ((), {}) in got
 
 
@@ -130,7 +124,7 @@ def test_payloads_unite_and_equal_ones_are_recognised(unite: Any) -> None:
     schedule(unite, id="a", payload={"x": 1, "y": Decimal(1)}, score=1)
     schedule(unite, id="a", payload={"y": Decimal(1), "x": 1}, score=1)
     schedule(unite, id="a", payload=[], score=2)
-    run("united")
+    run_dry("united")
     assert got == [{"a": [{"x": 1, "y": Decimal(1)}, []]}]
 
 
@@ -154,7 +148,7 @@ def test_bytes_of_another_codec_are_refused_with_both_names(delayq: Broker, send
     settings.DELAYQ = before
     with pytest.raises(Undecodable, match=r"codec number 1 \('msgpack'\), but this process uses 'json'"):
         decode_args(stored)
-    run("default")
+    run_dry("default")
     view = connections.broker().inspector.page("default", "morgue").jobs[0]
     assert got == [] and view.id == handle.id and "'msgpack'" in view.error["message"]
     settings.DELAYQ = {**before, "CODEC": f"{HERE}.reversed_codec"}
@@ -211,19 +205,98 @@ def test_numbers_of_more_than_64_bits_do_not_fit_into_messagepack() -> None:
     assert len(codec.dump_with(messagepack.codec, [12345, "abc"])) < len(b'[12345,"abc"]')
 
 
+# --- CODEC_TYPES: a project's own types travel in jobs
+
+
+@dataclass(frozen=True)
+class Money:
+    amount: Decimal
+    currency: str
+
+
+class Weight:
+    def __init__(self, grams: int) -> None:
+        self.grams = grams
+
+
+stored_money = ("money", Money, lambda money: [money.amount, money.currency], lambda stored: Money(*stored))
+stored_weight = ValueType("weight", Weight, lambda weight: weight.grams, Weight)
+clashing = ("money", Weight, lambda weight: weight.grams, Weight)
+incomplete = ("money", Money)
+FIVE = Money(Decimal("5.00"), "EUR")
+
+
+@pytest.fixture
+def known(delayq: Broker, settings: Any) -> None:
+    """Both types are in the settings."""
+    settings.DELAYQ = {**settings.DELAYQ, "CODEC_TYPES": [f"{HERE}.stored_money", f"{HERE}.stored_weight"]}
+
+
+@pytest.fixture
+def pay() -> Iterator[Any]:
+    """A task, known until the test ends."""
+
+    @task(name="codec.pay")
+    def pay(price: Any, *, tip: Any = None) -> None:
+        got.append((price, tip))
+
+    got.clear()
+    yield pay
+    registry.remove(pay)
+
+
+@pytest.mark.usefixtures("known")
+def test_a_handler_gets_the_projects_own_types_as_they_were(pay: Any) -> None:
+    schedule(pay, FIVE, tip={"also": [FIVE]})
+    run_dry()
+    assert got == [(FIVE, {"also": [FIVE]})]
+
+
+@pytest.mark.usefixtures("known")
+def test_a_job_shows_them_too(pay: Any) -> None:
+    view = get_job(schedule(pay, FIVE, delay=60))
+    assert view is not None
+    assert decode_args(view.job.args) == ([FIVE], {})
+
+
+def test_without_the_setting_the_type_is_refused_as_before(delayq: Broker, pay: Any) -> None:
+    with pytest.raises(InvalidJob, match=r"argument 0: .*Money is a dataclass"):
+        schedule(pay, FIVE)
+
+
+def test_what_a_test_puts_into_the_setting_is_gone_after_it(settings: Any, delayq: Broker, pay: Any) -> None:
+    before = settings.DELAYQ
+    settings.DELAYQ = {**before, "CODEC_TYPES": [f"{HERE}.stored_money"]}
+    assert schedule(pay, FIVE, delay=60).outcome == "created"
+    settings.DELAYQ = before
+    with pytest.raises(InvalidJob, match="is a dataclass"):
+        schedule(pay, FIVE)
+
+
 @pytest.mark.parametrize(
-    ("path", "message"),
+    ("key", "value", "message"),
     [
-        ("no.such.codec", "no.such.codec cannot be imported"),
-        (f"{HERE}.no_codec", "5 is not a codec; give an object with name, number, dumps"),
-        (f"{HERE}.Reversed", "is not a codec; give an object"),
-        (f"{HERE}.nameless", "give it a text of its own"),
-        (f"{HERE}.taken", "give it one from 16 to 63"),
+        ("CODEC", "no.such.codec", "no.such.codec cannot be imported"),
+        ("CODEC", f"{HERE}.no_codec", "5 is not a codec; give an object with name, number, dumps"),
+        ("CODEC", f"{HERE}.Reversed", "is not a codec; give an object"),
+        ("CODEC", f"{HERE}.nameless", "give it a text of its own"),
+        ("CODEC", f"{HERE}.taken", "give it one from 16 to 63"),
+        ("CODEC_TYPES", ["no.such.thing"], "no.such.thing cannot be imported"),
+        ("CODEC_TYPES", [f"{HERE}.incomplete"], r"a ValueType or a tuple \(tag, type, dump, load\) was expected"),
+        ("CODEC_TYPES", [f"{HERE}.stored_money", f"{HERE}.clashing"], "'money' stands for Money already"),
     ],
 )
-def test_a_wrong_path_is_reported_by_a_check_and_stops_a_worker(settings: Any, path: str, message: str) -> None:
-    settings.DELAYQ = {"REDIS": "redis://localhost:6379/0", "CODEC": path}
+def test_a_wrong_path_is_reported_by_a_check_and_stops_a_worker(
+    settings: Any, key: str, value: object, message: str
+) -> None:
+    settings.DELAYQ = {"REDIS": "redis://localhost:6379/0", key: value}
     (finding,) = run_checks(tags=["delayq"])
     assert finding.id == "delayq.E011"
-    with pytest.raises(Misconfigured, match=rf"DELAYQ\['CODEC'\].*{message}"):
+    with pytest.raises(Misconfigured, match=rf"DELAYQ\['{key}'\].*{message}"):
         wiring.make_hooks(conf())
+
+
+@pytest.mark.parametrize("value", ["shop.money", ["money"], [5]])
+def test_the_setting_is_a_list_of_dotted_paths(value: object) -> None:
+    with pytest.raises(Misconfigured, match="CODEC_TYPES"):
+        Conf.read("DELAYQ", {"CODEC_TYPES": value})

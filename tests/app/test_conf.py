@@ -22,68 +22,41 @@ def test_an_empty_dict_means_the_defaults() -> None:
 
 
 def test_everything_can_be_set(tmp_path: Path) -> None:
-    made = Conf.read(
-        "DELAYQ",
-        {
-            "REDIS": "redis://localhost/3",
-            "PREFIX": "shop:live",
-            "QUEUES": {
-                "orders": {"shards": 5, "weight": 2, "priorities": "weighted", "starve_after": 60},
-                "feed": {"kind": "pull", "max_length": 10, "morgue_max": 5, "morgue_ttl": 3600},
-            },
-            "WORKER": {
-                "threads": 2,
-                "quarantine": 4,
-                "queues": ["orders"],
-                "max_rss": 500,
-                "conn_max_age": None,
-                "scheduler": "builtins.max",
-            },
-            "MIDDLEWARE": ["a.b"],
-            "SCHEDULE_MIDDLEWARE": ["a.c"],
-            "HOOKS": {"worker_init": "a.d"},
-            "CONTEXT": {"trace": "a.e"},
-            "EVENTS": {"cap": 5},
-            "API": {"allow": "a.f", "throttle": {"produce": "10/min"}, "authentication": ["a.g"], "max_jobs": 20},
-            "METRICS": {"public": True},
-            "PIPELINE": {"root": "s3a://lake/history", "sla": {"mail": 5, "*": 30}, "keep_hours_days": None},
-            "TASKS_MODULE": "jobs",
-            "TASK_DEFAULTS": {"max_attempts": 3},
-            "MAX_ARGS_BYTES": 100,
-            "EMBEDDED_DIR": tmp_path,
-            "LEASE": 30,
-            "ALLOW_FAR": True,
-        },
-    )
-    assert (made.queue("orders").shards, made.queue("feed").kind, made.worker.queues) == (5, "pull", ("orders",))
-    assert (made.queue("orders").starve_after, made.queue("feed").starve_after) == (60, None)
-    assert (made.queue("orders").priorities, made.worker.scheduler) == ("weighted", "builtins.max")
-    assert (made.worker.quarantine, make_config(made).quarantine, make_config(made, quarantine=1).quarantine) == (
-        4,
-        4,
-        1,
-    )
-    feed = made.queue("feed")
-    assert (feed.max_length, feed.morgue_max, feed.morgue_ttl, feed.priorities) == (10, 5, 3600, "strict")
-    assert (made.schedule_middleware, made.hooks.paths(), made.context) == (
-        ("a.c",),
-        {"worker_init": "a.d"},
-        {"trace": "a.e"},
-    )
-    assert (made.api.allow, made.api.throttle, made.api.authentication, made.api.max_jobs, made.api.max_wait) == (
-        "a.f",
-        {"produce": "10/min"},
-        ("a.g",),
-        20,
-        20.0,
-    )
-    assert (made.metrics.public, made.metrics.scripts) == (True, False)
-    assert (made.pipeline.root, made.pipeline.sla, made.pipeline.keep_hours_days) == (
-        "s3a://lake/history",
-        {"mail": 5, "*": 30},
-        None,
-    )
-    assert (made.embedded_dir, made.events.cap, made.task_defaults) == (str(tmp_path), 5, {"max_attempts": 3})
+    orders = {"shards": 5, "weight": 2, "priorities": "weighted", "starve_after": 60}
+    feed = {"kind": "pull", "max_length": 10, "morgue_max": 5, "morgue_ttl": 3600}
+    worker = {"quarantine": 4, "queues": ["orders"], "max_rss": 500, "conn_max_age": None, "scheduler": "builtins.max"}
+    api = {"allow": "a.f", "throttle": {"produce": "10/min"}, "authentication": ["a.g"], "max_jobs": 20}
+    pipeline = {"root": "s3a://lake/history", "sla": {"mail": 5, "*": 30}, "keep_hours_days": None}
+    plain = {
+        "REDIS": "redis://localhost/3",
+        "PREFIX": "shop:live",
+        "CONTEXT": {"trace": "a.e"},
+        "TASKS_MODULE": "jobs",
+        "TASK_DEFAULTS": {"max_attempts": 3},
+        "MAX_ARGS_BYTES": 100,
+        "LEASE": 30,
+        "ALLOW_FAR": True,
+    }
+    parts = {"WORKER": worker, "EVENTS": {"cap": 5}, "API": api, "METRICS": {"public": True}, "PIPELINE": pipeline}
+    lists = {"MIDDLEWARE": ["a.b"], "SCHEDULE_MIDDLEWARE": ["a.c"], "HOOKS": {"worker_init": "a.d"}}
+    folder = {"EMBEDDED_DIR": tmp_path}
+    made = Conf.read("DELAYQ", {"QUEUES": {"orders": orders, "feed": feed}, **plain, **parts, **lists, **folder})
+    for section, given in (
+        (made.queue("orders"), orders),
+        (made.queue("feed"), feed),
+        (made.worker, {**worker, "queues": ("orders",)}),
+        (made.events, {"cap": 5}),
+        (made.api, {**api, "authentication": ("a.g",), "max_wait": 20.0}),
+        (made.metrics, {"public": True, "scripts": False}),
+        (made.pipeline, pipeline),
+        (made, {name.lower(): value for name, value in plain.items()} | {"embedded_dir": str(tmp_path)}),
+    ):
+        assert {name: getattr(section, name) for name in given} == given
+    assert (made.queue("feed").starve_after, made.queue("feed").priorities) == (None, "strict")
+    assert (make_config(made).quarantine, make_config(made, quarantine=1).quarantine) == (4, 1)
+    assert (make_config(made).heartbeat, make_config(Conf(lease=6.0)).heartbeat) == (5, 2)
+    assert (made.middleware, made.schedule_middleware) == (("a.b",), ("a.c",))
+    assert made.hooks.paths() == {"worker_init": "a.d"}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +118,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         ({"HOOKS": {"last_words": 5}}, r"last_words'\] must be a dotted path"),
         ({"MAX_ARGS_BYTES": 0}, "MAX_ARGS_BYTES"),
         ({"EMBEDDED_DIR": 5}, "path of a folder"),
-        ({"LEASE": 5}, "three heartbeats of 5 s do not fit into a LEASE of 5 s"),
+        ({"LEASE": 0.5}, r"LEASE'\] must be 1 to 3600 seconds, got 0.5"),
         ({"ALLOW_FAR": "yes"}, "must be True or False"),
     ],
 )

@@ -5,7 +5,6 @@ The test run's Redis has no replica, so a wait for one never succeeds.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +12,13 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from django_delayq import InvalidJob, NotConfirmed, Queue, aschedule, connections, schedule, schedule_many, signals
+from django_delayq import InvalidJob, NotConfirmed, Queue, connections, schedule, schedule_many, signals
 from django_delayq.core import NewJob
 from django_delayq.core.builder import JobBuilder, JobRules
 from django_delayq.core.task import Task, TaskOptions
 from django_delayq.outbox import push, rows
 from tests.app.deeds import note
-from tests.app.outbox_stage import Stage, State
+from tests.app.outbox_stage import Stage, State, hears
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -82,17 +81,9 @@ def test_without_anything_that_confirms_the_wish_is_refused_at_the_call(delayq: 
 
 
 def test_after_a_commit_a_missing_confirmation_is_signalled(demand: Demand) -> None:
-    broker, heard = demand(WAIT_REPLICAS=1), []
-
-    def hear(*, id: str, error: Exception, **_: Any) -> None:
-        heard.append((id, type(error)))
-
-    signals.job_not_sent.connect(hear)
-    try:
-        with transaction.atomic():
-            handle = schedule(note, "x", id="order-5", delay=60)
-    finally:
-        signals.job_not_sent.disconnect(hear)
+    broker = demand(WAIT_REPLICAS=1)
+    with hears(signals.job_not_sent, "id", "error") as heard, transaction.atomic():
+        handle = schedule(note, "x", id="order-5", delay=60)
     assert heard == [("order-5", NotConfirmed)]
     assert isinstance(handle.error, NotConfirmed)
     assert waiting(broker) == ["order-5"]
@@ -167,18 +158,6 @@ def test_rows_that_are_not_confirmed_hold_up_no_others(demand: Demand, monkeypat
     stage = Stage(demand(WAIT_REPLICAS=0))  # as if the replica was there
     stage.age(61)
     assert stage.relay().turn() == {"sent": 3}
-
-
-def test_coroutines_wait_too(demand: Demand) -> None:
-    broker = demand(WAIT_REPLICAS=1)
-
-    async def main() -> None:
-        with pytest.raises(NotConfirmed):
-            await aschedule(note, "x", id="order-5", delay=60)
-        await aschedule(note, "x", id="order-6", delay=60, wait_for_confirmation=False)
-
-    asyncio.run(main())
-    assert waiting(broker) == ["order-5", "order-6"]
 
 
 def test_raw_bytes_wait_too(demand: Demand) -> None:

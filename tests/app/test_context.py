@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from django_delayq.settings.conf import collect_context, conf
 from django_delayq.worker.worker import Worker
 
 from .deeds import note, sync
+from .running import run_dry
 
 HERE = "tests.app.test_context"
 trace: contextvars.ContextVar[Any] = contextvars.ContextVar("trace", default="the default")
@@ -61,16 +63,6 @@ def linked(delayq: Broker, settings: Any) -> Iterator[Broker]:
     yield connections.broker()
     for variable, token in tokens:
         variable.reset(token)
-
-
-def work_off(broker: Broker, names: Registry, queues: tuple[str, ...] = ("default",)) -> Worker:
-    """Run everything that is ready in a worker of this process."""
-    config = wiring.make_config(conf(), queues=queues, threads=1, burst=True)
-    worker = Worker(broker, names, config, wiring.make_hooks(conf()))
-    worker.start()
-    assert worker.done.wait(20)
-    assert worker.stop(5)
-    return worker
 
 
 def registered(*tasks: Task) -> Registry:
@@ -127,7 +119,7 @@ def test_it_is_set_again_around_the_handler_and_around_that_one_only(linked: Bro
     for one in tasks:
         schedule(one)
     tenant.set(None)
-    contextvars.Context().run(work_off, linked, registered(*tasks))
+    contextvars.Context().run(partial(run_dry, names=registered(*tasks)))
     assert sorted(said) == [("t1", "unset")] * 2 + [("the default", "shop 5")] * 2
     assert trace.get() is None
 
@@ -143,7 +135,7 @@ def test_a_context_that_cannot_be_read_is_none_and_the_job_runs(linked: Broker, 
         ran.append((job and dict(job.context), trace.get()))
 
     linked.queue("default").schedule(NewJob("a", "work", options=options))
-    contextvars.Context().run(work_off, linked, registered(Task(handler, name="work")))
+    contextvars.Context().run(partial(run_dry, names=registered(Task(handler, name="work"))))
     assert ran == [({}, "the default")]
 
 
@@ -156,7 +148,7 @@ def test_a_handler_that_schedules_passes_it_on(linked: Broker) -> None:
     one = Task(first, name="first")
     schedule(one)
     trace.set(None)
-    contextvars.Context().run(work_off, linked, registered(one))
+    contextvars.Context().run(partial(run_dry, names=registered(one)))
     assert stored_context("second") == {"trace": "t1"}
 
 
@@ -172,7 +164,7 @@ def test_of_a_batch_the_first_jobs_context_is_set(linked: Broker) -> None:
         trace.set(f"trace of {ident}")
         schedule(one, id=ident, payload=1, at=1_000_000_000 + ord(ident))
     trace.set(None)
-    contextvars.Context().run(work_off, linked, registered(one), ("gather",))
+    contextvars.Context().run(partial(run_dry, "gather", names=registered(one)))
     assert said == [(["a", "b", "c"], "trace of a", "a,b,c")]
 
 
@@ -204,7 +196,7 @@ def ran(delayq: Broker, transactional_db: None) -> Callable[[Callable[[], None]]
     def run(function: Callable[[], None]) -> None:
         one = Task(lambda: function(), name="logging")
         schedule(one, id="j", context={"trace": "t1"})
-        work_off(delayq, registered(one))
+        run_dry(names=registered(one))
 
     return run
 
@@ -238,7 +230,7 @@ def test_secrets_in_the_context_reach_no_line(delayq: Broker, transactional_db: 
     one = Task(job, name="logging")
     context = {"api_key": "hunter2", "tenant": {"db_pass": "hunter2", "n": 5}, "url": "x?jwt=hunter2"}
     schedule(one, id="j", context=context)
-    work_off(delayq, registered(one))
+    run_dry(names=registered(one))
     assert "hunter2" not in str(lines)
     (line,) = lines
     assert (line["context_api_key"], line["context_url"]) == (HIDDEN, f"x?jwt={HIDDEN}")
@@ -294,7 +286,6 @@ def with_hooks(settings: Any, **paths: str) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_calls_the_projects_hooks(delayq: Broker, settings: Any) -> None:
-    from django_delayq import connections
 
     def fail() -> None:
         said.append("job")
@@ -304,7 +295,7 @@ def test_a_worker_calls_the_projects_hooks(delayq: Broker, settings: Any) -> Non
     with_hooks(settings, worker_init="worker_init", format_error="format_error", last_words="last_words")
     one = Task(fail, name="fail", options=TaskOptions(max_attempts=1))
     schedule(one, id="f")
-    work_off(connections.broker(), registered(one))
+    run_dry(names=registered(one))
     view = get_job("f", queue="default")
     assert view is not None
     assert (said, json.loads(view.job.error)["message"]) == (["init", "job"], "formatted secret")

@@ -42,6 +42,9 @@ def hooks(database: PostgresDatabase) -> Iterator[Hooks]:
     eventually(lambda: database.sessions() == [], "the end of all sessions")
 
 
+Absence = tuple[Callable[[], object], Callable[[], object]]
+
+
 class Slot:
     """Runs jobs one after another in a thread, as a worker's slot does."""
 
@@ -95,6 +98,20 @@ def kill_session(database: PostgresDatabase) -> None:
     eventually(lambda: pid not in {one for one, _, _ in database.sessions()}, "the end of the session")
 
 
+@pytest.fixture
+def absence(database: PostgresDatabase) -> Absence:
+    """Steps between two jobs: the database is away from now on, and it is back."""
+    port = connections.settings["postgres"]["PORT"]
+
+    def goes_away() -> None:
+        connections["postgres"].settings_dict["PORT"] = "1"  # nobody listens there
+
+    def comes_back() -> None:
+        connections["postgres"].settings_dict["PORT"] = port
+
+    return outside(goes_away), outside(comes_back)
+
+
 def seconds_pass() -> None:
     """Let the thread's connection be one that has not been used for a while."""
     hygiene._thread.answered["postgres"] -= 10
@@ -136,39 +153,24 @@ def test_f10_a_connection_left_in_an_error_state_is_no_trouble_to_the_next_job(h
 
 
 def test_g1_a_database_that_is_away_gives_jobs_back_without_an_attempt(
-    hooks: Hooks, database: PostgresDatabase
+    hooks: Hooks, database: PostgresDatabase, absence: Absence
 ) -> None:
-    port = connections.settings["postgres"]["PORT"]
-
     @outside
-    def goes_away() -> None:
+    def drops() -> None:
         kill_session(database)
-        connections["postgres"].settings_dict["PORT"] = "1"  # nobody listens there
         seconds_pass()
 
-    @outside
-    def comes_back() -> None:
-        connections["postgres"].settings_dict["PORT"] = port
-
-    ends = Slot(hooks).run(write, goes_away, write, write, comes_back, write)
+    goes_away, comes_back = absence
+    ends = Slot(hooks).run(write, drops, goes_away, write, write, comes_back, write)
     assert ends == ["ack", "release", "release", "ack"]
     assert rows() == 2
 
 
 def test_g1_a_database_that_no_job_has_reached_yet_holds_up_only_the_jobs_that_need_it(
-    hooks: Hooks, database: PostgresDatabase
+    hooks: Hooks, absence: Absence
 ) -> None:
-    port = connections.settings["postgres"]["PORT"]
-
-    @outside
-    def is_away() -> None:
-        connections["postgres"].settings_dict["PORT"] = "1"  # nobody listens there
-
-    @outside
-    def comes_back() -> None:
-        connections["postgres"].settings_dict["PORT"] = port
-
-    ends = Slot(hooks).run(is_away, write, lambda: None, comes_back, write)
+    goes_away, comes_back = absence
+    ends = Slot(hooks).run(goes_away, write, lambda: None, comes_back, write)
     assert ends == ["fail OperationalError", "ack", "ack"]
 
 
@@ -186,20 +188,16 @@ def test_g2_a_session_that_drops_during_the_handler_is_a_counted_failure(
 
 
 def test_g2_after_a_drop_in_a_transaction_no_attempt_is_counted_while_the_database_is_away(
-    hooks: Hooks, database: PostgresDatabase
+    hooks: Hooks, database: PostgresDatabase, absence: Absence
 ) -> None:
-    port = connections.settings["postgres"]["PORT"]
+    goes_away, comes_back = absence
 
     def dropped() -> None:
         with transaction.atomic(using="postgres"):
             write()
-            connections["postgres"].settings_dict["PORT"] = "1"  # nobody listens there
+            goes_away()
             kill_session(database)
             write()
-
-    @outside
-    def comes_back() -> None:
-        connections["postgres"].settings_dict["PORT"] = port
 
     ends = Slot(hooks).run(write, dropped, write, write, comes_back, write)
     assert ends == ["ack", "fail OperationalError", "release", "release", "ack"]

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connection, connections
 from django.db.utils import OperationalError
 
-from django_delayq.connections import DjangoBroker
 from django_delayq.core.outcomes import fail
 from django_delayq.outbox import duties as module
 from django_delayq.outbox.duties import AGAIN, GATHER, Marks
 
-from .outbox_stage import QUEUE, Stage, State
+from .outbox_stage import QUEUE, Stage, State, locked, together
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def stage(delayq: DjangoBroker) -> Stage:
-    return Stage(delayq)
 
 
 def test_a_job_that_is_done_has_no_row_and_no_mark(stage: Stage) -> None:
@@ -228,24 +221,9 @@ def test_a_row_that_a_transaction_has_locked_keeps_its_mark_and_nobody_waits(sta
     stage.sent("free")
     stage.finish("locked")
     stage.finish("free")
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with transaction.atomic():
-            stage.table.select_for_update().get(job_id="locked")
-            held.set()
-            done.wait(20)
-        connections.close_all()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        assert held.wait(10)
+    with locked(stage, "locked"):
         assert stage.take_down() == (1, 1)
         assert stage.rows() == {"locked": State.SENT}
-    finally:
-        done.set()
-        thread.join(10)
     assert stage.take_down() == (1, 0)
 
 
@@ -256,27 +234,7 @@ def test_several_processes_take_marks_down_at_the_same_time(stage: Stage) -> Non
         pass
     for row in rows:
         stage.finish(row.job_id)
-    errors: list[BaseException] = []
-
-    def run(look: Callable[[], Any]) -> None:
-        try:
-            while stage.marked():
-                try:
-                    look()
-                except OperationalError:
-                    if connection.vendor != "sqlite":  # there it may be locked for once, and the loop goes on
-                        raise
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=run, args=(stage.take_down,)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not errors
+    together(3, stage.take_down, lambda: bool(stage.marked()))
     assert (stage.table.count(), stage.marked()) == (0, [])
 
 

@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.db import transaction
 
 from django_delayq import InvalidJob, cancel, connections, get_job, reschedule, run_now, schedule, schedule_many
 from django_delayq.core.broker import Broker
@@ -63,14 +62,6 @@ def test_the_first_due_time_is_kept_unless_another_policy_is_asked_for(delayq: B
     assert [value for value, _ in payloads(1)] == ["a", "b", "c", "d", "e"]
 
 
-def test_replace_drops_what_waits_and_moves_its_due_time(delayq: Broker) -> None:
-    schedule(sync, id=1, payload="old", delay=3600)
-    assert schedule(sync, id=1, payload="new", score=9, on_conflict="replace").outcome == "replaced"
-    assert payloads(1) == [("new", "9")]
-    assert job(1).due_ms <= delayq.now_ms()
-    assert schedule(sync, id=1, payload="third", on_conflict="ignore").outcome == "ignored"
-
-
 def test_without_payload_and_score_it_is_null_at_the_moment_of_its_arrival(delayq: Broker) -> None:
     before = delayq.now_ms() / 1000
     schedule(sync, id=1)
@@ -122,27 +113,6 @@ def test_jobs_of_a_merged_task_are_found_by_task_and_id(delayq: Broker) -> None:
     assert cancel(sync, 5) == "cancelled"
     assert (cancel(sync, 5), run_now(sync, 5), get_job(sync, 5)) == (False, False, None)
     assert delayq.client.hlen(delayq.queue("deeds.sync").shard(0).names["payload"]) == 0
-
-
-def test_while_it_runs_new_payloads_are_gated_and_its_state_is_reserved(delayq: Broker) -> None:
-    handle = schedule(sync, id=5, payload="old", score=1)
-    queue = delayq.queue("deeds.sync")
-    (held,) = queue.reserve(queue.numbers[0], 1, worker="w").jobs
-    assert schedule(sync, id=5, payload="new", score=2, delay=60).outcome == "gated"
-    assert handle.state() == "reserved"
-    assert job(5).gated_due_ms is not None
-    assert [decode(payload.data) for payload in held.payloads] == ["old"]
-    assert cancel(sync, 5) == "stopping"
-
-
-@pytest.mark.django_db(transaction=True)
-def test_inside_a_transaction_it_is_sent_on_commit_with_its_outcome() -> None:
-    with transaction.atomic():
-        handle = schedule(sync, id=1, payload="a", score=1, delay=60)
-        assert schedule_many(sync, [{"id": 1, "payload": "b", "score": 2}]) == {"on_commit": 1}
-        assert get_job(sync, 1) is None
-    assert handle.outcome == "created"
-    assert [value for value, _ in payloads(1)] == ["a", "b"]
 
 
 GOOD = {"id": 1, "payload": "x"}

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection as database
+from django.db import connection as database, connections as databases
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq.core import layouts, reading
+from django_delayq import connections, schedule, task
+from django_delayq.core import bulk, layouts, reading
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.outcomes import ack
+from django_delayq.core.task import registry
 from django_delayq.mirror import duty, rebuild
-from django_delayq.mirror import index_mirror as shadows
-from django_delayq.mirror.index_mirror import IndexMirror
-from django_delayq.mirror.rows import FAILED, FIRST_SCORE
+from django_delayq.mirror.duty import IndexMirror
+from django_delayq.mirror.rows import FAILED
 from django_delayq.models import FailedJob, MorgueJob
+from django_delayq.repair.jobs import act
+from django_delayq.runtime import wiring
 from django_delayq.settings.conf import Conf, conf
 from django_delayq.worker.loop import Changes
+from tests.support.processes import wait_until
 
 from .mirror_stage import Trouble, finish, tables
 
@@ -93,7 +98,7 @@ def test_graves_of_several_generations_of_an_id_are_rows_of_their_own(trouble: T
     assert trouble.copied() == {"failed": ["one x1"], "morgue": ["one exhausted", "one poison"]}
 
 
-def test_a_merged_job_has_the_number_of_its_payloads(trouble: Trouble) -> None:
+def test_a_merged_job_has_the_number_of_its_payloads_and_large_arguments_are_left_out(trouble: Trouble) -> None:
     news = [
         NewJob("m", "deeds.sync", on_conflict="merge", payload=Payload(b"%d" % n, str(n), new_key())) for n in range(3)
     ]
@@ -102,9 +107,6 @@ def test_a_merged_job_has_the_number_of_its_payloads(trouble: Trouble) -> None:
     trouble.copied()
     row = FailedJob.objects.get()
     assert (row.merged, row.payload_count, row.args) == (True, 3, b"")
-
-
-def test_arguments_that_are_too_large_are_not_kept_twice(trouble: Trouble) -> None:
     trouble.fail("large", args=b'["' + b"x" * 65_536 + b'"]')
     trouble.fail("fits", args=b'["' + b"x" * 65_532 + b'"]')
     trouble.copied()
@@ -136,8 +138,10 @@ def test_the_loop_is_rung_and_what_failed_is_a_row_at_once(trouble: Trouble) -> 
     trouble.fail("one")
     trouble.changes.note("q", trouble.queue.shard_of("one"), "failed")
     assert rung.is_set()
-    mirror.run()
+    assert 0 < mirror.run() <= duty.FULL_CHECK_SECONDS
     assert tables() == {"failed": ["one x1"], "morgue": []}
+    trouble.note()
+    assert 0 < mirror.run() <= duty._BUSY_SECONDS, "a storm of failures is copied in turns with pauses"
 
 
 def test_without_any_word_a_full_look_finds_everything(trouble: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,18 +153,6 @@ def test_without_any_word_a_full_look_finds_everything(trouble: Trouble, monkeyp
     assert trouble.copied(mirror)["failed"] == ["one x1", "two x1"]
     monkeypatch.setattr(mirror, "_next_full", 0.0)
     assert trouble.copied(mirror)["failed"] == ["three x1", "two x1"]
-
-
-def test_a_storm_of_failures_is_copied_in_turns_with_pauses(trouble: Trouble) -> None:
-    mirror = trouble.mirror()
-    finish(mirror)
-    mirror._next_turn = 0.0
-    trouble.fail("one")
-    trouble.note()
-    rest = mirror.run()
-    trouble.note()
-    assert 0 < mirror.run() <= duty._BUSY_SECONDS
-    assert 0 < rest <= duty.FULL_CHECK_SECONDS
 
 
 def test_a_turn_ends_in_time_and_a_large_shard_keeps_no_other_waiting(
@@ -175,7 +167,7 @@ def test_a_turn_ends_in_time_and_a_large_shard_keeps_no_other_waiting(
     counts = [MorgueJob.objects.filter(queue=name).count() for name in ("q", "small")]
     assert 0 < counts[0] < 600
     assert counts[1] == 1
-    assert len(large.copied(mirror)["morgue"]) == 601
+    assert len(large.copied(large.mirror(queues=[large.queue, small.queue]))["morgue"]) == 601, "another one goes on"
 
 
 # -- pages and positions ---------------------------------------------------------------------------------------------
@@ -187,52 +179,21 @@ def test_many_rows_are_copied_in_pages_and_a_second_mirror_begins_behind_them(
     trouble = Trouble(delayq)
     trouble.fail(*map(str, range(600)))
     asked: list[int] = []
-    page = shadows.Index.page
+    page = IndexMirror._page
 
-    def spy(index: shadows.Index, low: int) -> Any:
-        if index.place is FAILED:
-            asked.append(low)
+    def spy(index: IndexMirror, low: int) -> Any:
+        asked.append(low)
         return page(index, low)
 
-    monkeypatch.setattr(shadows.Index, "page", spy)
-    mirror = IndexMirror(conf().mirror, trouble.queue, 0, FAILED)
+    monkeypatch.setattr(IndexMirror, "_page", spy)
+    mirror = IndexMirror(trouble.queue, 0, FAILED)
     assert len(list(mirror.copy())) >= 2
     assert FailedJob.objects.count() == 600
-    assert asked[0] == FIRST_SCORE
+    assert asked[0] == 0
     newest = FailedJob.objects.latest("updated_us").updated_us
     asked.clear()
     list(mirror.copy())
     assert asked == [newest // 1000 * 1000 - 1]
-
-
-def test_a_mirror_that_was_killed_between_two_pages_is_continued(
-    delayq: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trouble = Trouble(delayq)
-    trouble.fail(*map(str, range(600)))
-    monkeypatch.setattr(duty, "_TURN_SECONDS", 0.0)
-    trouble.mirror().run()
-    assert 0 < FailedJob.objects.count() < 600
-    assert len(trouble.copied()["failed"]) == 600
-
-
-def test_an_error_on_the_way_is_no_reason_to_forget_what_was_wanted(
-    trouble: Trouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mirror = trouble.mirror()
-    finish(mirror)
-    trouble.fail("one")
-    trouble.note()
-    mirror._next_turn = 0.0
-    with monkeypatch.context() as patch:
-        patch.setattr(shadows, "store", _broken)
-        with pytest.raises(ConnectionError):
-            mirror.run()
-    assert trouble.copied(mirror) == {"failed": ["one x1"], "morgue": []}
-
-
-def _broken(*args: object) -> None:
-    raise ConnectionError("the database went away")
 
 
 def test_two_mirrors_at_once_make_the_same_rows_once(delayq: Broker) -> None:
@@ -295,7 +256,7 @@ def test_one_row_of_many_that_is_wrong_is_found_without_reading_the_jobs(
         views.extend(map(len, members.values()))
         return read(deployment, members, **options)
 
-    monkeypatch.setattr("django_delayq.mirror.index_mirror.jobs_of", spy)
+    monkeypatch.setattr("django_delayq.mirror.duty.jobs_of", spy)
     trouble.note()
     assert len(trouble.copied(mirror)["failed"]) == 1199
     assert not FailedJob.objects.filter(job_id="700").exists()
@@ -385,8 +346,6 @@ def keep(settings: Any, delayq: Broker) -> Callable[..., Trouble]:
     """``keep(max_rows=…, keep_days=…)``: a queue whose mirror is limited."""
 
     def limited(shards: int = 1, **limits: Any) -> Trouble:
-        from django_delayq import connections
-
         settings.DELAYQ = {**settings.DELAYQ, "MIRROR": limits}
         return Trouble(connections.broker(), shards=shards)
 
@@ -404,6 +363,14 @@ def test_of_too_many_rows_the_newest_are_kept(keep: Callable[..., Trouble]) -> N
     trouble.queue.discard("m25")
     trouble.note()
     assert trouble.copied(mirror)["morgue"] == sorted(f"m{n} exhausted" for n in range(20, 31) if n != 25)
+
+
+def test_the_shards_of_a_queue_together_keep_at_least_as_many_rows_as_are_to_be_kept(
+    keep: Callable[..., Trouble],
+) -> None:
+    trouble = keep(shards=3, max_rows=5)
+    trouble.bury(*[f"m{number:02}" for number in range(30)])
+    assert 5 <= len(trouble.copied()["morgue"]) <= 7
 
 
 def test_what_is_too_old_for_the_tables_stays_in_redis_only(keep: Callable[..., Trouble]) -> None:
@@ -424,3 +391,174 @@ def test_what_is_too_old_for_the_tables_stays_in_redis_only(keep: Callable[..., 
 def test_limits_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(Misconfigured, match="MIRROR"):
         Conf.read("DELAYQ", {"MIRROR": wrong})
+
+
+# -- reviews ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(delayq: Broker) -> Trouble:
+    """One queue with one shard."""
+    return Trouble(delayq)
+
+
+def reviewed(alone: Trouble, *, fully: bool = False) -> list[str]:
+    """The rows of failed jobs after one review."""
+    for _ in IndexMirror(alone.queue, 0, FAILED).review(fully=fully):
+        pass
+    return tables()["failed"]
+
+
+def test_a_full_look_finds_one_row_too_many_beside_one_too_few(alone: Trouble) -> None:
+    alone.fail("a", "b", "c")
+    finish(alone.mirror())
+    FailedJob.objects.filter(job_id="b").update(job_id="nobody")
+    assert reviewed(alone) == ["a x1", "c x1", "nobody x1"], "the numbers are equal"
+    assert reviewed(alone, fully=True) == ["a x1", "b x1", "c x1"]
+
+
+def test_a_row_that_was_stored_anew_meanwhile_is_not_deleted(alone: Trouble) -> None:
+    """It had an old score when it was read; another dispatcher has copied the last failure since."""
+    alone.fail("a", "b", "c")
+    finish(alone.mirror())
+    alone.queue.cancel("b")
+    last = FailedJob.objects.get(job_id="c").updated_us + 1_000_000
+
+    def meanwhile(execute: Callable[..., Any], sql: str, *args: Any) -> Any:
+        if sql.startswith("DELETE") and not done:
+            done.append(sql)
+            FailedJob.objects.filter(job_id="b").update(updated_us=last)
+        return execute(sql, *args)
+
+    done: list[str] = []
+    with database.execute_wrapper(meanwhile):
+        assert "b x1" in reviewed(alone)
+    assert done
+
+
+def test_a_review_that_broke_off_is_made_again(alone: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone.fail("old")
+    alone.fail("new")
+    mirror = alone.mirror()
+    finish(mirror)
+    FailedJob.objects.filter(job_id="old").delete()
+    alone.note()
+    mirror._next_turn = 0.0
+    for shadow in mirror._mirrors.values():
+        shadow.review_at = 0.0
+
+    review = IndexMirror.review
+
+    def broken(shadow: IndexMirror, **options: Any) -> Iterator[None]:
+        if shadow.place is FAILED:
+            raise ConnectionError("the database went away")
+        return review(shadow, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexMirror, "review", broken)
+        with pytest.raises(ConnectionError):
+            mirror.run()
+    assert alone.copied(mirror)["failed"] == ["new x1", "old x1"]
+
+
+def test_more_entries_of_one_moment_than_a_page_are_all_rows(alone: Trouble) -> None:
+    idents = [f"j{number}" for number in range(2500)]
+    alone.fail("first", "last", *idents)
+    key = alone.queue.shard(0).names["failed"]
+    moment = alone.broker.client.zscore(key, "j0")
+    alone.broker.client.zadd(key, {**dict.fromkeys(idents, moment), "first": moment - 5, "last": moment + 5})
+    assert len(reviewed(alone, fully=True)) == 2502
+    alone.queue.cancel("j300")
+    FailedJob.objects.filter(job_id="j400").delete()
+    FailedJob.objects.filter(job_id="first").delete()
+    assert set(reviewed(alone, fully=True)) == {f"{ident} x1" for ident in ("first", "last", *idents)} - {"j300 x1"}
+
+
+def test_thousands_of_rows_without_jobs_go_in_batches_beside_one_that_stays(alone: Trouble) -> None:
+    alone.fail(*[f"j{number}" for number in range(2500)])
+    finish(alone.mirror())
+    bulk.change(alone.queue, bulk.DELETE_FAILED)
+    alone.fail("new")
+    deletions: list[str] = []
+
+    def count(execute: Callable[..., Any], sql: str, *args: Any) -> Any:
+        deletions.extend([sql] * sql.startswith("DELETE"))
+        return execute(sql, *args)
+
+    with database.execute_wrapper(count):
+        assert reviewed(alone) == ["new x1"]
+    assert len(deletions) == 3
+
+
+def test_a_row_that_another_dispatcher_stores_meanwhile_is_kept(alone: Trouble, monkeypatch: Any) -> None:
+    alone.fail("old")
+    finish(alone.mirror())
+    page = IndexMirror._page
+
+    def meanwhile(index: IndexMirror, low: int) -> Any:
+        found = page(index, low)
+        if not others:
+            others.append(1)
+            alone.fail("new")
+            list(IndexMirror(alone.queue, 0, FAILED).copy())
+        return found
+
+    others: list[int] = []
+    monkeypatch.setattr(IndexMirror, "_page", meanwhile)
+    assert reviewed(alone, fully=True) == ["new x1", "old x1"]
+    assert others
+
+
+def test_a_job_that_left_the_index_while_it_was_read_is_no_row(alone: Trouble) -> None:
+    alone.fail("gone", "replaced", "stays")
+    shadow = IndexMirror(alone.queue, 0, FAILED)
+    entries, _ = shadow._page(0)
+    alone.queue.cancel("gone")
+    alone.put("replaced", on_conflict="replace", due_policy="replace")
+    assert shadow.store(entries) == {b"stays"}
+
+
+# -- in a worker -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker(delayq: Broker) -> Iterator[Callable[[], None]]:
+    """A worker of the queue "mills", in this process."""
+    made = []
+
+    def start() -> None:
+        made.append(wiring.make_worker(wiring.make_config(conf(), queues=("mills",), threads=1)))
+        made[0].start()
+
+    yield start
+    for one in made:
+        one.stop(2.0)
+    databases.close_all()
+
+
+def test_what_a_worker_fails_is_a_row_within_a_second_and_goes_when_it_is_done(
+    worker: Callable[[], None], request: pytest.FixtureRequest
+) -> None:
+    fate = {"good": False}
+
+    @task(name="mills.grind", queue="mills", retry_in=3600, max_attempts=2)
+    def grind() -> None:
+        if not fate["good"]:
+            raise ZeroDivisionError("no corn")
+
+    request.addfinalizer(lambda: registry.remove(grind))
+    worker()
+    wait_until(lambda: FailedJob.objects.count() == 0, what="the table")
+    schedule(grind, id="one")
+    began_at = time.monotonic()
+    wait_until(FailedJob.objects.exists, 20, what="the row of the failure")
+    assert time.monotonic() - began_at < 5  # about 0.3 s; the machine of the tests may be busy
+    row = FailedJob.objects.get()
+    assert (row.job_id, row.error_class, row.error_message) == ("one", "ZeroDivisionError", "no corn")
+    fate["good"] = True
+    assert act("retry", [row]) == {"retried": 1}
+    wait_until(lambda: not FailedJob.objects.exists(), 20, what="the end of the row")
+    fate["good"] = False
+    schedule(grind, id="two", max_attempts=1)
+    wait_until(MorgueJob.objects.exists, 20, what="the row of the burial")
+    assert (MorgueJob.objects.get().job_id, FailedJob.objects.exists()) == ("two", False)

@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.mirror.rows import moment, score_of, text
+from django_delayq.mirror.rows import moment
 from django_delayq.models import FailedJob, MorgueJob
 
 from .mirror_stage import Trouble
@@ -85,17 +85,12 @@ def test_an_error_record_of_any_form_is_a_row(trouble: Trouble, error: bytes) ->
 
 
 @pytest.mark.broken_on_purpose
-@pytest.mark.parametrize(
-    "body", [b"", b"\x01", b"\xff" * 40, b"\x00" * 19, b"\xb4\xff\xff" + b"k" * 16 + b"rest"], ids=range(5)
-)
+@pytest.mark.parametrize("body", [b"", b"\x04", b"\x04" + b"\xff" * 40, b"\x04" + b"\0" * 18], ids=range(4))
 def test_a_job_whose_body_cannot_be_read_is_a_row(trouble: Trouble, body: bytes) -> None:
     trouble.fail("one", "fine")
-    trouble.bury("dead")
-    client, names = trouble.broker.client, trouble.queue.shard(0).names
-    client.hset(names["body"], "one", body)
-    world = trouble.copied()
-    assert [row.split()[0] for row in world["failed"]] == ["fine", "one"]
-    assert world["morgue"] == ["dead exhausted"]
+    trouble.broker.client.hset(trouble.queue.shard(0).names["body"], "one", body)
+    assert [row.split()[0] for row in trouble.copied()["failed"]] == ["fine", "one"]
+    assert FailedJob.objects.get(job_id="one").error_class == "Undecodable"
 
 
 @pytest.mark.broken_on_purpose
@@ -112,18 +107,16 @@ def test_a_grave_that_cannot_be_read_is_a_row_and_hides_no_other(trouble: Troubl
 
 
 @pytest.mark.broken_on_purpose
-def test_members_that_none_of_us_wrote_are_rows_and_hide_no_other(trouble: Trouble) -> None:
-    trouble.fail("fine")
+def test_members_that_none_of_us_wrote_hide_no_other(trouble: Trouble) -> None:
+    trouble.fail("fine", "lost")
     trouble.bury("dead")
     client, names = trouble.broker.client, trouble.queue.shard(0).names
+    client.hset(names["body"], "lost", b"\xff" * 40)  # of another priority than it waits with
     client.zadd(names["failed"], {b"\xff\xfe": 5_000_000, b"": 6_000_000, b"x" * 400: "inf", "late": "-inf"})
     client.zadd(names["morgue"], {b"no key": 5_000_000, b"\xff\0" + b"k" * 16: 1e300})
     client.hset(names["grave"], b"\xff\0" + b"k" * 16, b"?")
-    world = trouble.copied()
-    assert "fine x1" in world["failed"]
-    assert "dead exhausted" in world["morgue"]
-    assert FailedJob.objects.get(job_id="\\xff\\xfe").error_class == "Undecodable"
-    assert trouble.copied() == world
+    for _ in range(2):
+        assert trouble.copied() == {"failed": ["fine x1"], "morgue": ["dead exhausted"]}
 
 
 def test_arguments_that_are_no_json_are_not_copied(trouble: Trouble) -> None:
@@ -149,18 +142,9 @@ def test_the_longest_names_fit(trouble: Trouble) -> None:
     assert (row.job_id, row.task) == (ident, "t" * 255)
 
 
-def test_moments_and_scores_of_any_size_become_ones_that_fit(settings: object) -> None:
-    assert moment(float("nan")) == moment(-5) == datetime(1970, 1, 1, tzinfo=UTC)
+def test_moments_of_any_size_become_ones_that_fit(settings: object) -> None:
+    assert moment(-5) == datetime(1970, 1, 1, tzinfo=UTC)
     assert moment(float("inf")).year == 9999
-    assert [score_of(score) for score in (b"inf", b"-inf", b"nan", b"?", 1.7e15)] == [
-        1 << 53,
-        -(1 << 53),
-        0,
-        0,
-        1_700_000_000_000_000,
-    ]
-    assert text(None) == text("") == ""
-    assert text(b"\xff") == "\\xff"
 
 
 def test_without_time_zones_moments_are_those_of_the_project(trouble: Trouble, settings: object) -> None:

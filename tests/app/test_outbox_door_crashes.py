@@ -31,11 +31,6 @@ def in_redis(stage: Stage) -> list[str]:
     return sorted([*stage.waiting("default"), *stage.waiting("deeds.sync")])
 
 
-@pytest.fixture
-def stage(delayq: Any) -> Stage:
-    return Stage(delayq)
-
-
 def test_g6_a_process_that_is_killed_before_the_commit_leaves_nothing(
     stage: Stage, spawn: Callable[..., Any], database_env: dict[str, str]
 ) -> None:

@@ -97,7 +97,7 @@ def shortest(measure: Callable[[], float]) -> float:
 
 
 def breaker() -> Breaker:
-    return producer.producer_state(connections.swift_broker()).breaker
+    return producer.breaker_of(connections.swift_broker())
 
 
 @pytest.mark.parametrize("how", DEATHS)
@@ -118,7 +118,7 @@ def test_g12_a_request_loses_no_more_than_its_budget_to_a_dead_redis(site: Site,
         cancelled.cancel()
 
     assert lost(request) < BOUND
-    assert breaker().open
+    assert breaker().open_until
     # Each request left all that it asked for.
     states = [state for _, state in there()]
     assert (states.count("unsent"), states.count("cancelled"), len(states)) == (
@@ -162,6 +162,7 @@ def test_g12_a_plain_job_raises_outside_a_transaction_and_is_logged_and_signalle
     assert [(handle.outcome, type(handle.error)) for handle in handles] == [("not_sent", QueueUnavailable)] * 3
     assert transactions.not_sent["QueueUnavailable"] == before + 3
     assert caplog.text.count("was not sent after the commit") == 3
+    assert "durable=True keeps such jobs in the database" in caplog.text
 
 
 def test_g12_many_shards_and_a_first_call_cost_no_more(site: Site, settings: Any) -> None:
@@ -204,13 +205,13 @@ def test_the_first_success_closes_the_breaker(site: Site) -> None:
     site.dies("refused")
     with transaction.atomic():
         schedule(note, "x", durable=True)
-    assert breaker().open
+    assert breaker().open_until
     site.comes_back()
     closed = schedule(keyed, 1, durable=True)
     assert closed.outcome == "outbox", "for a second nobody asks"
-    breaker()._open_until = 0.0
+    breaker().open_until = 0.1  # the pause is over
     assert schedule(keyed, 2, durable=True).outcome == "created"
-    assert not breaker().open
+    assert not breaker().open_until
 
 
 def test_a_line_that_was_lost_while_nobody_used_it_costs_no_job(site: Site) -> None:
@@ -219,7 +220,7 @@ def test_a_line_that_was_lost_while_nobody_used_it_costs_no_job(site: Site) -> N
     with transaction.atomic():
         handle = schedule(note, "x", id="plain")
         durable = schedule(note, "x", id="durable", durable=True)
-    assert (handle.outcome, durable.outcome, breaker().open) == ("created", "created", False)
+    assert (handle.outcome, durable.outcome, breaker().open_until) == ("created", "created", False)
 
 
 def test_one_caller_tries_after_the_pause_of_the_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +236,7 @@ def test_one_caller_tries_after_the_pause_of_the_breaker(monkeypatch: pytest.Mon
         now[0] += 0.02
         assert [found.allows(), found.allows()] == [True, False]
     found.succeeded()
-    assert (found.allows(), found.open) == (True, False)
+    assert (found.allows(), found.open_until) == (True, False)
 
 
 def test_an_answer_is_no_failure_of_redis(delayq: Broker) -> None:
@@ -243,7 +244,7 @@ def test_an_answer_is_no_failure_of_redis(delayq: Broker) -> None:
     delayq.pause("default", "in")
     with transaction.atomic():
         handle = schedule(note, "x")
-    assert (type(handle.error), breaker().open) == (QueuePaused, False)
+    assert (type(handle.error), breaker().open_until) == (QueuePaused, False)
 
 
 def test_a_wrong_password_leaves_durable_jobs_to_the_relay(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,14 +308,16 @@ def test_redis_is_asked_for_its_clock_once_a_minute_and_again_when_it_was_change
     for n in range(3):
         assert schedule(keyed, n, durable=True).outcome == "created"
     assert len(asked) == 1
-    clock = producer.producer_state(connections.swift_broker()).clock
+    clock = producer.breaker_of(connections.swift_broker()).clock
     # Redis's clock goes an hour faster than it was thought to: one job is left to the relay.
-    clock._reading = clock._reading._replace(behind_ms=clock._reading.behind_ms - 3_600_000)
+    read_at, behind_ms = clock._reading
+    clock._reading = read_at, behind_ms - 3_600_000
     assert schedule(keyed, 8, durable=True).outcome == "outbox"
     assert Stage(cast(DjangoBroker, delayq)).relay().turn() == {"sent": 1}
     asked.pop()
     assert schedule(keyed, 9, durable=True).outcome == "created"
     assert len(asked) == 2
-    clock._reading = clock._reading._replace(at=clock._reading.at - push.CLOCK_AGE - 1)
+    read_at, behind_ms = clock._reading
+    clock._reading = read_at - push.CLOCK_AGE - 1, behind_ms
     assert schedule(keyed, 10, durable=True).outcome == "created"
     assert len(asked) == 3

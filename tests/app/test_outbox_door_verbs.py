@@ -24,13 +24,9 @@ from django_delayq.outbox import durability, push
 from tests.support.api_caller import make_caller
 
 from .deeds import keyed, note, rest
-from .outbox_stage import Stage
+from .outbox_stage import Stage, hears, there
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def there() -> list[tuple[str, str]]:
-    return list(OutboxJob.objects.order_by("pk").values_list("job_id", "state"))
 
 
 #: s; the delays of these tests
@@ -101,16 +97,8 @@ def test_in_a_transaction_the_row_is_marked_at_once_and_redis_is_told_after_the_
 
 
 def test_an_unsent_row_is_cancelled_although_redis_never_heard_of_it(delayq: Broker, unsent: None) -> None:
-    heard: list[str] = []
-
-    def receiver(**said: Any) -> None:
-        heard.append(said["outcome"])
-
-    signals.job_cancelled.connect(receiver)
-    try:
+    with hears(signals.job_cancelled, "outcome") as heard:
         assert cancel(note, id="a") == "cancelled"
-    finally:
-        signals.job_cancelled.disconnect(receiver)
     assert (there(), stored(delayq), heard) == ([], {}, ["cancelled"])
 
 

@@ -6,8 +6,7 @@ from contextlib import suppress
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from django_delayq.core import NewJob, Payload
 from django_delayq.outbox.rows import pack_job, unpack_job

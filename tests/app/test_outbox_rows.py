@@ -16,20 +16,16 @@ from django_delayq.outbox import rows
 from django_delayq.outbox.rows import DueTime
 
 from .deeds import note
-from .outbox_stage import Stage, State
+from .outbox_stage import Stage, State, there
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def states() -> list[tuple[str, str]]:
-    return list(OutboxJob.objects.order_by("pk").values_list("job_id", "state"))
 
 
 def test_a_job_that_keeps_the_due_time_of_its_forerunner_is_sent_behind_it(delayq: DjangoBroker) -> None:
     with transaction.atomic():
         schedule(note, "x", id="a", delay=60, durable=True)
         schedule(note, "y", id="a", due_policy="keep", durable=True)
-        assert states() == [("a", "unsent")] * 2
+        assert there() == [("a", "unsent")] * 2
     job = get_job(note, id="a")
     assert job is not None
     assert job.arguments == (["y"], {})
@@ -41,7 +37,7 @@ def test_a_row_that_is_on_its_way_is_not_pushed_out(delayq: DjangoBroker) -> Non
     stage = Stage(delayq)
     stage.hold(stage.write("a", queue="default", task=note.name))
     assert schedule(note, "y", id="a", durable=True).outcome == "outbox"
-    assert states() == [("a", "unsent")] * 2
+    assert there() == [("a", "unsent")] * 2
     assert get_job(note, id="a") is None
 
 
@@ -54,7 +50,7 @@ def test_a_job_that_was_moved_again_while_redis_was_told_is_told_again(delayq: D
     push.send()
     rows.change(stage.table, DueTime(due_ms=3_000, delay_ms=None))
     push.settle()
-    assert states() == [("a", State.MOVED)]
+    assert there() == [("a", State.MOVED)]
     assert stage.relay().turn() == {"sent": 1}
     job = delayq.inspector.get("orders", "a")
     assert job is not None
@@ -68,7 +64,7 @@ def test_a_row_that_was_moved_on_its_way_and_not_taken_is_sent_with_its_new_time
     push.take()  # and its process dies
     due_ms = int(delayq.now_ms()) + 60_000
     rows.change(stage.table, DueTime(due_ms=due_ms, delay_ms=None))
-    assert (states(), stage.relay().turn()) == ([("a", State.MOVED)], {})
+    assert (there(), stage.relay().turn()) == ([("a", State.MOVED)], {})
     stage.age(10, "claimed_until")
     assert [stage.relay().turn() for _ in range(2)] == [{"unsent": 1}, {"sent": 1}]
     job = delayq.inspector.get("orders", "a")

@@ -17,7 +17,7 @@ from django_delayq import (
     task,
 )
 from django_delayq.core.job import NewJob
-from django_delayq.core.task import Task, registry
+from django_delayq.core.task import registry
 
 from .deeds import clash, note
 from .pull_stage import PATIENCE, one, places
@@ -113,8 +113,3 @@ def test_a_given_id_is_reserved_from_the_morgue_if_that_is_wanted(feed: Queue) -
     assert both.soon_ending(60) == [job]
     assert job.ack()
     assert places("feed") == {}
-
-
-def test_a_raw_job_is_of_no_registered_task() -> None:
-    assert isinstance(note, Task)
-    assert registry.get("raw") is None

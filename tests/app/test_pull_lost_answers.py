@@ -94,11 +94,15 @@ def test_no_more_jobs_are_handed_out_than_asked_for_when_a_lost_answer_is_fetche
     assert connections.broker().inspector.counts("wide").reserved == 0
 
 
-@pytest.mark.parametrize("applied", [True, False], ids=["Redis had applied it", "it never arrived"])
+@pytest.mark.parametrize(("applied", "retries"), [(True, 0), (False, 0), (True, 5)])
 def test_after_an_outage_longer_than_the_lease_a_job_is_held_for_its_whole_lease(
-    applied: bool, proxy: TcpProxy, beside: Callable[[int, int], None]
+    applied: bool, retries: int, proxy: TcpProxy, beside: Callable[[int, int], None], settings: Any
 ) -> None:
+    """Redis had applied the reserve or never got it, and the search or the connection (``retries``) sends it again."""
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": {"URL": proxy.url, "RETRIES": retries}}
+    connections.close_broker()
     beside(0, 1)
+    assert Queue("wide").peek()
     outage = 2.0
     cut = proxy.cut_after_request if applied else proxy.cut_before_request
     cut(when=lambda request: shard_of(request) == 0, then_refuse=True)
@@ -126,27 +130,6 @@ def test_the_lease_of_a_job_whose_answer_was_long_on_its_way_is_counted_from_the
     assert 58 < job.seconds_left < 59.5
     proxy.passing()
     assert job.touch() and job.seconds_left > 59.5
-
-
-def test_the_lease_of_a_reserve_that_is_sent_again_is_counted_from_the_last_request(
-    proxy: TcpProxy, beside: Callable[[int, int], None], settings: Any
-) -> None:
-    redis = {"URL": proxy.url, "RETRIES": 5}
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": redis}
-    connections.close_broker()
-    beside(0, 1)
-    assert Queue("wide").peek()
-    outage = 2.0
-    proxy.cut_after_request(when=lambda request: shard_of(request) == 0)
-    with ThreadPoolExecutor(1) as team:
-        jobs = team.submit(reserve, 1, ttr=outage - 0.1)
-        wait_until(lambda: proxy.cuts_done, what="the lost answer")
-        proxy.refuse()
-        time.sleep(outage)
-        proxy.passing()
-        (job,) = jobs.result(PATIENCE)
-        assert job.seconds_left > 0
-        assert job.ack()
 
 
 def test_while_redis_stands_still_a_lease_does_not_run(

@@ -12,7 +12,7 @@ import pytest
 from django_delayq import Queue, RateLimited, limits, task
 from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Misconfigured
+from django_delayq.core.errors import JobIsLimited, Misconfigured
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import Task, registry
 from django_delayq.settings.conf import QueueConf
@@ -30,7 +30,7 @@ def _queues(delayq: Broker, settings: Any) -> None:
 def limited() -> Iterator[Task]:
     """A task of which one job may run at a time."""
 
-    @task(name="limited", queue="work", concurrency=1)
+    @task(name="limited", queue="tasks", concurrency=1)
     def handler(number: int = 0) -> None: ...
 
     made = registry.get("limited")
@@ -79,55 +79,76 @@ def test_a_caller_that_waits_gets_the_permit_that_is_freed(delayq: Broker) -> No
 
 @pytest.mark.parametrize("end", ["ack", "fail", "release", "bury"])
 def test_every_end_of_a_pulled_job_frees_its_permit(delayq: Broker, limited: Task, end: str) -> None:
-    core = delayq.queue("work")
+    core = delayq.queue("tasks")
     for number in range(2):
         core.schedule(NewJob(f"job-{number}", "limited"))
-    (held,) = Queue("work").reserve(5)
-    assert Queue("work").reserve(5) == []
-    assert delayq.inspector.counts("work").parked == 1
+    (held,) = Queue("tasks").reserve(5)
+    assert Queue("tasks").reserve(5) == []
+    assert delayq.inspector.counts("tasks").parked == 1
     assert getattr(held, end)()
     assert taken_permits(delayq, "task:limited") == 0
-    assert len(Queue("work").reserve(5)) == 1
+    assert len(Queue("tasks").reserve(5)) == 1
 
 
 def test_a_permit_lasts_as_long_as_the_lease_and_is_renewed_with_it(delayq: Broker, limited: Task) -> None:
-    delayq.queue("work").schedule(NewJob("a", "limited"))
-    delayq.queue("work").schedule(NewJob("b", "limited"))
-    (held,) = Queue("work").reserve(1, ttr=1)
+    delayq.queue("tasks").schedule(NewJob("a", "limited"))
+    delayq.queue("tasks").schedule(NewJob("b", "limited"))
+    (held,) = Queue("tasks").reserve(1, ttr=1)
     (end,) = permits_end_in_ms(delayq, "task:limited")
     assert 0 < end <= 1100, "a tenth longer than the lease"
     assert held.touch(30)
     (end,) = permits_end_in_ms(delayq, "task:limited")
     assert 30_000 < end <= 33_000
-    assert Queue("work").reserve(1) == []
-    assert Queue("work").reserve_id("b" if held.id == "a" else "a") is None, "the limit holds for a wanted job as well"
+    assert Queue("tasks").reserve(1) == []
     held.ack()
-    assert Queue("work").reserve_id("b" if held.id == "a" else "a") is not None
+    assert len(Queue("tasks").reserve(1)) == 1
+
+
+@pytest.mark.django_db
+def test_a_job_with_limits_is_not_handed_out_by_its_id_and_waits_again(delayq: Broker, limited: Task) -> None:
+    delayq.queue("tasks").schedule(NewJob("a", "limited"))
+    delayq.queue("tasks").schedule(NewJob("b", "free", group="g"))
+    for ident, reason in (("a", "task:limited"), ("b", "group:tasks:g")):
+        with pytest.raises(JobIsLimited, match=reason):
+            Queue("tasks").reserve_id(ident)
+        status, problem = make_caller("consume").post("v1/queues/tasks/reserve", {"id": ident})
+        assert (status, problem["code"]) == (409, "conflict")
+        assert reason in problem["detail"] and "without an id" in problem["detail"]
+    counts = delayq.inspector.counts("tasks")
+    assert (counts.ready, counts.reserved, counts.failed) == (2, 0, 0)
+    assert sorted(job.id for job in Queue("tasks").reserve(9)) == ["a", "b"]
+    fsck.assert_invariants(delayq)
+
+
+def test_a_limit_that_was_set_at_run_time_is_one_of_a_wanted_job_too(delayq: Broker) -> None:
+    limits.set("tasks", concurrency=1)
+    delayq.queue("tasks").schedule(NewJob("a", "free"))
+    with pytest.raises(JobIsLimited, match="queue:tasks"):
+        Queue("tasks").reserve_id("a")
 
 
 @pytest.mark.django_db
 def test_over_http_a_touch_renews_a_permit_and_an_end_frees_it(delayq: Broker, limited: Task) -> None:
     for ident in ("a", "b"):
-        delayq.queue("work").schedule(NewJob(ident, "limited"))
+        delayq.queue("tasks").schedule(NewJob(ident, "limited"))
     caller = make_caller("consume")
 
     def reserved(**options: Any) -> list[dict[str, Any]]:
-        status, answer = caller.post("v1/queues/work/reserve", options)
+        status, answer = caller.post("v1/queues/tasks/reserve", options)
         assert status == 200
         jobs: list[dict[str, Any]] = answer["jobs"]
         return jobs
 
     (held,) = reserved(max=2, ttr=1)
     entry = {"id": held["id"], "lease": held["lease"]}
-    left = "b" if held["id"] == "a" else "a"
-    assert caller.post("v1/queues/work/touch", {"jobs": [{**entry, "ttr": 30}]})[0] == 200
+    assert caller.post("v1/queues/tasks/touch", {"jobs": [{**entry, "ttr": 30}]})[0] == 200
     (end,) = permits_end_in_ms(delayq, "task:limited")
     assert 30_000 < end <= 33_000
-    assert reserved() == [] == reserved(id=left)
-    status, answer = caller.post("v1/queues/work/ack", {"jobs": [entry]})
+    assert reserved() == []
+    status, answer = caller.post("v1/queues/tasks/ack", {"jobs": [entry]})
     assert (status, answer["results"][0]["counted"]) == (200, True)
     assert taken_permits(delayq, "task:limited") == 0
-    assert [job["id"] for job in reserved(id=left)] == [left]
+    assert len(reserved()) == 1
 
 
 def test_a_limit_of_each_process_is_refused_for_a_pull_queue() -> None:
@@ -153,52 +174,51 @@ def test_a_wrong_limit_is_refused_at_once(value: object, message: str) -> None:
 
 
 def test_a_pulled_job_that_is_refused_lets_its_group_wait(delayq: Broker) -> None:
-    core = delayq.queue("work")
+    core = delayq.queue("tasks")
     for ident in ("a1", "a2", "b1"):
         core.schedule(NewJob(ident, "free", group=ident[0]))
-    held = Queue("work").reserve(3)
+    held = Queue("tasks").reserve(3)
     assert sorted(job.id for job in held) == ["a1", "a2", "b1"]
     for job in held:
         job.fail(RateLimited(retry_after=30, scope="group")) if job.id == "a1" else job.release()
-    assert [job.id for job in Queue("work").reserve(3)] == ["b1"]
+    assert [job.id for job in Queue("tasks").reserve(3)] == ["b1"]
 
 
 def test_the_limit_of_a_group_holds_for_pulled_jobs(delayq: Broker) -> None:
-    core = delayq.queue("work")
+    core = delayq.queue("tasks")
     for number in range(3):
         core.schedule(NewJob(f"a{number}", "free", group="a", options=b'{"group_limits":[2,0,0]}'))
-    held = Queue("work").reserve(3, ttr=1)
+    held = Queue("tasks").reserve(3, ttr=1)
     assert len(held) == 2
-    assert taken_permits(delayq, "group:work:a") == 2
-    left = ({"a0", "a1", "a2"} - {job.id for job in held}).pop()
-    assert Queue("work").reserve_id(left) is None, "the limit holds for a wanted job as well"
+    assert taken_permits(delayq, "group:tasks:a") == 2
     assert held[0].touch(30)
     assert held[1].ack()
-    assert Queue("work").reserve_id(left) is not None
-    assert taken_permits(delayq, "group:work:a") == 2
+    assert len(Queue("tasks").reserve(3)) == 1
+    assert taken_permits(delayq, "group:tasks:a") == 2
 
 
 def test_a_permit_that_was_granted_in_the_last_call_of_the_limiter_is_used(delayq: Broker) -> None:
     """One reserve asks up to ten times; the group in the tenth question is the first one that is free."""
-    core = delayq.queue("work")
+    core = delayq.queue("tasks")
     for number in range(9):
-        for name in ("held", "left"):
-            core.schedule(NewJob(f"{name}{number}", "free", group=f"g{number}"))
-        limits.set("work", group=f"g{number}", concurrency=1)
-        assert Queue("work").reserve_id(f"held{number}") is not None
-    limits.set("work", group="last", concurrency=1)
+        core.schedule(NewJob(f"held{number}", "free", group=f"g{number}"))
+        limits.set("tasks", group=f"g{number}", concurrency=1)
+    assert len(Queue("tasks").reserve(9)) == 9
+    for number in range(9):
+        core.schedule(NewJob(f"left{number}", "free", group=f"g{number}"))
+    limits.set("tasks", group="last", concurrency=1)
     core.schedule(NewJob("last", "free", priority=7, group="last"))
-    assert [job.id for job in Queue("work").reserve(1)] == ["last"]
+    assert [job.id for job in Queue("tasks").reserve(1)] == ["last"]
 
 
 def test_a_job_that_was_written_without_limits_of_its_group_has_the_constant_ones_of_its_task(delayq: Broker) -> None:
     """Spark does not know the task of its rows."""
 
-    @task(name="grouped", queue="work", group_concurrency=2, group_rate=lambda: "1/h")
+    @task(name="grouped", queue="tasks", group_concurrency=2, group_rate=lambda: "1/h")
     def handler() -> None: ...
 
-    core = delayq.queue("work")
+    core = delayq.queue("tasks")
     for number in range(3):
         core.schedule(NewJob(f"a{number}", "grouped", group="a"))
-    assert len(Queue("work").reserve(3)) == 2
+    assert len(Queue("tasks").reserve(3)) == 2
     registry.remove(handler)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
 
 from django_delayq import (
     Bury,
+    InvalidJob,
     Queue,
     Release,
     Retry,
@@ -16,6 +18,7 @@ from django_delayq import (
     get_job,
     schedule,
 )
+from django_delayq.core.errors import Verdict
 from django_delayq.core.job import NewJob
 from django_delayq.pull import HeldJob
 from tests.support.reaping import reaping
@@ -94,7 +97,9 @@ def test_a_failure_counts_and_waits_for_the_back_off_of_its_task() -> None:
 
 def test_a_failure_may_have_a_delay_of_its_own(feed: Queue) -> None:
     feed.put(b"x", id="a")
-    assert one(feed).fail("later", timedelta(minutes=2))
+    job = one(feed)
+    assert job.lives == 26, "no registered task decides"
+    assert job.fail("later", timedelta(minutes=2))
     assert 110_000 < feed.peek()[0].due_ms - connections.broker().now_ms() <= 120_000
 
 
@@ -107,11 +112,6 @@ def test_the_policy_of_a_registered_task_decides() -> None:
         assert (job.attempt, job.lives) == (attempt, 4 - attempt)
         assert job.fail("no")
     assert places("naps") == {"morgue": 1}
-
-
-def test_without_a_registered_task_the_defaults_decide(feed: Queue) -> None:
-    feed.put(b"x")
-    assert one(feed).lives == 26
 
 
 def test_a_released_job_keeps_its_place_or_waits(feed: Queue) -> None:
@@ -160,36 +160,26 @@ def test_at_the_end_of_its_block_a_job_is_done(feed: Queue) -> None:
     assert counters("feed")["acked"] == 1
 
 
-def test_an_exception_in_its_block_is_a_failure_and_goes_on(feed: Queue) -> None:
-    feed.put(b"x")
-    with pytest.raises(ZeroDivisionError), one(feed):
-        _ = 1 / 0
-    assert feed.peek(place="failed")[0].error["class"] == "ZeroDivisionError"
-
-
 @pytest.mark.parametrize(
-    ("verdict", "expected"),
+    ("raised", "expected"),
     [
+        (ZeroDivisionError(), {"delayed": 1, "failed": 1}),
+        (KeyboardInterrupt(), {"ready": 1}),
         (Retry("later", delay=60), {"delayed": 1, "failed": 1}),
         (Release("not now", delay=60), {"delayed": 1}),
         (Bury("never"), {"morgue": 1}),
     ],
-    ids=["Retry", "Release", "Bury"],
+    ids=lambda value: type(value).__name__,
 )
-def test_a_verdict_in_its_block_is_carried_out_and_ends_there(
-    feed: Queue, verdict: Exception, expected: dict[str, int]
+def test_what_its_block_raises_decides_and_goes_on_unless_it_is_a_verdict(
+    feed: Queue, raised: BaseException, expected: dict[str, int]
 ) -> None:
     feed.put(b"x")
-    with one(feed):
-        raise verdict
+    with nullcontext() if isinstance(raised, Verdict) else pytest.raises(type(raised)), one(feed):
+        raise raised
     assert places("feed") == expected
-
-
-def test_the_end_of_the_process_gives_a_job_back_uncounted(feed: Queue) -> None:
-    feed.put(b"x")
-    with pytest.raises(KeyboardInterrupt), one(feed):
-        raise KeyboardInterrupt
-    assert places("feed") == {"ready": 1}
+    for view in feed.peek(place="failed"):
+        assert view.error["class"].endswith(type(raised).__name__)
 
 
 def test_what_its_block_has_decided_stays(feed: Queue) -> None:
@@ -206,3 +196,18 @@ def test_arguments_that_cannot_be_read_send_a_job_to_the_morgue() -> None:
         note(*job.args, **job.kwargs)
     (view,) = Queue("default").peek(place="morgue")
     assert (view.reason, view.job.args) == ("undecodable", b"{no json")
+
+
+def test_a_job_is_given_back_with_another_priority(feed: Queue) -> None:
+    for ident in "abc":
+        feed.put(b"", id=ident)
+    held = {job.id: job for job in feed.reserve(3)}
+    assert held["c"].release(priority=0)
+    assert held["a"].release(priority=7)
+    assert held["b"].release()
+    assert [job.id for job in feed.reserve(3)] == ["c", "b", "a"]
+    feed.put(b"", id="d")
+    (job,) = feed.reserve()
+    with pytest.raises(InvalidJob, match="priority"):
+        job.release(priority=8)
+    assert job.in_hand

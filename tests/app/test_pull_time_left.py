@@ -1,10 +1,11 @@
-"""Remaining lease of pulled jobs, and those whose lease ends soon."""
+"""Remaining lease of pulled jobs, those whose lease ends soon, and waits that end before it (DEADLINE_SOON)."""
 
 from __future__ import annotations
 
 import gc
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from django_delayq import InvalidJob, Queue
 from django_delayq.core.broker import Broker
 from django_delayq.pull import held as module
+
+LONG = 20.0
 
 
 class Clock:
@@ -49,14 +52,9 @@ def test_what_is_left_is_counted_down_and_a_touch_makes_it_more(feed: Queue, clo
     assert job.touch(ttr=5)
     assert 4 < job.seconds_left <= 5
     clock.passed = 60
-    assert job.seconds_left == 0
-
-
-def test_nothing_is_left_of_a_job_that_has_ended(feed: Queue) -> None:
-    feed.put(b"x")
-    (job,) = feed.reserve()
-    assert job.in_hand
+    assert (job.seconds_left, job.in_hand) == (0, True)
     assert job.ack()
+    clock.passed = 0
     assert (job.seconds_left, job.in_hand) == (0, False)
 
 
@@ -76,12 +74,6 @@ def test_jobs_that_end_soon_are_named_the_first_one_first(feed: Queue, clock: Cl
     assert (short.id, middle.id) == ("short", "middle")
     assert short.touch()
     assert [job.id for job in feed.soon_ending()] == ["middle"]
-
-
-def test_a_job_that_was_taken_by_its_id_is_among_them(feed: Queue) -> None:
-    feed.put(b"", id="a")
-    job = feed.reserve_id("a", ttr=1)
-    assert feed.soon_ending(margin=1) == [job]
 
 
 def test_a_job_that_nobody_holds_any_more_or_that_was_taken_elsewhere_is_not(feed: Queue) -> None:
@@ -111,22 +103,64 @@ def test_several_threads_may_take_while_one_asks(feed: Queue) -> None:
     assert {job.id for job in feed.soon_ending(margin=60)} == {str(number) for number in range(200)}
 
 
-@pytest.mark.parametrize("margin", [-1, "soon"])
+# -- waits that end before a lease -----------------------------------------------------------------------------------
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    assert call() == []
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("wait", [LONG, None])
+def test_a_wait_ends_before_the_lease_of_a_held_job(feed: Queue, wait: float | None) -> None:
+    feed.put(b"x")
+    (job,) = feed.reserve(ttr=3)
+    assert 0.5 < seconds_of(lambda: feed.reserve(wait=wait, deadline_margin=timedelta(seconds=2))) < 2
+    assert feed.soon_ending(2) == [job]
+    assert job.touch()
+
+
+def test_a_job_that_is_due_comes_first(feed: Queue) -> None:
+    feed.put(b"x")
+    (job,) = feed.reserve(ttr=3)
+    feed.put(b"y", id="y")
+    assert [one.id for one in feed.reserve(wait=LONG, deadline_margin=10)] == ["y"]
+    assert seconds_of(lambda: feed.reserve(wait=LONG, deadline_margin=10)) < 1
+    assert job.in_hand
+
+
+def test_a_touch_during_the_wait_lengthens_it(feed: Queue) -> None:
+    feed.put(b"x")
+    (job,) = feed.reserve(ttr=2)
+    timer = threading.Timer(0.3, lambda: job.touch(4))
+    timer.start()
+    assert 2 < seconds_of(lambda: feed.reserve(wait=LONG, deadline_margin=1)) < 5
+    timer.join()
+
+
+@pytest.mark.parametrize("end", ["ack", "over", "none"])
+def test_jobs_that_are_not_held_any_more_end_no_wait(feed: Queue, end: str) -> None:
+    if end != "none":
+        feed.put(b"x", max_attempts=1)
+        (job,) = feed.reserve(ttr=0.05)
+        if end == "ack":
+            assert job.ack()
+        time.sleep(0.06)
+    assert seconds_of(lambda: feed.reserve(wait=0.6, deadline_margin=5)) > 0.5
+
+
+def test_without_the_margin_leases_end_no_wait(feed: Queue) -> None:
+    feed.put(b"x")
+    (job,) = feed.reserve(ttr=30)
+    assert seconds_of(lambda: feed.reserve(wait=0.4)) > 0.3
+    assert seconds_of(lambda: Queue("feed").reserve(wait=0.4, deadline_margin=40)) > 0.3  # it holds none itself
+    assert job.in_hand
+
+
+@pytest.mark.parametrize("margin", [-1, "1"])
 def test_a_margin_is_a_number_of_seconds(feed: Queue, margin: Any) -> None:
+    with pytest.raises(InvalidJob, match="deadline_margin"):
+        feed.reserve(deadline_margin=margin)
     with pytest.raises(InvalidJob, match="margin"):
         feed.soon_ending(margin)
-
-
-def test_a_job_is_given_back_with_another_priority(feed: Queue) -> None:
-    for ident in "abc":
-        feed.put(b"", id=ident)
-    held = {job.id: job for job in feed.reserve(3)}
-    assert held["c"].release(priority=0)
-    assert held["a"].release(priority=7)
-    assert held["b"].release()
-    assert [job.id for job in feed.reserve(3)] == ["c", "b", "a"]
-    feed.put(b"", id="d")
-    (job,) = feed.reserve()
-    with pytest.raises(InvalidJob, match="priority"):
-        job.release(priority=8)
-    assert job.in_hand

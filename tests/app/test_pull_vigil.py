@@ -109,3 +109,10 @@ def test_what_a_look_brings_after_its_vigil_was_cancelled_goes_back(box: RedisBo
     (job,) = feed.reserve()
     assert (job.attempt, job.noe) == (1, 2)
     assert job.ack()
+
+
+def test_the_callers_of_a_broker_share_one_listener_however_many_brokers_there_are(delayq: Broker) -> None:
+    first = coordinator_of(delayq)
+    others = [connections.broker(float(seconds)) for seconds in range(2, 12)]
+    assert len({id(coordinator_of(one)) for one in [delayq, *others]}) == 11
+    assert coordinator_of(delayq) is first

@@ -12,20 +12,16 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from django_delayq import (
-    Queue,
-    connections,
-)
-from django_delayq.core.broker import Broker
+from django_delayq import Queue, connections
 from django_delayq.core.job import NewJob
-from django_delayq.core.records import keys
 from django_delayq.core.records.keys import wake_key
 from django_delayq.pull import coordinator
 from django_delayq.worker import wake
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
+from tests.support.worker_stage import put_unheard
 
-from .pull_stage import PATIENCE, one, places, soon, waiting
+from .pull_stage import PATIENCE, listening, one, places, soon, waiting
 
 pytestmark = pytest.mark.usefixtures("pull_queues")
 
@@ -195,9 +191,8 @@ def test_a_job_whose_wake_token_was_lost_is_found(feed: Queue, monkeypatch: pyte
     assert Queue("wide").reserve() == []
     taken = soon(lambda: Queue("wide", "feed").reserve(wait=PATIENCE))
     waiting()
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(keys, "wake_key", lambda prefix, queue: f"{prefix}:{queue}:where nobody listens")
-        Broker(broker.connection, prefix=broker.prefix).queue("feed").schedule(NewJob("lost", "raw", b"x"))
+    listening("wide", "feed")  # what begins to listen later would hear of the other key
+    put_unheard(broker, "raw", id="lost", queue="feed")
     (job,) = taken.result(PATIENCE)
     assert job.id == "lost"
 

@@ -65,7 +65,7 @@ def door(request: pytest.FixtureRequest, stage: Stage, django_user_model: Any) -
 
     def python(verb: str) -> int:
         queue = stage.broker.queue(QUEUE)
-        return sum((row_verbs.cancel_all if verb == "cancel" else row_verbs.run_all_now)(queue).values())
+        return sum((row_verbs.cancel_all if verb == "cancel" else row_verbs.run_all_now)(queue).counts.values())
 
     doors: dict[str, Door] = {"command": command, "admin": admin, "api": api, "python": python}
     return doors[request.param]
@@ -145,7 +145,7 @@ def test_rows_of_other_queues_are_left_alone(stage: Stage) -> None:
     stage.write("mine", queue=QUEUE)
     queue = stage.broker.queue(QUEUE)
     assert row_verbs.count_unsent(queue) == 1
-    assert row_verbs.cancel_all(queue) == {"cancelled": 1}
+    assert row_verbs.cancel_all(queue).counts == {"cancelled": 1}
     assert stage.rows() == {"other": State.UNSENT, "mine": State.CANCELLED}
 
 
@@ -154,7 +154,9 @@ def test_a_job_that_is_on_its_way_to_redis_is_cancelled_there(stage: Stage) -> N
     push = stage.push()
     push.take()
     push.send()
-    assert row_verbs.cancel_all(stage.broker.queue(QUEUE)) == {"cancelled": 2}, "the row, and the job that arrived"
+    assert row_verbs.cancel_all(stage.broker.queue(QUEUE)).counts == {"cancelled": 2}, (
+        "the row, and the job that arrived"
+    )
     push.settle()
     stage.take_down()
     stage.relay().turn()
@@ -171,7 +173,7 @@ def test_a_job_that_is_sent_between_the_look_and_the_change_is_cancelled_in_redi
         return execute(sql, *arguments)
 
     with connection.execute_wrapper(send_before_the_change):
-        assert row_verbs.cancel_all(stage.broker.queue(QUEUE)) == {"cancelled": 1}
+        assert row_verbs.cancel_all(stage.broker.queue(QUEUE)).counts == {"cancelled": 1}
     assert (relays, stage.waiting(QUEUE)) == ([], [])
 
 
@@ -179,7 +181,7 @@ def test_a_running_job_that_waits_to_be_moved_is_left_alone(stage: Stage) -> Non
     running = stage.sent("running", queue=QUEUE)
     stage.broker.queue(QUEUE).reserve_id("running", worker="w")
     stage.move(in_an_hour(stage))
-    assert row_verbs.cancel_all(stage.broker.queue(QUEUE)) == {}
+    assert row_verbs.cancel_all(stage.broker.queue(QUEUE)).counts == {}
     assert stage.rows() == {running.job_id: State.MOVED}
     view = stage.broker.inspector.get(QUEUE, "running")
     assert view is not None
@@ -189,7 +191,7 @@ def test_a_running_job_that_waits_to_be_moved_is_left_alone(stage: Stage) -> Non
 def test_a_later_due_time_that_was_not_sent_yet_does_not_undo_run_all_now(stage: Stage) -> None:
     stage.sent("a", queue=QUEUE, due_ms=in_an_hour(stage))
     stage.move(2 * in_an_hour(stage))
-    assert row_verbs.run_all_now(stage.broker.queue(QUEUE)) == {"moved": 1}
+    assert row_verbs.run_all_now(stage.broker.queue(QUEUE)).counts == {"moved": 1}
     stage.relay().turn()
     assert ready(stage) == ["a"]
 
@@ -198,9 +200,24 @@ def test_more_rows_than_a_statement_takes_are_all_cancelled(stage: Stage, monkey
     monkeypatch.setattr(rows, "CHUNK", 2)
     for number in range(5):
         stage.write(f"a{number}", queue=QUEUE)
-    steps: list[tuple[int, int]] = []
-    counts = row_verbs.cancel_all(stage.broker.queue(QUEUE), progress=lambda seen, total: steps.append((seen, total)))
-    assert (counts, steps) == ({"cancelled": 5}, [(2, 3), (4, 5), (5, 6)])
+    assert row_verbs.cancel_all(stage.broker.queue(QUEUE)).counts == {"cancelled": 5}
+
+
+def test_work_on_all_jobs_that_takes_too_long_ends_behind_a_chunk_and_goes_on_with_the_next_call(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "CHUNK", 2)
+    queue = stage.broker.queue(QUEUE)
+    for number in range(3):
+        stage.write(f"a{number}", queue=QUEUE)
+    queue.schedule(NewJob("plain", "work", delay_ms=60_000))
+    steps = [row_verbs.cancel_all(queue, seconds=0) for _ in range(3)]
+    numbers = [(dict(one.counts), one.examined, one.total, bool(one.cursor)) for one in steps]
+    assert numbers == [
+        ({"cancelled": 2}, 2, 3, True),
+        ({"cancelled": 1}, 1, 2, True),
+        ({"cancelled": 1}, 1, 1, False),
+    ]
 
 
 def test_what_was_never_sent_is_cancelled_although_redis_is_away(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import connection, connections
-from django.db.utils import OperationalError
+from django.db import connection
 
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.codec import encode
@@ -19,16 +18,11 @@ from django_delayq.core.records.frames import digest
 from django_delayq.outbox import duties
 from django_delayq.outbox.duties import LOOK, Reconciler
 
-from .outbox_stage import QUEUE, Stage, State
+from .outbox_stage import QUEUE, Stage, State, together
 
 pytestmark = pytest.mark.django_db
 
 LONG: float = 3600.0
-
-
-@pytest.fixture
-def stage(delayq: DjangoBroker) -> Stage:
-    return Stage(delayq)
 
 
 def reconcile(stage: Stage, reconciler: Reconciler | None = None) -> None:
@@ -228,15 +222,6 @@ def test_all_payloads_of_a_lost_merged_job_come_back(stage: Stage) -> None:
     assert view.payload_count == 5
 
 
-def test_the_relay_is_woken(stage: Stage) -> None:
-    woken = threading.Event()
-    stage.sent()
-    stage.lose_everything()
-    stage.age(61)
-    Reconciler(stage.alias, stage.broker, stage.changes, woken.set).run()
-    assert woken.is_set()
-
-
 def test_a_loss_rings_the_duty(stage: Stage) -> None:
     rung = threading.Event()
     stage.reconciler().attach(rung.set)
@@ -253,8 +238,7 @@ def test_several_dispatchers_share_the_work_and_send_nothing_twice(
     stage.age(61)
     small = Stage(stage.broker, batch=7)
     asked: Counter[int] = Counter()
-    errors: list[BaseException] = []
-    gate, unknown = threading.Barrier(3), duties.unknown
+    gate, unknown, mine = threading.Barrier(3), duties.unknown, threading.local()
 
     def listen(broker: DjangoBroker, rows: Any) -> Iterator[Any]:
         asked.update(row.pk for row in rows)
@@ -262,28 +246,14 @@ def test_several_dispatchers_share_the_work_and_send_nothing_twice(
 
     monkeypatch.setattr(duties, "unknown", listen)
 
-    def run() -> None:
-        try:
-            reconciler, relay = small.reconciler(), small.relay()
+    def live() -> None:
+        if not hasattr(mine, "duties"):
+            mine.duties = small.reconciler(), small.relay()
             gate.wait(10)
-            while stage.table.filter(state=State.UNSENT).exists() or stage.count() < len(ids):
-                try:
-                    reconciler.run()
-                    relay.turn()
-                except OperationalError:
-                    if connection.vendor != "sqlite":  # there it may be locked for once, and the loop goes on
-                        raise
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            connections.close_all()
+        mine.duties[0].run()
+        mine.duties[1].turn()
 
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not errors
+    together(3, live, lambda: stage.table.filter(state=State.UNSENT).exists() or stage.count() < len(ids))
     assert sorted(stage.waiting()) == sorted(ids)
     assert set(stage.rows().values()) == {State.SENT}
     if connection.vendor != "sqlite":

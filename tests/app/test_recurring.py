@@ -13,7 +13,6 @@ from django.core.management import call_command
 
 from django_delayq import task
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Misconfigured
 from django_delayq.core.task import registry
 from django_delayq.runtime.wiring import make_config, make_worker
 from django_delayq.settings.conf import conf
@@ -39,42 +38,6 @@ def status(*arguments: str) -> str:
     out = StringIO()
     call_command("delayq_status", *arguments, stdout=out, no_color=True)
     return out.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"every": 0.5}, "every must be one second to ten years"),
-        ({"every": "10m"}, "every must be seconds"),
-        ({"every": 60, "cron": "* * * * *"}, "give one of them"),
-        ({"cron": "61 * * * *"}, "cron '61 .*cannot be read: Bad minute"),
-        ({"cron": "* * *"}, "five fields"),
-        ({"cron": "@fortnightly"}, "five fields.*@weekly"),
-        ({"cron": "0 0 31 2 *"}, "Bad day-of-month"),
-        ({"cron": "0 3 * * *", "timezone": "Europe/Bärlin"}, "timezone must be a name like"),
-        ({"every": 60, "timezone": "Europe/Berlin"}, "timezone is for cron only"),
-        ({"every": 60, "missed": "twice"}, "missed must be one of once, skip"),
-        ({"every": 60, "merge": True}, "every is not for merged tasks"),
-    ],
-)
-def test_a_schedule_that_cannot_be_is_refused_where_the_task_stands(options: dict[str, Any], text: str) -> None:
-    def sweep() -> None: ...
-
-    with pytest.raises(Misconfigured, match=text):
-        task(name="app.sweep", **options)(sweep)
-    assert "app.sweep" not in registry
-
-
-def test_a_recurring_task_needs_no_arguments() -> None:
-    with pytest.raises(Misconfigured, match="a recurring task is called without arguments"):
-
-        @task(name="app.sweep", every=60)
-        def sweep(path: str) -> None: ...
-
-    @task(name="app.sweep", every=60)
-    def sweep_all(path: str = "/tmp", *, deep: bool = False) -> None: ...
-
-    assert "app.sweep" in registry
 
 
 def test_workers_of_the_project_use_its_time_zone(settings: Any) -> None:
@@ -123,7 +86,7 @@ def test_status_shows_recurring_tasks_with_their_ticks(delayq: Broker, settings:
     rows = [line.split("  ") for line in lines[head : head + 3]]
     rows = [[cell.strip() for cell in row if cell] for row in rows]
     assert rows[0] == ["recurring task", "schedule", "time zone", "last tick", "next tick"]
-    assert rows[1][:4] == ["app.report", "0 3 * * mon", "Europe/Berlin", "-"]
+    assert rows[1][:4] == ["app.report", "0 3 * * mon", "Europe/Berlin", "–"]
     assert rows[1][4].endswith("03:00:00")
     assert rows[2][:4] == ["app.sweep", "every 10m", "UTC", "2023-11-14 22:20:00"]
 

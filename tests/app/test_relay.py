@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable, Iterator
+from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 
 from django_delayq import signals
 from django_delayq.connections import DjangoBroker
-from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.errors import DelayQError, IdTaken, QueueUnavailable
+from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry
 from django_delayq.outbox import durability, push, rows
@@ -21,28 +23,18 @@ from django_delayq.outbox.push import MAX_TRIES, PAUSES
 from django_delayq.outbox.rows import DueTime
 from django_delayq.transactions import not_sent
 
-from .outbox_stage import QUEUE, Stage, State
+from .outbox_stage import QUEUE, TASK, Stage, State, hears
 
 pytestmark = pytest.mark.django_db
+Heard = list[tuple[str, type[Exception]]]
 
 
 @pytest.fixture
-def stage(delayq: DjangoBroker) -> Stage:
-    return Stage(delayq)
-
-
-@pytest.fixture
-def heard() -> Iterator[list[tuple[str, str]]]:
+def heard() -> Iterator[Heard]:
     """(id, class of the error) of each job_not_sent."""
-    found: list[tuple[str, str]] = []
-
-    def hear(*, id: str, error: Exception, **_: Any) -> None:
-        found.append((id, type(error).__name__))
-
-    signals.job_not_sent.connect(hear)
     before = not_sent.copy()
-    yield found
-    signals.job_not_sent.disconnect(hear)
+    with hears(signals.job_not_sent, "id", "error") as found:
+        yield found
     not_sent.clear()
     not_sent.update(before)
 
@@ -134,32 +126,12 @@ def test_a_cancelled_job_that_redis_never_had_is_only_forgotten(stage: Stage) ->
 
 
 def test_cancelling_tells_the_signal(stage: Stage) -> None:
-    said: list[Any] = []
-
-    def hear(*, id: str, outcome: str, **_: Any) -> None:
-        said.append((id, outcome))
-
-    signals.job_cancelled.connect(hear)
-    try:
+    with hears(signals.job_cancelled, "id", "outcome") as said:
         stage.sent("order-5")
         stage.table.update(state=State.CANCELLED)
         stage.relay().turn()
-    finally:
-        signals.job_cancelled.disconnect(hear)
     assert said == [("order-5", "cancelled")]
     assert stage.count() == 0
-
-
-def test_a_moved_job_is_rescheduled(stage: Stage) -> None:
-    row = stage.sent("order-5")
-    due = int(stage.broker.now_ms()) + 3_600_000
-    stage.move(due)
-    assert stage.relay().turn() == {"sent": 1}
-    view = stage.broker.inspector.get(QUEUE, "order-5")
-    assert view is not None
-    assert view.due_ms == due
-    row.refresh_from_db()
-    assert (row.state, row.claim) == (State.SENT, None)
 
 
 def test_a_moved_job_that_redis_has_lost_is_sent_again_at_its_new_time(stage: Stage) -> None:
@@ -206,9 +178,7 @@ def test_a_row_that_was_changed_on_its_way_is_told_again(stage: Stage, monkeypat
     assert stage.rows() == {"moved": State.SENT}
 
 
-def test_g11_what_cannot_be_read_is_refused_at_once_and_holds_up_nobody(
-    stage: Stage, heard: list[tuple[str, str]]
-) -> None:
+def test_g11_what_cannot_be_read_is_refused_at_once_and_holds_up_nobody(stage: Stage, heard: Heard) -> None:
     broken = stage.write("broken", record=b"\xff\xfe")
     behind = stage.write("broken")
     stage.write("x" * 255)
@@ -265,9 +235,7 @@ def test_g11_a_full_queue_holds_up_only_itself(delayq: DjangoBroker, settings: A
 
 
 @pytest.mark.broken_on_purpose
-def test_g11_another_error_is_tried_so_often_and_then_a_person_is_asked(
-    stage: Stage, heard: list[tuple[str, str]]
-) -> None:
+def test_g11_another_error_is_tried_so_often_and_then_a_person_is_asked(stage: Stage, heard: Heard) -> None:
     queue = stage.broker.queue(QUEUE, shards=1)
     stage.broker.client.set(queue.shard(queue.shard_of("bad")).names["body"], b"not a hash")
     row = stage.write("bad")
@@ -280,19 +248,14 @@ def test_g11_another_error_is_tried_so_often_and_then_a_person_is_asked(
     row.refresh_from_db()
     assert (row.state, row.tries, row.claim) == (State.REFUSED, MAX_TRIES, None)
     assert "WRONGTYPE" in row.error
-    assert heard == [("bad", "DelayQError")]
+    assert heard == [("bad", DelayQError)]
 
 
 @pytest.mark.parametrize(
-    ("options", "outcome", "signalled"),
-    [
-        ({"task": "depot.other"}, "taken", [("order-5", "IdTaken")]),
-        ({"on_conflict": "error"}, "exists", [("order-5", "IdTaken")]),
-        ({"on_conflict": "ignore"}, "ignored", []),
-    ],
+    ("options", "outcome"), [({"task": "depot.other"}, "taken"), ({"on_conflict": "error"}, "exists")]
 )
 def test_g11_a_job_whose_id_is_in_use_is_given_up_and_told(
-    stage: Stage, heard: list[tuple[str, str]], options: dict[str, str], outcome: str, signalled: list[tuple[str, str]]
+    stage: Stage, heard: Heard, options: dict[str, str], outcome: str
 ) -> None:
     stage.sent("order-5")
     before = not_sent[outcome]
@@ -300,7 +263,17 @@ def test_g11_a_job_whose_id_is_in_use_is_given_up_and_told(
     assert stage.relay().turn() == {"gone": 1}
     assert stage.table.count() == 1
     assert not_sent[outcome] == before + 1
-    assert heard == signalled
+    assert heard == [("order-5", IdTaken)]
+
+
+def test_a_job_that_gives_way_to_one_of_its_id_is_scheduled_as_without_an_outage(stage: Stage, heard: Heard) -> None:
+    stage.sent("order-5")
+    before = not_sent.copy()
+    stage.write("order-5", on_conflict="ignore")
+    with hears(signals.job_scheduled, "id", "outcome") as scheduled:
+        assert stage.relay().turn() == {"gone": 1}
+    assert (stage.table.count(), scheduled) == (1, [("order-5", "ignored")])
+    assert (not_sent, heard) == (before, [])
 
 
 def test_a_lost_job_that_is_sent_again_pushes_nobody_aside(stage: Stage) -> None:
@@ -312,15 +285,6 @@ def test_a_lost_job_that_is_sent_again_pushes_nobody_aside(stage: Stage) -> None
     view = stage.broker.inspector.get(QUEUE, "order-5")
     assert view is not None
     assert view.job.key == newer.key.bytes
-
-
-def test_payloads_of_a_merged_job_are_all_sent(stage: Stage) -> None:
-    for number in range(7):
-        stage.write("7", payload={"n": number}, task="depot.collect", queue="crm")
-    assert stage.relay().turn() == {"sent": 7}
-    view = stage.broker.inspector.get("crm", "7")
-    assert view is not None
-    assert view.payload_count == 7
 
 
 def test_more_rows_than_a_batch_are_sent_in_several(stage: Stage) -> None:
@@ -351,14 +315,6 @@ def test_an_outbox_that_the_settings_name_is_looked_at_often(
     assert relay.run() == IDLE
     settings.DELAYQ = {**settings.DELAYQ, "OUTBOX": {}}
     assert relay.run() == BUSY
-
-
-def test_work_that_is_announced_ends_the_rest(stage: Stage) -> None:
-    rung = threading.Event()
-    relay = stage.relay()
-    relay.attach(rung.set)
-    relay.wake()
-    assert rung.is_set()
 
 
 def test_g12_while_redis_is_gone_rows_pile_up_and_are_all_sent_afterwards(
@@ -402,3 +358,214 @@ def test_g12_a_redis_that_dies_in_the_middle_leaves_rows_that_are_tried_again_at
     assert stage.rows() == {"a": State.SENT, "b": State.UNSENT}
     monkeypatch.undo()
     assert relay.turn() == {"sent": 1}
+
+
+# -- claims: who tells Redis of a row, and for how long
+
+
+@pytest.fixture
+def scheduled() -> Iterator[list[str]]:
+    """Ids of which job_scheduled was sent."""
+    with hears(signals.job_scheduled, "id") as found:
+        yield found
+
+
+def test_redis_may_be_told_only_while_the_claim_lasts(stage: Stage) -> None:
+    row = stage.write("order-5")
+    hand = stage.push()
+    assert [claimed.pk for claimed in hand.take()] == [row.pk]
+    row.refresh_from_db()
+    assert row.claimed_until is not None
+    assert hand.deadline_ms < row.claimed_until.timestamp() * 1000
+
+
+def test_a_row_behind_one_that_another_relay_took_in_the_same_moment_is_given_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = stage.write("order-5"), stage.write("order-5")
+
+    def meanwhile(*_: Any) -> list[int]:
+        stage.hold(first)
+        return [second.pk]
+
+    monkeypatch.setattr(rows, "candidates", meanwhile)
+    assert stage.push().take() == []
+    second.refresh_from_db()
+    assert second.claimed_until is None
+
+
+def test_a_relay_gives_back_no_rows_but_its_own(stage: Stage) -> None:
+    row = stage.write("order-5")
+    late = stage.push()
+    late.take()
+    stage.hold(row)
+    late.settle()
+    row.refresh_from_db()
+    assert row.claimed_until is not None
+
+
+def test_a_job_that_is_sent_again_after_a_loss_is_not_signalled_again(stage: Stage, scheduled: list[str]) -> None:
+    stage.sent("order-5")
+    stage.lose_everything()
+    stage.table.update(state=State.UNSENT)
+    assert stage.relay().turn() == {"sent": 1}
+    assert scheduled == ["order-5"]
+
+
+@pytest.mark.broken_on_purpose
+def test_the_time_in_which_a_queue_is_paused_is_not_counted_as_errors(stage: Stage) -> None:
+    queue = stage.broker.queue(QUEUE, shards=1)
+    stage.broker.pause(QUEUE, "in")
+    row = stage.write("order-5")
+    for _ in range(MAX_TRIES + 2):
+        assert stage.relay().turn() == {"later": 1}
+        stage.age(61, "claimed_until")
+    stage.broker.resume(QUEUE)
+    stage.broker.client.set(queue.shard(0).names["body"], b"not a hash")
+    assert stage.relay().turn() == {"later": 1}
+    row.refresh_from_db()
+    assert (row.state, row.tries) == (State.UNSENT, 1)
+
+
+# -- a row speaks of the job that it was written for
+
+
+MINUTE = 60_000
+CHANGES = pytest.mark.parametrize("change", [State.CANCELLED, State.MOVED])
+
+
+def change_row(stage: Stage, pk: int, change: str) -> None:
+    """Cancel or reschedule, while Redis cannot be told."""
+    stage.table.filter(pk=pk).update(state=change, due_ms=int(stage.broker.now_ms()) + 60 * MINUTE)
+
+
+def due_of(stage: Stage, ident: str) -> int | None:
+    view = stage.broker.inspector.get(QUEUE, ident)
+    return view.due_ms if view is not None and view.state == "delayed" else None
+
+
+@CHANGES
+@pytest.mark.parametrize("payload", [None, "a"])
+def test_a_change_of_a_job_that_is_done_does_not_reach_the_next_one_of_its_id(
+    stage: Stage, change: str, payload: Any
+) -> None:
+    row = stage.sent("order-5", payload=payload)
+    stage.finish("order-5")
+    change_row(stage, row.pk, change)
+    due_ms = int(stage.broker.now_ms()) + MINUTE
+    new = NewJob("order-5", row.task, b"[]", due_ms=due_ms, delay_ms=None)
+    if payload is not None:
+        new = NewJob("order-5", row.task, due_ms=due_ms, delay_ms=None, payload=Payload(b'"a"', "1", new_key()))
+    stage.broker.queue(QUEUE).schedule(new)
+    stage.relay().turn()
+    assert due_of(stage, "order-5") == due_ms
+
+
+@pytest.mark.parametrize("payload", [None, "a"])
+def test_a_run_is_stopped_without_what_is_gated_behind_it(stage: Stage, payload: Any) -> None:
+    row = stage.sent("order-5", payload=payload)
+    (job,) = stage.broker.queue(QUEUE).reserve_id("order-5", worker="w").jobs
+    behind = stage.sent("order-5", payload=payload and "b", due_ms=int(stage.broker.now_ms()) + MINUTE)
+    change_row(stage, row.pk, State.CANCELLED)
+    stage.relay().turn()
+    assert stage.broker.queue(QUEUE).touch([job]) == ["stopping"]
+    view = stage.broker.inspector.get(QUEUE, "order-5")
+    assert view is not None and view.gated_due_ms == behind.due_ms
+
+
+@CHANGES
+@pytest.mark.parametrize("payload", [None, "a"])
+def test_gated_content_is_changed_and_not_the_run_before_it(stage: Stage, change: str, payload: Any) -> None:
+    stage.sent("order-5", payload=payload)
+    (job,) = stage.broker.queue(QUEUE).reserve_id("order-5", worker="w").jobs
+    behind = stage.sent("order-5", payload=payload and "b", due_ms=int(stage.broker.now_ms()) + MINUTE)
+    change_row(stage, behind.pk, change)
+    stage.relay().turn()
+    assert stage.broker.queue(QUEUE).touch([job]) == ["held"]
+    view = stage.broker.inspector.get(QUEUE, "order-5")
+    assert view is not None
+    if change == State.CANCELLED:
+        assert view.gated_due_ms is None
+    else:
+        assert view.gated_due_ms == stage.table.get(pk=behind.pk).due_ms
+
+
+def test_a_merged_job_is_cancelled_with_all_its_payloads_by_the_row_of_one(stage: Stage) -> None:
+    row, _ = stage.sent("customer", payload="a"), stage.sent("customer", payload="b")
+    change_row(stage, row.pk, State.CANCELLED)
+    stage.relay().turn()
+    assert stage.waiting() == []
+    stage.take_down()
+    assert stage.rows() == {}
+
+
+# -- jobs in Redis whose rows are gone
+
+
+def key_of(stage: Stage, ident: str) -> bytes | None:
+    """The key of what lives under an id."""
+    view = stage.broker.inspector.get(QUEUE, ident)
+    return view.job.key if view is not None else None
+
+
+def lost(stage: Stage, ident: str) -> bytes:
+    """A row that was sent, and is to be sent again because Redis does not know it; its key."""
+    row = stage.write(ident)
+    stage.table.filter(pk=row.pk).update(sent_at="2026-01-01T00:00:00Z")
+    return row.key.bytes
+
+
+def test_what_a_cancelled_job_was_to_replace_is_cancelled_too(stage: Stage) -> None:
+    """Replaced and cancelled while Redis was away: the replaced one has no row any more."""
+    stage.table.filter(pk=stage.sent("order-5").pk).delete()
+    stage.write("order-5", state=State.CANCELLED)
+    assert stage.relay().turn() == {"gone": 1}
+    assert (stage.rows(), stage.waiting()) == ({}, [])
+
+
+@pytest.mark.parametrize("whose", ["durable", "of another task"])
+def test_a_job_that_nobody_replaced_is_not_cancelled_for_another(stage: Stage, whose: str) -> None:
+    row = stage.sent("order-5", task=TASK if whose == "durable" else "depot.other")
+    if whose == "of another task":
+        stage.table.filter(pk=row.pk).delete()
+    stage.write("order-5", state=State.CANCELLED)
+    assert stage.relay().turn() == {"gone": 1}
+    assert stage.rows() == ({"order-5": "sent"} if whose == "durable" else {})
+    assert stage.waiting() == ["order-5"]
+
+
+def test_a_lost_job_takes_the_place_that_was_its_own_before_redis_went_back_in_time(stage: Stage) -> None:
+    """An old backup has what was replaced since then; its row is gone."""
+    old = stage.sent("order-5", due_ms=int(stage.broker.now_ms()) + 60_000)
+    stage.table.filter(pk=old.pk).delete()
+    key = lost(stage, "order-5")
+    stage.write("order-6")
+    assert stage.relay().turn() == {"sent": 2}
+    assert key_of(stage, "order-5") == key
+    view = stage.broker.inspector.get(QUEUE, "order-5")
+    assert view is not None
+    assert view.due_ms == stage.table.get(job_id="order-5").due_ms, "nothing of the old one is left"
+
+
+def test_a_lost_job_waits_behind_the_run_of_what_it_replaced(stage: Stage) -> None:
+    old = stage.sent("order-5")
+    assert stage.broker.queue(QUEUE).reserve_id("order-5", worker="w").jobs
+    stage.table.filter(pk=old.pk).delete()
+    key = lost(stage, "order-5")
+    assert stage.relay().turn() == {"sent": 1}
+    view = stage.broker.inspector.get(QUEUE, "order-5")
+    assert view is not None
+    assert view.gated is not None
+    assert (view.job.key, view.gated.key) == (old.key.bytes, key)
+
+
+def test_a_lost_job_is_kept_while_an_older_copy_has_brought_back_a_job_of_another_task(stage: Stage) -> None:
+    """That one was over when the lost one was scheduled under the same id."""
+    old = stage.sent("order-5", task="depot.other")
+    stage.table.filter(pk=old.pk).delete()
+    key = lost(stage, "order-5")
+    assert stage.relay().turn() == {"refused": 1}
+    stage.finish("order-5")
+    call_command("delayq_reconcile", "--refused", "--yes", stdout=StringIO(), stderr=StringIO())
+    assert stage.rows() == {"order-5": State.SENT}
+    assert key_of(stage, "order-5") == key

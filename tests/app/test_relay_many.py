@@ -6,12 +6,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connection
 from django.db.utils import OperationalError
 
 from django_delayq.connections import DjangoBroker
@@ -20,7 +19,7 @@ from django_delayq.core.queue import Queue
 from django_delayq.outbox import push
 from django_delayq.outbox.rows import waiting
 
-from .outbox_stage import QUEUE, Stage, State
+from .outbox_stage import QUEUE, Stage, State, locked, together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,34 +47,13 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bytes, str]]:
     return found
 
 
-def together(stage: Stage, relays: int, work: Callable[[], bool]) -> None:
-    """So many threads relay until ``work()`` says that nothing is left.
+def relay_all(stage: Stage, relays: int) -> None:
+    """So many threads relay until nothing is left.
 
     Redis answers "known" to a row that is sent again, because another relay had locked it when it was to be settled.
     """
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        relay = stage.relay()
-        try:
-            while work():
-                try:
-                    relay.turn()
-                except OperationalError:
-                    if connection.vendor != "sqlite":  # there it may be locked for once, and the loop goes on
-                        raise
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=run) for _ in range(relays)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not errors
-    assert not any(thread.is_alive() for thread in threads)
+    unsent = stage.table.filter(state=State.UNSENT)
+    together(relays, lambda: stage.relay().turn(), lambda: unsent.all().exists())
 
 
 @pytest.mark.parametrize("relays", [2, 4])
@@ -83,7 +61,7 @@ def test_g10_several_relays_send_each_job_once(
     stage: Stage, offered: list[tuple[str, bytes, str]], relays: int
 ) -> None:
     rows = [stage.write(f"order-{number}") for number in range(120)]
-    together(stage, relays, lambda: stage.table.filter(state=State.UNSENT).exists())
+    relay_all(stage, relays)
     received = [(ident, outcome) for ident, _, outcome in offered if outcome != "known"]
     assert Counter(received) == {(row.job_id, "created"): 1 for row in rows}
     assert stage.count() == 120
@@ -98,7 +76,7 @@ def test_g10_several_relays_keep_the_order_of_each_id(
     for number in range(120):
         row = stage.write(f"order-{number % 9}")
         wanted.setdefault(row.job_id, []).append(row.key.bytes)
-    together(stage, relays, lambda: stage.table.filter(state=State.UNSENT).exists())
+    relay_all(stage, relays)
     for ident, keys in wanted.items():
         assert [key for other, key, outcome in offered if other == ident and outcome != "known"] == keys
         view = stage.broker.inspector.get(QUEUE, ident)
@@ -109,38 +87,12 @@ def test_g10_several_relays_keep_the_order_of_each_id(
     assert stage.table.count() == 9
 
 
-@contextmanager
-def locked(stage: Stage, pk: int) -> Iterator[Callable[[], None]]:
-    """A transaction of somebody else holds the row, until the function is called or the block ends."""
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with transaction.atomic():
-            stage.table.select_for_update().get(pk=pk)
-            held.set()
-            done.wait(20)
-        connections.close_all()
-
-    thread = threading.Thread(target=hold)
-
-    def release() -> None:
-        done.set()
-        thread.join(10)
-
-    thread.start()
-    try:
-        assert held.wait(10)
-        yield release
-    finally:
-        release()
-
-
 def test_g10_a_row_that_a_transaction_has_locked_is_not_waited_for(stage: Stage) -> None:
     if connection.vendor == "sqlite":
         pytest.skip("SQLite has one lock for all")
     row = stage.write("locked")
     stage.write("free")
-    with locked(stage, row.pk):
+    with locked(stage, row.job_id):
         assert stage.relay().turn() == {"sent": 1}
         assert stage.waiting() == ["free"]
     assert stage.relay().turn() == {"sent": 1}
@@ -155,7 +107,7 @@ def test_g10_a_row_that_a_transaction_locks_while_it_is_sent_is_settled_when_the
     hand = stage.push()
     hand.take()
     hand.send()
-    with locked(stage, row.pk):
+    with locked(stage, row.job_id):
         hand.settle()
     assert stage.rows() == {"order-5": State.UNSENT}
     stage.age(push.PATIENT + 1, "claimed_until")

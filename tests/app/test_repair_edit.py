@@ -11,7 +11,7 @@ import pytest
 from django_delayq import schedule, task
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode_args, encode
-from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
+from django_delayq.core.errors import InvalidJob, QueueFull
 from django_delayq.core.job import NewJob, Payload, is_durable, new_key
 from django_delayq.core.job_view import JobView
 from django_delayq.core.redis.scripts import SentCalls
@@ -45,16 +45,21 @@ def buried_row(trouble: Trouble, **options: Any) -> MorgueJob:
     return MorgueJob.objects.get()
 
 
-def test_a_job_of_the_morgue_gets_other_arguments_and_fresh_counters(trouble: Trouble) -> None:
+@pytest.mark.parametrize(("delay", "state"), [(None, "ready"), (60, "delayed")])
+def test_a_job_of_the_morgue_gets_other_arguments_and_fresh_counters(
+    trouble: Trouble, delay: float | None, state: str
+) -> None:
     row = buried_row(trouble)
-    assert retry_edited(row, args=["other"], kwargs={"times": 2}) == "retried"
-    job = view(trouble).job
-    assert decode_args(job.args) == (["other"], {"times": 2})
-    assert (view(trouble).state, job.failures, job.priority, job.options_json) == ("ready", 0, 2, OPTIONS)
-    assert job.key != row.key.bytes
+    assert retry_edited(row, args=["other"], kwargs={"times": 2}, delay=delay) == "retried"
+    found = view(trouble)
+    assert decode_args(found.job.args) == (["other"], {"times": 2})
+    assert (found.state, found.job.failures, found.job.priority, found.job.options_json) == (state, 0, 2, OPTIONS)
+    assert found.job.key != row.key.bytes
+    if delay:
+        assert 55_000 < found.due_ms - trouble.broker.now_ms() <= 60_000
     assert tables() == {"failed": [], "morgue": []}
     counts = trouble.broker.inspector.counts("q")
-    assert (counts.ready, counts.gated, counts.reserved, counts.morgue) == (1, 0, 0, 0)
+    assert (counts.live, counts.gated, counts.reserved, counts.morgue) == (1, 0, 0, 0)
 
 
 def test_an_edited_job_is_due_when_the_edit_says_and_not_when_its_task_derives(trouble: Trouble) -> None:
@@ -69,16 +74,6 @@ def test_an_edited_job_is_due_when_the_edit_says_and_not_when_its_task_derives(t
         assert view(trouble).job.due_ms < trouble.broker.now_ms() + 60_000
     finally:
         registry.remove(remind)
-
-
-def test_a_job_of_the_morgue_comes_back_with_other_arguments_after_a_delay(trouble: Trouble) -> None:
-    row = buried_row(trouble)
-    assert retry_edited(row, args=["other"], delay=60) == "retried"
-    found = view(trouble)
-    assert (found.state, decode_args(found.job.args), found.job.options_json) == ("delayed", (["other"], {}), OPTIONS)
-    assert 55_000 < found.due_ms - trouble.broker.now_ms() <= 60_000
-    assert tables()["morgue"] == []
-    assert trouble.broker.inspector.counts("q").morgue == 0
 
 
 def test_what_the_task_cannot_be_called_with_is_refused_and_nothing_changes(trouble: Trouble) -> None:
@@ -120,21 +115,15 @@ def test_a_merged_job_is_not_edited(trouble: Trouble) -> None:
     assert tables()["morgue"] == ["m exhausted"]
 
 
-def test_a_job_that_is_gone_is_gone(trouble: Trouble) -> None:
+@pytest.mark.parametrize(("gone", "left"), [(True, []), (False, ["a exhausted"])], ids=["gone", "live"])
+def test_a_live_job_of_the_id_is_left_alone(trouble: Trouble, gone: bool, left: list[str]) -> None:
     row = buried_row(trouble)
-    trouble.queue.discard("a")
+    if gone:
+        trouble.queue.discard("a")
     trouble.put("a", delay_ms=60_000)
-    assert retry_edited(row, args=["other"]) == "gone"
+    assert retry_edited(row, args=["other"]) == ("gone" if gone else "live")
     assert decode_args(view(trouble).job.args) == (["x"], {})
-    assert tables() == {"failed": [], "morgue": []}
-
-
-def test_a_live_job_stands_in_the_way_of_one_of_the_morgue(trouble: Trouble) -> None:
-    row = buried_row(trouble)
-    trouble.put("a", delay_ms=60_000)
-    assert retry_edited(row, args=["other"]) == "live"
-    assert decode_args(view(trouble).job.args) == (["x"], {})
-    assert tables()["morgue"] == ["a exhausted"]
+    assert tables() == {"failed": [], "morgue": left}
 
 
 def test_an_expiry_that_has_passed_is_forgotten(trouble: Trouble) -> None:
@@ -217,15 +206,14 @@ def test_a_durable_job_stays_durable(delayq: Broker) -> None:
     assert job.key not in marks
 
 
-def test_a_durable_job_that_could_not_be_exchanged_keeps_its_row(delayq: Broker) -> None:
+def test_a_durable_job_waits_in_the_outbox_while_its_queue_is_paused(delayq: Broker) -> None:
     schedule(note, "x", id="a", durable=True)
     trouble = Trouble(delayq, name="default")
     trouble.bury("a")
     trouble.copied()
     row = MorgueJob.objects.get()
     delayq.pause("default", "in")
-    before = list(OutboxJob.objects.values_list("key", "state"))
-    with pytest.raises(QueuePaused):
-        retry_edited(row, args=["other"])
-    assert list(OutboxJob.objects.values_list("key", "state")) == before
-    assert decode_args(delayq.inspector.graves("default", "a")[0].job.args) == (["x"], {})
+    assert retry_edited(row, args=["other"]) == "retried"
+    waiting = OutboxJob.objects.exclude(key=row.key).get()
+    assert (waiting.job_id, waiting.state) == ("a", "unsent")
+    assert not delayq.inspector.graves("default", "a")

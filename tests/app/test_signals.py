@@ -13,11 +13,9 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.retry import fixed
 from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.runtime import wiring
-from django_delayq.settings.conf import conf
-from django_delayq.worker.worker import Worker
 
 from .deeds import note
+from .running import run_dry
 
 NAMES = ("job_scheduled", "job_cancelled", "job_started", "job_succeeded", "job_failed", "job_buried")
 
@@ -82,12 +80,7 @@ def test_a_run_is_told_from_start_to_end(delayq: Broker, heard: list[tuple[str, 
         names.add(one)
         schedule(one, id=one.name)
     heard.clear()
-    hooks = wiring.make_hooks(conf())
-    config = wiring.make_config(conf(), queues=("default",), threads=1, burst=True)
-    worker = Worker(delayq, names, config, hooks)
-    worker.start()
-    assert worker.done.wait(20)
-    assert worker.stop(5)
+    run_dry(names=names)
     told = {
         name: [(kind, kwargs) for kind, kwargs in heard if kwargs["sender"] is task] for name, task in tasks.items()
     }

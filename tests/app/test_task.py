@@ -97,8 +97,8 @@ def test_a_merged_task_has_a_queue_of_its_own_and_its_own_defaults(settings: Any
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"name": "_hidden"}, "a merged task has a queue of its own.*'_hidden' is not usable.*Give it one: queue="),
-        ({"name": "ä.b"}, "Give it one: queue="),
+        ({"name": "_hidden"}, "queue name '_hidden' is not usable: use 1 to 64 letters"),
+        ({"name": "ä.b"}, "queue name 'ä.b' is not usable"),
         ({"batch_size": 251}, "batch_size must be 1 to 250"),
         ({"payloads": "newest"}, "payloads must be one of all, last, first"),
         ({"score_policy": "mx"}, "Did you mean 'max'"),
@@ -213,6 +213,9 @@ def test_back_offs_and_exceptions_are_kept_in_one_form() -> None:
         ({"cron": "every day"}, "five fields"),
         ({"cron": "61 * * * *"}, "cron '61 [*].*cannot be read"),
         ({"cron": 5}, "five fields"),
+        ({"cron": "@fortnightly"}, "five fields.*@weekly"),
+        ({"cron": "0 0 31 2 *"}, "Bad day-of-month"),
+        ({"every": "10m"}, "every must be seconds"),
         ({"timezone": "Europe/Berlin"}, "timezone is for cron only"),
         ({"cron": "@daily", "timezone": "Europe/Brelin"}, 'a name like "Europe/Berlin"'),
         ({"cron": "@daily", "timezone": "../etc/passwd"}, 'a name like "Europe/Berlin"'),

@@ -87,7 +87,7 @@ def test_a_call_gets_the_middleware_of_its_own_settings(monkeypatch: pytest.Monk
         build.chain()
 
     for line in each_line(build.chain):
-        monkeypatch.setattr(build, "_known", None)
+        build._chain_of.cache_clear()
         current[0] = for_user
         with line.preempted(change):
             chain = build.chain()
@@ -138,6 +138,6 @@ def test_waits_are_ended_although_another_loop_begins_one() -> None:
 def test_a_search_survives_that_another_thread_deletes_its_queue(delayq: Broker) -> None:
     coordinator = PullCoordinator(delayq)
     delayq.queue("q", shards=2)
-    queues = coordinator.open(("q",))
+    coordinator.open(("q",))
     delayq.delete_queue("q")
-    assert coordinator.places(queues, 0) == []
+    assert coordinator.places(("q",)) == []

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from django.db import transaction
 
 from django_delayq import (
-    QueueUnavailable,
     cancel,
-    connections,
     get_job,
     schedule,
     schedule_many,
@@ -23,22 +19,15 @@ from django_delayq import (
 )
 from django_delayq.core.broker import Broker
 from django_delayq.scheduling import sending
-from tests.support.redis_box import RedisBox
 
 from .deeds import note, rest
+from .outbox_stage import hears
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def stored(broker: Broker) -> int:
     return sum(counts.delayed + counts.ready for counts in broker.inspector.all_counts())
-
-
-def test_a_job_is_sent_when_its_transaction_commits(delayq: Broker) -> None:
-    with transaction.atomic():
-        handle = schedule(note, "x", delay=60)
-        assert (handle.outcome, stored(delayq)) == ("on_commit", 0)
-    assert (handle.outcome, handle.state(), stored(delayq)) == ("created", "delayed", 1)
 
 
 def test_a_rollback_drops_it(delayq: Broker) -> None:
@@ -92,23 +81,6 @@ def test_verbs_are_sent_in_the_order_of_the_calls(delayq: Broker) -> None:
     assert delayq.inspector.counts("naps").ready == 2
 
 
-def test_the_due_time_is_fixed_at_the_call(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    with transaction.atomic():
-        handle = schedule(note, "x", delay=100)
-        asked_at = transactions_clock()
-        monkeypatch.setattr("time.monotonic", lambda: asked_at + 40)
-    monkeypatch.undo()
-    left = delayq.inspector.peek("default")[0].due_ms - delayq.now_ms()
-    assert 58_000 < left < 60_000
-    assert handle.outcome == "created"
-
-
-def transactions_clock() -> float:
-    import time
-
-    return time.monotonic()
-
-
 def test_bad_input_is_refused_at_the_call_not_at_the_commit(delayq: Broker) -> None:
     with transaction.atomic():
         with pytest.raises(TypeError):
@@ -121,23 +93,14 @@ def test_bad_input_is_refused_at_the_call_not_at_the_commit(delayq: Broker) -> N
 def test_what_fails_after_the_commit_is_logged_counted_and_signalled(
     delayq: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[dict[str, Any]] = []
-
-    def receiver(**kwargs: Any) -> None:
-        heard.append(kwargs)
-
-    signals.job_not_sent.connect(receiver)
     schedule(note, "live", id="a", delay=60)
     before = transactions.not_sent["IdTaken"]
-    try:
-        with caplog.at_level(logging.ERROR, "django_delayq"), transaction.atomic():
-            handle = schedule(note, "again", id="a", on_conflict="error")
-            later = schedule(note, "later")
-    finally:
-        signals.job_not_sent.disconnect(receiver)
+    with hears(signals.job_not_sent, "sender", "verb", "id", "queue") as heard, transaction.atomic():
+        handle = schedule(note, "again", id="a", on_conflict="error")
+        later = schedule(note, "later")
     assert (handle.outcome, type(handle.error).__name__, later.outcome) == ("not_sent", "IdTaken", "created")
     assert transactions.not_sent["IdTaken"] == before + 1
-    assert [(h["sender"], h["verb"], h["id"], h["queue"]) for h in heard] == [(note, "schedule", "a", "default")]
+    assert heard == [(note, "schedule", "a", "default")]
     assert "schedule of a in queue default was not sent after the commit" in caplog.text
 
 
@@ -151,35 +114,6 @@ def test_jobs_of_many_that_find_no_place_after_the_commit_are_logged_and_counted
         assert schedule_many(note, entries, on_conflict="error") == {"on_commit": 2}
     assert (transactions.not_sent["exists"], stored(delayq)) == (before + 1, 2)
     assert "schedule of 1 jobs in queue default had no effect after the commit: exists" in caplog.text
-
-
-def test_without_redis_a_call_raises_and_a_commit_does_not(
-    redis_factory: Callable[..., RedisBox], settings: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    box = redis_factory()
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url}
-    schedule(note, "warm", delay=60)
-    box.close()
-    with pytest.raises(QueueUnavailable):
-        schedule(note, "x")
-    with transaction.atomic():
-        handle = schedule(note, "x")
-    assert (handle.outcome, type(handle.error)) == ("not_sent", QueueUnavailable)
-    assert "was not sent after the commit" in caplog.text
-    assert "durable=True keeps such jobs in the database" in caplog.text
-    connections.close_broker()
-
-
-@pytest.mark.django_db(transaction=False)
-def test_djangos_own_test_helper_sees_and_executes_what_waits(
-    delayq: Broker, django_capture_on_commit_callbacks: Any
-) -> None:
-    with django_capture_on_commit_callbacks() as callbacks:
-        schedule(note, "x")
-    assert (len(callbacks), stored(delayq)) == (1, 0)
-    with django_capture_on_commit_callbacks(execute=True):
-        handle = schedule(note, "x")
-    assert (handle.outcome, stored(delayq)) == ("created", 1)
 
 
 def test_the_wait_for_the_commit_is_a_part_of_the_delay(delayq: Broker) -> None:

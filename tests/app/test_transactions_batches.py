@@ -18,6 +18,7 @@ from django_delayq.outbox import producer
 
 from ..support.preemption import Line
 from .deeds import keyed, note, rest, sync
+from .outbox_stage import hears
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -97,40 +98,6 @@ def test_savepoints_do_not_part_what_travels_together(delayq: Broker, calls: lis
     assert stored(delayq) == ["before", "j0", "j1", "j2", "last"]
 
 
-def test_a_savepoint_that_is_rolled_back_takes_only_its_own_calls_with_it(delayq: Broker, calls: list[str]) -> None:
-    heard: list[str] = []
-
-    def sent(**said: Any) -> None:
-        heard.append(said["id"])
-
-    signals.job_scheduled.connect(sent)
-    try:
-        for durable in (True, False):
-            heard.clear()
-            calls.clear()
-            with transaction.atomic():
-                schedule(note, "x", id="outer", durable=durable)
-                with suppress(Undo), transaction.atomic():
-                    dropped = [schedule(note, "x", id="dropped", durable=durable)]
-                    with transaction.atomic():
-                        dropped.append(schedule(note, "x", id="closed, but inside of it", durable=durable))
-                    dropped.append(schedule(note, "x", id="dropped too", durable=durable))
-                    raise Undo
-                with transaction.atomic(), transaction.atomic(savepoint=False):
-                    schedule(note, "x", id="kept", durable=durable)
-                schedule(note, "x", id="end", durable=durable)
-                with suppress(Undo), transaction.atomic():
-                    dropped.append(schedule(note, "x", id="dropped last", durable=durable))
-                    raise Undo
-            assert stored(delayq) == heard == ["outer", "kept", "end"]
-            assert {handle.outcome for handle in dropped} == {"outbox" if durable else "on_commit"}
-            assert len(calls) == (1 if durable else 3)
-            for ident in heard:
-                assert cancel(note, id=ident) == "cancelled"
-    finally:
-        signals.job_scheduled.disconnect(sent)
-
-
 def test_the_first_one_may_be_rolled_back(delayq: Broker, calls: list[str]) -> None:
     with transaction.atomic():
         with suppress(Undo), transaction.atomic():
@@ -168,25 +135,12 @@ def test_a_hook_that_schedules_in_a_transaction_of_its_own_is_another_matter(del
 
 def test_one_that_is_refused_does_not_hinder_the_others(delayq: Broker, calls: list[str]) -> None:
     schedule(note, "live", id="a", delay=60)
-    heard: list[tuple[str, str]] = []
-
-    def sent(**said: Any) -> None:
-        heard.append((said["id"], said["outcome"]))
-
-    def not_sent(**said: Any) -> None:
-        heard.append((said["id"], type(said["error"]).__name__))
-
-    signals.job_scheduled.connect(sent)
-    signals.job_not_sent.connect(not_sent)
-    try:
-        with transaction.atomic():
-            first = schedule(note, "x", id="b", delay=60, durable=True)
-            refused = schedule(note, "x", id="a", on_conflict="error", durable=True)
-            other = schedule(keyed, id="a", durable=True)
-            last = schedule(note, "x", id="c", delay=60, durable=True)
-    finally:
-        signals.job_scheduled.disconnect(sent)
-        signals.job_not_sent.disconnect(not_sent)
+    scheduled, refusals = hears(signals.job_scheduled, "id"), hears(signals.job_not_sent, "id", "error")
+    with scheduled as sent, refusals as not_sent, transaction.atomic():
+        first = schedule(note, "x", id="b", delay=60, durable=True)
+        refused = schedule(note, "x", id="a", on_conflict="error", durable=True)
+        other = schedule(keyed, id="a", durable=True)
+        last = schedule(note, "x", id="c", delay=60, durable=True)
     assert [handle.outcome for handle in (first, refused, other, last)] == [
         "created",
         "not_sent",
@@ -194,7 +148,7 @@ def test_one_that_is_refused_does_not_hinder_the_others(delayq: Broker, calls: l
         "created",
     ]
     assert [type(handle.error) for handle in (refused, other)] == [IdTaken, IdTaken]
-    assert heard == [("b", "created"), ("a", "IdTaken"), ("a", "IdTaken"), ("c", "created")]
+    assert (sent, not_sent) == (["b", "c"], [("a", IdTaken)] * 2)
     assert (calls, stored(delayq)) == (["schedule"], ["a", "b", "c"])
 
 
@@ -245,7 +199,8 @@ def test_each_callback_of_djangos_test_helper_is_one_verb(
         with suppress(Undo), transaction.atomic():
             schedule(note, "x", id="dropped", durable=durable)
             raise Undo
-    assert stored(delayq) == ["b", "d", "e"]
+    # Each call reads Redis's clock for itself, so due times of the same moment may differ by a millisecond.
+    assert sorted(stored(delayq)) == ["b", "d", "e"]
 
 
 def test_nothing_of_a_transaction_is_kept_by_those_that_follow(delayq: Broker) -> None:

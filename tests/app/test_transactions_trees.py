@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import transaction
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from django_delayq import IdTaken, cancel, connections, reschedule, schedule
 from django_delayq.core.broker import Broker

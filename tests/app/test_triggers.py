@@ -16,19 +16,20 @@ from django.dispatch import Signal
 from django_delayq import InvalidJob, cancel_on, get_job, schedule_on, task
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
-from django_delayq.scheduling.triggers import Trigger
 
 from .deeds import note, sync
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def triggers() -> Iterator[list[Trigger]]:
-    """List for the test's triggers; they are disconnected afterwards."""
-    connected: list[Trigger] = []
-    yield connected
-    assert all(trigger.disconnect() for trigger in connected)
+@pytest.fixture(autouse=True)
+def no_trigger_stays() -> Iterator[None]:
+    """Restore the receivers of Django's signals after the test."""
+    before = {signal: list(signal.receivers) for signal in (m2m_changed, post_delete, post_save)}
+    yield
+    for signal, receivers in before.items():
+        signal.receivers = receivers
+        signal.sender_receivers_cache.clear()
 
 
 def waiting(broker: Broker, queue: str = "default") -> dict[str, tuple[list[Any], dict[str, Any]]]:
@@ -36,20 +37,18 @@ def waiting(broker: Broker, queue: str = "default") -> dict[str, tuple[list[Any]
     return {view.id: view.arguments for view in broker.inspector.peek(queue, 100)}
 
 
-def test_a_new_row_schedules_its_job_and_its_deletion_takes_it_back(delayq: Broker, triggers: list[Trigger]) -> None:
+def test_a_new_row_schedules_its_job_and_its_deletion_takes_it_back(delayq: Broker) -> None:
     ident = lambda group: f"group-{group.pk}"  # noqa: E731 (as the documents write it)
-    triggers += [
-        schedule_on(
-            post_save,
-            sender=Group,
-            task=note,
-            delay=timedelta(minutes=30),
-            id=ident,
-            args=lambda group: (group.name,),
-            when=lambda group, created: created,
-        ),
-        cancel_on(post_delete, sender=Group, task=note, id=ident),
-    ]
+    schedule_on(
+        post_save,
+        sender=Group,
+        task=note,
+        delay=timedelta(minutes=30),
+        id=ident,
+        args=lambda group: (group.name,),
+        when=lambda group, created: created,
+    )
+    cancel_on(post_delete, sender=Group, task=note, id=ident)
     first, second = Group.objects.create(name="first"), Group.objects.create(name="second")
     first.name = "renamed"
     first.save()
@@ -62,8 +61,8 @@ def test_a_new_row_schedules_its_job_and_its_deletion_takes_it_back(delayq: Brok
     assert list(waiting(delayq)) == [f"group-{first.pk}"]
 
 
-def test_the_job_goes_with_the_rows_transaction(delayq: Broker, triggers: list[Trigger]) -> None:
-    triggers.append(schedule_on(post_save, sender=Group, task=note, id=lambda group: group.name, args=["x"]))
+def test_the_job_goes_with_the_rows_transaction(delayq: Broker) -> None:
+    schedule_on(post_save, sender=Group, task=note, id=lambda group: group.name, args=["x"])
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         Group.objects.create(name="never")
         raise ZeroDivisionError
@@ -74,37 +73,31 @@ def test_the_job_goes_with_the_rows_transaction(delayq: Broker, triggers: list[T
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "postgres"])
-def test_the_transaction_is_that_of_the_rows_database(
-    delayq: Broker, postgres_alias: str, triggers: list[Trigger]
-) -> None:
-    triggers.append(schedule_on(post_save, sender=Group, task=note, id=lambda group: group.name, args=["x"]))
+def test_the_transaction_is_that_of_the_rows_database(delayq: Broker, postgres_alias: str) -> None:
+    schedule_on(post_save, sender=Group, task=note, id=lambda group: group.name, args=["x"])
     with transaction.atomic(using=postgres_alias):
         Group.objects.using(postgres_alias).create(name="there")
         assert waiting(delayq) == {}
     assert list(waiting(delayq)) == ["there"]
 
 
-def test_the_sender_may_be_a_name_and_when_a_function_of_the_instance(delayq: Broker, triggers: list[Trigger]) -> None:
-    triggers.append(
-        schedule_on(
-            post_save,
-            sender="auth.Group",
-            task="deeds.note",
-            id=lambda group: group.name,
-            kwargs=lambda group: {"text": group.name},
-            when=lambda group: group.name != "no",
-        )
+def test_the_sender_may_be_a_name_and_when_decides_by_the_instance(delayq: Broker) -> None:
+    schedule_on(
+        post_save,
+        sender="auth.Group",
+        task="deeds.note",
+        id=lambda group: group.name,
+        kwargs=lambda group: {"text": group.name},
+        when=lambda group, created: group.name != "no",
     )
     for name in ("yes", "no"):
         Group.objects.create(name=name)
     assert waiting(delayq) == {"yes": ([], {"text": "yes"})}
 
 
-def test_a_merged_task_gets_the_instance_as_payload(delayq: Broker, triggers: list[Trigger]) -> None:
-    triggers.append(
-        schedule_on(
-            post_save, sender=Group, task=sync, id=lambda group: group.pk, payload=lambda group: {"name": group.name}
-        )
+def test_a_merged_task_gets_the_instance_as_payload(delayq: Broker) -> None:
+    schedule_on(
+        post_save, sender=Group, task=sync, id=lambda group: group.pk, payload=lambda group: {"name": group.name}
     )
     group = Group.objects.create(name="one")
     group.name = "two"
@@ -113,31 +106,27 @@ def test_a_merged_task_gets_the_instance_as_payload(delayq: Broker, triggers: li
     assert [payload.data for payload in payloads] == [b'{"name":"one"}', b'{"name":"two"}']
 
 
-def test_rows_of_loaddata_are_passed_over_unless_asked_for(delayq: Broker, triggers: list[Trigger]) -> None:
-    triggers += [
-        schedule_on(post_save, sender=Group, task=note, id="given", args=["x"], raw=True),
-        schedule_on(post_save, sender=Group, task=note, id="passed-over", args=["x"]),
-    ]
+def test_rows_of_loaddata_are_passed_over_unless_asked_for(delayq: Broker) -> None:
+    schedule_on(post_save, sender=Group, task=note, id="given", args=["x"], raw=True)
+    schedule_on(post_save, sender=Group, task=note, id="passed-over", args=["x"])
     for loaded in serializers.deserialize("json", '[{"model": "auth.group", "pk": 7, "fields": {"name": "g"}}]'):
         loaded.save()
     assert list(waiting(delayq)) == ["given"]
 
 
-def test_any_signal_will_do(delayq: Broker, triggers: list[Trigger]) -> None:
+def test_any_signal_will_do(delayq: Broker) -> None:
     paid = Signal()
-    triggers += [
-        schedule_on(paid, task=note, id=lambda sender: sender, args=lambda sender: [sender]),
-        schedule_on(m2m_changed, sender=User.groups.through, task=note, id="m2m", args=["x"]),
-    ]
+    schedule_on(paid, task=note, id=lambda sender: sender, args=lambda sender: [sender])
+    schedule_on(m2m_changed, sender=User.groups.through, task=note, id="m2m", args=["x"])
     paid.send("invoice-5")
     user = User.objects.create(username="u")
     user.groups.add(Group.objects.create(name="g"))
     assert waiting(delayq) == {"invoice-5": (["invoice-5"], {}), "m2m": (["x"], {})}
 
 
-def test_the_same_uid_twice_is_one_trigger(delayq: Broker, triggers: list[Trigger]) -> None:
+def test_the_same_uid_twice_is_one_trigger(delayq: Broker) -> None:
     schedule_on(post_save, sender=Group, task=note, args=["x"], dispatch_uid="mine")
-    triggers.append(schedule_on(post_save, sender=Group, task=note, args=["y"], dispatch_uid="mine"))
+    schedule_on(post_save, sender=Group, task=note, args=["y"], dispatch_uid="mine")
     Group.objects.create(name="g")
     assert list(waiting(delayq).values()) == [(["y"], {})]
 
@@ -157,8 +146,8 @@ def test_what_can_never_work_is_said_where_it_is_written() -> None:
         cancel_on(post_save, sender=Group, task=note, id=1, when=True)  # type: ignore[arg-type]
 
 
-def test_a_task_by_name_may_come_later(delayq: Broker, triggers: list[Trigger]) -> None:
-    triggers.append(schedule_on(post_save, sender=Group, task="triggers.later", id="x"))
+def test_a_task_by_name_may_come_later(delayq: Broker) -> None:
+    schedule_on(post_save, sender=Group, task="triggers.later", id="x")
 
     @task(name="triggers.later")
     def later() -> None: ...

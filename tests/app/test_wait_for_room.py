@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from django_delayq import InvalidJob, Queue, QueueFull, aschedule, schedule, schedule_many
+from django_delayq import InvalidJob, Queue, QueueFull, schedule, schedule_many
 from django_delayq.core.broker import Broker
 from tests.app.deeds import note
 
@@ -109,24 +108,3 @@ def test_after_a_commit_there_is_no_wait(full: Broker) -> None:
 def test_a_wait_of_no_sensible_length_is_refused(delayq: Broker, wrong: Any) -> None:
     with pytest.raises(InvalidJob, match="wait_for_room"):
         schedule(note, "new", wait_for_room=wrong)
-
-
-def test_a_coroutine_waits_without_stopping_its_event_loop(full: Broker) -> None:
-    async def act() -> tuple[str, int]:
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                await asyncio.sleep(0.01)
-                turns += 1
-
-        counting = asyncio.create_task(count())
-        handle = await aschedule(note, "new", wait_for_room=10)
-        counting.cancel()
-        return handle.outcome, turns
-
-    timer = later(0.6, lambda: cancel(full, 4))
-    outcome, turns = asyncio.run(act())
-    assert (outcome, turns > 20) == ("created", True)
-    timer.join()

@@ -26,6 +26,7 @@ CLIENTS = 2
 #: s; shorter than the standstills among the faults
 LEASE_SECONDS = 1.5
 QUEUES = ("default", *QUEUE_LIMITS)
+#: s; beside the length of the campaign, in which more jobs come than their limits let start
 DRAIN_SECONDS = 90.0
 
 
@@ -54,7 +55,7 @@ def run(folder: Path, seconds: float, seed: int) -> list[str]:
             for client in clients:
                 running.enter_context(client)
             _strike_for(scene, seconds)
-        broken = _broken(scene, clients)
+        broken = _broken(scene, clients, DRAIN_SECONDS + seconds)
         _print_history(scene, clients)
     return broken
 
@@ -93,12 +94,12 @@ def _strike_for(scene: Scene, seconds: float) -> None:
         scene.strike()
 
 
-def _broken(scene: Scene, clients: list[Client]) -> list[str]:
-    """Wait until the queues are empty and return all broken promises."""
+def _broken(scene: Scene, clients: list[Client], patience: float) -> list[str]:
+    """Wait until the queues are empty, for so many seconds, and return all broken promises."""
     found = [f"{error!r} in a client" for client in clients for error in client.errors]
     with contextlib.suppress(AssertionError):  # the jobs that are left are listed below
         for name in QUEUES:
-            scene.mill.wait_empty(name, timeout=DRAIN_SECONDS)
+            scene.mill.wait_empty(name, timeout=patience)
     inspector = scene.mill.broker.inspector
     promises = [promise for client in clients for promise in client.promises]
     live = [

@@ -122,7 +122,7 @@ def _job(kind: str, ident: str, due: float, seconds: float, group: str) -> NewJo
     options: dict[str, Any] = {"max_attempts": 1 if kind == "doomed" else 100, "crash_limit": 100}
     if group:
         limit = LIMITS[group]
-        options[GROUP_LIMITS] = [limit.total or 0, 1e6 / limit.rate if limit.rate else 0, limit.burst]
+        options[GROUP_LIMITS] = [limit.total or 0, 1e6 / limit.rate if limit.rate else 0, limit.burst, 1]
     return NewJob(
         ident,
         f"mill.{TASKS.get(kind, 'grind_on')}",

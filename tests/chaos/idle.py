@@ -40,7 +40,8 @@ LENGTH = 8.0
 DRAIN = 150.0
 #: s; around an order within which its effect is not expected yet
 MARGIN = 0.5
-GROUPS = ("x", "y", "z")
+#: with their weights
+GROUPS = {"x": 1, "y": 1, "z": 3}
 #: what waits after a refusal
 SCOPES = ("group", "task", "queue")
 
@@ -57,7 +58,9 @@ class Setup:
         names = [*self.queues, TASKS[1]]
         self.limits = {name: limit for name in names if (limit := self._draw_limit())}
         #: groups, and what each allows
-        self.groups = {name: self._draw_limit(in_processes=False) for name in GROUPS[: self.dice.choice([0, 1, 3, 3])]}
+        self.groups = {
+            name: self._draw_limit(in_processes=False) for name in [*GROUPS][: self.dice.choice([0, 1, 3, 3])]
+        }
         self.supervisors: dict[subprocess.Popen[str], list[Crew]] = {}
         self.lives: dict[str, Life] = {}
         #: attempts that met a refusal
@@ -179,7 +182,12 @@ class Setup:
         ident, task = f"{self.prefix}-{len(self.lives)}", self.dice.choice(TASKS)
         group = self.dice.choice(["", *self.groups])
         limit = self.groups.get(group)
-        numbers = [limit.get("total", 0), limit.get("interval", 0) * 1e6, limit.get("burst", 0)] if limit else None
+        numbers = limit and [
+            limit.get("total", 0),
+            limit.get("interval", 0) * 1e6,
+            limit.get("burst", 0),
+            GROUPS[group],
+        ]
         refused = self.dice.choice(SCOPES) if self.dice.random() < 0.03 else ""
         job = NewJob(
             ident,

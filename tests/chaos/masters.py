@@ -84,7 +84,7 @@ class Masters:
             while not self._stop.wait(0.05):
                 made += 1
                 name, due = dice.choice(QUEUES), time.time() + dice.choice((0.0, 0.5, 2.0))
-                group, options = dice.choice([("", b""), ("", b""), ("x", b'{"group_limits":[2,100000,3]}')])
+                group, options = dice.choice([("", b""), ("", b""), ("x", b'{"group_limits":[2,100000,3,1]}')])
                 ident, due_ms = f"p{number}-{made}", int(due * 1000)
                 new = self.mill.job("grind_on", 0.01, id=ident, due_ms=due_ms, group=group, options=options)
                 try:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from . import __main__ as program
-from . import durable, masters
+from . import __main__ as program, durable, masters
 from .history import Limit, Promise, exceeded, violations
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from django_delayq.core import Broker, Job, NewJob, Payload, Queue, ack, loads
 from django_delayq.core.loads import (
     DAY_MS,
+    FORM as LOAD_FORM,
     KEPT_MS,
     BulkLoad,
     BulkLoadDiffers,
@@ -23,50 +24,11 @@ from django_delayq.core.loads import (
     open_load,
     read_load,
 )
-from django_delayq.core.loads import FORM as LOAD_FORM
 from django_delayq.core.resharding import EpochChanges
 from tests.support.core_stored import shard_key
 
-from .epochs_stage import take_all
+from .epochs_stage import forget_calls, take_all
 from .stage import Stage
-
-__all__ = [
-    "AT_ONCE",
-    "DAY_MS",
-    "FAR",
-    "KEPT_MS",
-    "LOAD_FORM",
-    "BulkLoad",
-    "BulkLoadDiffers",
-    "BulkLoadLimits",
-    "BulkLoadWriter",
-    "ChunksLost",
-    "LoadEntry",
-    "add_row",
-    "close_load",
-    "collected",
-    "counted",
-    "entry_of",
-    "idents",
-    "keep_load",
-    "ledgers",
-    "list_loads",
-    "live",
-    "merged_row",
-    "open_load",
-    "open_on",
-    "read_load",
-    "retire_now",
-    "row",
-    "rows",
-    "send_collected",
-    "work_off",
-    "write",
-    "write_all",
-    "write_some",
-    "writer_of",
-]
-
 
 FAR = 4_000_000_000_000  # Unix ms: nothing is due
 AT_ONCE = BulkLoadLimits(patience=0)
@@ -129,24 +91,9 @@ def writer_of(
     return type("Writer", (BulkLoadWriter,), room or {})(broker, load, limits)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class Collected:
-    """Rows that a sender has collected and not sent."""
-
-    bytes: int
-    #: the same as the sender counts it
-    counted_bytes: int
-
-
-def collected(writer: BulkLoadWriter) -> Collected:
-    return Collected(sum(waiting.size for waiting in writer._waiting.values()), writer._size)
-
-
-def send_collected(writer: BulkLoadWriter) -> None:
-    """Send what a sender has collected, and read the replies; do not finish."""
-    writer._dispatch_all()
-    writer._send_collected()
-    writer._settle_sent()
+def collected_bytes(writer: BulkLoadWriter) -> int:
+    """Return the size of the bodies that a sender has collected and not sent."""
+    return sum(len(body) for waiting in writer._waiting.values() for _, _, body, *_ in waiting.rows.values())
 
 
 def add_row(writer: BulkLoadWriter, new: NewJob) -> None:
@@ -187,12 +134,5 @@ def ledgers(broker: Broker) -> list[bytes]:
 
 def retire_now(broker: Broker, name: str = "q") -> list[int]:
     """Retire old epochs at once, as if no call could be repeated any more."""
-    queue = broker.queue(name)
-    for number in queue.numbers:
-        names = queue.shard(number).names
-        broker.client.delete(names["window"], names["reply"])
+    forget_calls(broker.queue(name))
     return EpochChanges(broker.registry).retire(name)
-
-
-def idents(jobs: Iterable[Job]) -> list[str]:
-    return sorted(job.id for job in jobs)

@@ -6,9 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from django_delayq.core import Broker, Inspector, JobView, NewJob, Payload, Queue, bury, fail
-from django_delayq.core.actions import Action, Discard, Kick, cancel_selected, reschedule_selected, retry_failed
-from django_delayq.core.actions import cancel as cancel_action
-from django_delayq.core.actions import reschedule as reschedule_action
+from django_delayq.core.actions import (
+    Action,
+    Discard,
+    Kick,
+    cancel as cancel_action,
+    cancel_selected,
+    reschedule as reschedule_action,
+    reschedule_selected,
+    retry_failed,
+)
 from django_delayq.core.bulk import (
     CANCEL,
     DELETE_FAILED,
@@ -28,45 +35,6 @@ from django_delayq.core.snapshot import Part, read_entries, read_jobs
 from tests.support.core_values import new_key
 
 from .stage import Stage
-
-__all__ = [
-    "CANCEL",
-    "DISCARD",
-    "KILL_FAILED",
-    "RUN_NOW",
-    "SEARCHED",
-    "SELECTED_AT_ONCE",
-    "Action",
-    "Discard",
-    "JobFilter",
-    "Kick",
-    "Part",
-    "ProgressLog",
-    "Verb",
-    "act_in_shard",
-    "bury_all",
-    "cancel_action",
-    "cancel_all",
-    "cancel_selected",
-    "change",
-    "delete_failed",
-    "discard_all",
-    "discard_many",
-    "everything_in_morgue",
-    "fail_all",
-    "kick",
-    "kick_all",
-    "kick_many",
-    "kill_failed",
-    "merged_jobs",
-    "read_entries",
-    "read_jobs",
-    "reschedule_action",
-    "reschedule_selected",
-    "retry_failed",
-    "run_all_now",
-    "search",
-]
 
 
 def _on_all(verb: Verb) -> Callable[..., dict[str, int]]:

@@ -7,17 +7,16 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from django_delayq.core import Broker, QueueUnavailable, RedisConfig, connect, new_id
+from django_delayq.core import Broker, QueueUnavailable, RedisConfig, connect
 from tests.acceptance.world import Mill
 from tests.support.cluster_box import ClusterBox
+from tests.support.event_entries import read_events
 from tests.support.processes import wait_until
 from tests.support.seeds import seed_of_run
-
-from .events_stage import read_events
 
 SHARDS = 16
 QUEUE = "default"
@@ -77,12 +76,6 @@ class ClusterMill(Mill):
         """Return the slots of the shards."""
         queue = self.broker.queue(QUEUE)
         return [cluster.slot_of(queue.shard(number).names["meta"]) for number in range(SHARDS)]
-
-    def put_at_shards(self, shards: Container[int], count: int) -> list[str]:
-        """Schedule jobs whose ids lie on these shards, one by one; return the ids."""
-        queue = self.broker.queue(QUEUE)
-        ids = itertools.islice((ident for ident in iter(new_id, "") if queue.shard_of(ident) in shards), count)
-        return [self.put("grind", id=ident, queue=QUEUE) for ident in ids]
 
     def unexplained(self, ids: list[str]) -> dict[str, int]:
         """Return the number of attempts of each job that never ran, or ran more often than recorded causes explain."""

@@ -41,6 +41,13 @@ def forget_queues(broker: Broker) -> None:
     broker.registry._queues.clear()
 
 
+def forget_calls(queue: Queue) -> None:
+    """Let the shards of a queue forget all calls, as if none could be repeated any more."""
+    for number in queue.numbers:
+        names = queue.shard(number).names
+        queue.deployment.client.delete(names["window"], names["reply"])
+
+
 def adopt_layout(broker: Broker, name: str, layout: dict[str, Any]) -> bool:
     """Let a queue adopt a layout that one of the process's threads has just read; return False if it refuses."""
     return broker.registry._install(name, layout, broker.registry._layout_of(name))

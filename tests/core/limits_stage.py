@@ -13,7 +13,7 @@ from typing import Any
 from django_delayq.core import Job, Queue
 from django_delayq.core.options import Limits
 from tests.support.core_figures import Limiter, highest_level
-from tests.support.core_stored import Answer, Ask, Grant, LaneNotes, Limit, Offer, Place, Unused
+from tests.support.core_stored import Answer, Ask, Grant, LaneNotes, Offer, Place, Unused
 
 #: us after which a shard asks again, if nobody wakes it
 RETRY_US = 5_000_000
@@ -139,7 +139,9 @@ class Caller:
         self.offers += [(place, offer) for offer in batch.offers]
         return [(job, granted.get(job.permit)) for job in batch.jobs]
 
-    def exchange(self, book: LimitBook, limits_of: Callable[[str, Offer], list[Limit]], *, twice: bool = False) -> None:
+    def exchange(
+        self, book: LimitBook, limits_of: Callable[[str, Offer], dict[str, Any]], *, twice: bool = False
+    ) -> None:
         """Ask for permits and return others. ``twice``: the reply is lost, and the call is sent again."""
         asks = {}
         for place, offer in self.offers:

@@ -74,6 +74,8 @@ class ModelShard(WaitingJobs):
             self._fail(s, live)
         else:
             self.count("released")
+            if s.priority is not None:
+                live.content = replace(live.content, priority=s.priority)
             live.flags = live.flags | UNCLEAR if s.unclear else live.flags & ~UNCLEAR
             live.flags = live.flags | POSTPONED if s.postpone else live.flags & ~(POSTPONED if s.began else 0)
             self._wait_again(s, live, live.due if s.delay_ms is None else self.at(self.now_ms + s.delay_ms))

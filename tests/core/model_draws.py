@@ -122,11 +122,13 @@ def endings(draw: Any) -> Ending:
     if verb == "expire":
         return lambda job: Settlement(job, 1, 2, verb=verb, outcome="late")
     unclear, old_place, began = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    priority = draw(st.sampled_from([None, None, 0, 7]))
     quarantine, postponed = draw(st.sampled_from([None, True, False])), draw(st.sampled_from(["", "", "x", "y"]))
     return lambda job: replace(
         release(
             job,
             delay_ms=None if old_place else delay,
+            priority=priority,
             unclear=unclear,
             quarantine=quarantine,
             reason=postponed,

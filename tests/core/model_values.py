@@ -7,33 +7,15 @@ from typing import Literal, Protocol
 
 from django_delayq.core.job import (
     DURABLE as DURABLE,
-)
-from django_delayq.core.job import (
     POSTPONED as POSTPONED,
-)
-from django_delayq.core.job import (
     PRIORITIES as PRIORITIES,
-)
-from django_delayq.core.job import (
     STARTED as STARTED,
-)
-from django_delayq.core.job import (
     STOPPING as STOPPING,
-)
-from django_delayq.core.job import (
     UNCLEAR as UNCLEAR,
-)
-from django_delayq.core.job import (
     UNRENEWED as UNRENEWED,
-)
-from django_delayq.core.job import (
     JobCounts as JobCounts,
-)
-from django_delayq.core.job import (
     NewJob,
     Payload,
-)
-from django_delayq.core.job import (
     is_durable as is_durable,
 )
 

@@ -261,8 +261,10 @@ class WaitingJobs:
         for ident in idents:
             self.lives[ident].content = replace(self.lives[ident].content, laned=is_laned)
 
-    def next_due_ms(self, which: Which = "all") -> float | None:
-        return min((due[0] for _, due, _ in self.waiting(which)), default=None)
+    def next_due_ms(self, which: Which = "all", *, laned: bool | None = None) -> float | None:
+        """Return when the next job is due; ``laned``: of those in lanes, or of the others."""
+        wanted = [one for one in self.waiting(which) if laned in (None, self.lives[one[2]].content.laned)]
+        return min((due[0] for _, due, _ in wanted), default=None)
 
     def handed_out_ms(self, which: Which = "all") -> float | None:
         """Return when the next job may be handed out; None: no job waits, or the queue is paused without an end."""
@@ -272,9 +274,9 @@ class WaitingJobs:
         """Return the due jobs that are handed out.
 
         Those of limited tasks that are met before join their lanes. A caller without limits gets those in lanes, behind
-        the others of their class.
+        the others of their class. Granted jobs are handed out beside so many others.
         """
-        idents = list(granted)
+        idents, limit = list(granted), limit + len(granted)
         due = [one for one in self.waiting(which) if one[1][0] <= self.now_ms]
         for own_class in sorted({own_class for own_class, _, _ in due}):
             for ident in [ident for cls, _, ident in due if cls == own_class]:
@@ -285,8 +287,8 @@ class WaitingJobs:
                     self.set_laned([ident], True)
                 elif not content.laned:
                     idents.append(ident)
-            for _ in range(2 if limits is None else 0):
-                idents += self._shares(own_class, limit - len(idents), idents)
+            while limits is None and (shares := self._shares(own_class, limit - len(idents), idents)):
+                idents += shares
         return idents
 
     def _shares(self, own_class: int, room: int, taken: list[str]) -> list[str]:
@@ -311,13 +313,14 @@ class WaitingJobs:
         Args:
             limits: what the caller says of them; None = it knows none.
         """
-        if self.pauses.holds_back(self.now_ms) or not limit:
+        if self.pauses.holds_back(self.now_ms):
             return [], 0
         granted: list[str] = []
         if limits and limits.granted:
             lane = self.lanes().get(limits.lane, [])
             granted = [ident for ident in lane if self.lives[ident].due[0] <= self.now_ms][: limits.granted]
-        if (limits and limits.granted) or any(due[0] <= self.now_ms for _, due, _ in self.waiting(which)):
+        first = self.next_due_ms(which, laned=False if limits else None)  # a caller with limits passes lanes over
+        if (limits and limits.granted) or (limit and first is not None and first <= self.now_ms):
             return self.lease(self._due(limit, which, limits, granted), worker), self.token
         return [], 0
 

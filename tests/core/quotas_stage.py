@@ -10,19 +10,6 @@ from typing import Any
 from django_delayq.core import Broker, NewJob, Queue, QueueFull, ack, quotas
 from django_delayq.core.quotas import ShardRoom, is_divided, read_room
 
-__all__ = [
-    "ShardRoom",
-    "calls_of",
-    "given",
-    "held",
-    "ids_of",
-    "in_threads",
-    "is_divided",
-    "put",
-    "read_room",
-    "run_some",
-]
-
 
 def held(queue: Queue) -> int:
     return sum(room.length for room in quotas.read_room(queue))

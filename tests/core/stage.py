@@ -5,8 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from django_delayq.core import Batch, Broker, Job, NewJob, Payload, Queue, Settlement, ack, bury, fail
-from django_delayq.core import release as give_back
+from django_delayq.core import (
+    Batch,
+    Broker,
+    Job,
+    JobView,
+    NewJob,
+    Payload,
+    Queue,
+    Settlement,
+    ack,
+    bury,
+    fail,
+    release as give_back,
+)
 from tests.support.core_values import STARTED, STOPPING, UNCLEAR, UNRENEWED, AttemptOutcome, new_key
 
 from .world import raw, read_world
@@ -56,6 +68,13 @@ class Stage:
         """Schedule a payload of a merged job."""
         options = {"on_conflict": "merge", "due_policy": "keep"} | options
         return self.put(ident, at=at, task=task, payload=Payload(data, score, new_key(durable=self.durable)), **options)
+
+    def add_many(self, ident: str, number: int) -> list[NewJob]:
+        """Schedule payloads 000, 001 … of a merged job, in the order of their scores."""
+        payloads = (Payload(b"%03d" % n, str(n), new_key()) for n in range(number))
+        news = [NewJob(ident, "sync", on_conflict="merge", due_policy="keep", payload=one) for one in payloads]
+        assert set(self.queue.schedule_many(news)) <= {"created", "merged"}
+        return news
 
     def batch(self, n: int = 100, *, worker: str = "w", number: int = 0, **options: Any) -> Batch:
         return self.queue.reserve(number, n, worker=worker, **options)
@@ -135,6 +154,11 @@ class Stage:
             "failed": [f"{i} x{n}" for i, n, _ in world["failed"]],
             "morgue": [f"{i} {world['graves'][i, key]['outcome']}" for (i, key), _ in world["morgue"]],
         }
+
+    def view(self, ident: str) -> JobView:
+        found = self.broker.inspector.get(self.queue.name, ident)
+        assert found is not None
+        return found
 
     def counters(self) -> dict[str, int]:
         return self.broker.inspector.counts(self.queue.name).counters

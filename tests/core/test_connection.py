@@ -1,20 +1,25 @@
-"""Connection to Redis: settings, faults, blocking calls, existing clients, Sentinel and Cluster."""
+"""Connection to Redis: settings, faults, blocking calls, other clients, Sentinel, Cluster; the check of a server."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import logging
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from redis.sentinel import Sentinel
 
-from django_delayq.core import Broker, Connection, Misconfigured, NewJob, QueueUnavailable
+from django_delayq.core import Broker, Connection, Misconfigured, NewJob, QueueUnavailable, ack, bury
 from tests.support.core_calls import Fault, classify
+from tests.support.core_stored import assert_invariants
 
 from ..support.cluster_box import ClusterBox
 from ..support.processes import wait_until
@@ -23,7 +28,7 @@ from ..support.sentinel_box import SentinelBox
 from ..support.tcp_proxy import TcpProxy
 
 Factory = Callable[..., RedisBox]
-Opener = Callable[[object], Connection]
+Opener = Callable[..., Connection]
 
 
 # --- settings
@@ -65,38 +70,20 @@ def test_a_close_drops_what_is_idle_and_leaves_what_is_in_use(
 ) -> None:
     connection = opened(redis_url)
     assert isinstance(connection.client, redis.Redis)
+    waiting = connection.blocking()
     with connection.client.client() as in_use:
-        used, idle = in_use.client_id(), connection.client.client_id()
+        used, idle, blocking = in_use.client_id(), connection.client.client_id(), waiting.client_id()
         connection.close()
         assert in_use.client_id() == used
         assert connection.client.client_id() > idle
+        left = {int(line["id"]) for line in connection.client.client_list()}
+        assert used in left and left.isdisjoint({idle, blocking})
     cluster_connection.client.set("x", 1)
     cluster_connection.close()
     assert cluster_connection.client.get("x") == b"1"
 
 
-def test_answers_are_bytes(redis_url: str, opened: Opener) -> None:
-    client = opened(redis_url).client
-    client.set("x", "é")
-    assert client.get("x") == "é".encode()
-
-
 # --- faults of the line
-
-
-def test_a_command_whose_answer_was_lost_is_sent_again(
-    redis_factory: Factory, proxy_factory: Callable[..., TcpProxy], opened: Opener
-) -> None:
-    box = redis_factory(tcp=True)
-    proxy = proxy_factory(box.address)
-    client = opened(proxy.url).client
-    client.ping()
-    proxy.cut_after_request(when=lambda chunk: b"INCR" in chunk)
-    # Applied twice: why every script of the queue carries a request id.
-    assert client.incr("x") == 2
-    proxy.cut_before_request(when=lambda chunk: b"INCR" in chunk)
-    assert client.incr("x") == 3
-    assert proxy.cuts_done == 2
 
 
 @pytest.mark.one_server("the proxy stands before one")
@@ -111,37 +98,6 @@ def test_a_call_whose_replies_are_lost_is_sent_again_as_often_as_is_set(
     with pytest.raises(QueueUnavailable):
         queue.schedule(NewJob("lost", "work"))
     assert proxy.cuts_done == 1 + retries
-
-
-def test_a_dead_server_costs_less_than_two_seconds(opened: Opener) -> None:
-    client = opened(f"redis://127.0.0.1:{free_port()}").client
-    began = time.monotonic()
-    with pytest.raises(redis.ConnectionError):
-        client.ping()
-    assert time.monotonic() - began < 2
-
-
-def test_a_silent_server_is_given_up_after_the_retries(
-    redis_factory: Factory, proxy_factory: Callable[..., TcpProxy], opened: Opener
-) -> None:
-    proxy = proxy_factory(redis_factory(tcp=True).address)
-    client = opened({"URL": proxy.url, "SOCKET_TIMEOUT": 0.1, "RETRIES": 2}).client
-    client.ping()
-    proxy.blackhole()
-    began = time.monotonic()
-    with pytest.raises(redis.TimeoutError):
-        client.ping()
-    assert 0.3 <= time.monotonic() - began < 5
-    proxy.passing()
-    assert client.ping()
-
-
-def test_a_restarted_server_is_found_again(redis_factory: Factory, opened: Opener) -> None:
-    box = redis_factory(tcp=True)
-    connection = opened(box.url)
-    connection.client.ping()
-    box.restart()
-    assert connection.client.ping()
 
 
 def test_a_wrong_password_is_not_tried_again_and_again(redis_factory: Factory, opened: Opener) -> None:
@@ -214,21 +170,6 @@ def test_a_subscriber_keeps_its_line_when_its_client_is_forgotten(redis_url: str
     listening.close()
 
 
-def test_close_ends_every_connection_and_a_later_command_opens_a_new_one(
-    redis_factory: Factory, opened: Opener
-) -> None:
-    redis_box = redis_factory()
-    connection = opened(redis_box.url)
-    before = len(redis_box.client().client_list())
-    waiting = connection.blocking()
-    waiting.ping()
-    connection.client.ping()
-    assert len(redis_box.client().client_list()) == before + 2
-    connection.close()
-    wait_until(lambda: len(redis_box.client().client_list()) == before, what="the connections' end")
-    assert connection.client.ping()
-
-
 # --- taking over a client
 
 
@@ -256,44 +197,46 @@ def test_a_taken_over_password_works_and_is_not_shown(redis_factory: Factory, op
 
 
 @pytest.mark.parametrize("wrong", [None, object(), "redis://h", redis.asyncio.Redis()])
-def test_what_is_no_client_is_refused(wrong: Any) -> None:
+def test_what_is_no_client_of_a_master_is_refused(wrong: Any) -> None:
     with pytest.raises(Misconfigured, match="no synchronous redis-py client"):
         Connection.wrap(wrong)
-
-
-def test_a_client_that_reads_from_replicas_is_refused() -> None:
-    replicas = Sentinel([("h", 1)]).slave_for("shop")
     with pytest.raises(Misconfigured, match="needs the master"):
-        Connection.wrap(replicas)
+        Connection.wrap(Sentinel([("h", 1)]).slave_for("shop"))
 
 
 # --- Sentinel and Cluster
 
 
-def test_sentinel_leads_to_the_new_master_after_a_failover(sentinel_box: SentinelBox, opened: Opener) -> None:
-    given = {"SENTINELS": sentinel_box.addresses, "MASTER": sentinel_box.name}
-    connection = opened(given)
+def test_over_sentinel_connections_and_verbs_follow_the_master(sentinel_box: SentinelBox, opened: Opener) -> None:
+    connection = opened({"SENTINELS": sentinel_box.addresses, "MASTER": sentinel_box.name})
     wrapped = opened(Connection.wrap(sentinel_box.sentinel().master_for(sentinel_box.name)))
-    connection.client.set("x", 1)
-    assert wrapped.client.get("x") == b"1"
     assert wrapped.display_url == connection.display_url
-    assert connection.client.info()["role"] == "master"
+    queue = Broker(connection).queue("orders")
+    assert queue.schedule(NewJob("before", "work")) == "created"
+    assert queue.schedule(NewJob("far", "work", delay_ms=3_600_000)) == "created"
+    (held,) = queue.reserve(0, 10, worker="w").jobs
     with connection.blocking() as waiting:
         assert waiting.client_id() != connection.client.client_id()
     old = connection.client.info("server")["tcp_port"]
+    master = sentinel_box.first.client()
+    master.set("mark", 1)  # WAIT waits for what its own connection wrote last
+    assert master.wait(1, 5000) == 1, "the replica has it all"
+
     sentinel_box.fail_over()
 
-    def written() -> bool:
-        for each in (connection, wrapped):
-            try:
-                each.client.set("y", 2)
-            except redis.RedisError as error:
-                assert classify(error) is Fault.TRANSIENT
-                return False
-        return True
+    def follows() -> bool:
+        try:
+            wrapped.client.set("mark", 2)
+            return queue.schedule(NewJob("after", "work", on_conflict="ignore")) in ("created", "ignored")
+        except (redis.RedisError, QueueUnavailable) as error:
+            assert classify(error) is Fault.TRANSIENT
+            return False
 
-    wait_until(written, timeout=30, what="a write on the new master")
+    wait_until(follows, timeout=30, what="a write on the new master")
     assert connection.client.info("server")["tcp_port"] != old
+    assert queue.settle([ack(held, 0, 0)]) == [True]
+    assert [job.id for job in queue.reserve(0, 10, worker="w").jobs] == ["after"]
+    assert_invariants(Broker(connection))
 
 
 def test_a_cluster_is_reached_by_any_of_its_nodes(
@@ -320,3 +263,189 @@ def test_blocking_clients_of_a_cluster_go_to_its_masters_in_turn(
         with cluster_connection.blocking() as waiting:
             ports.add(waiting.info("server")["tcp_port"])
     assert ports == {node.port for node in cluster_box.nodes}
+
+
+# -- check of a server: one that is not fit for a queue has a message that names the remedy; errors of real servers ----
+
+
+Check = Callable[[object], None]
+
+
+@pytest.fixture
+def check(opened: Opener) -> Check:
+    """Return a function that checks the server of a setting."""
+    return lambda setting: Broker(opened(setting)).check_server()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"PASSWORD": "wrong"}, "invalid username-password pair"),
+        ({"USERNAME": "nobody", "PASSWORD": "right"}, "invalid username-password pair"),
+        ({}, "Authentication required"),
+        ({"PASSWORD": "right", "DB": 99}, "DB index is out of range"),
+    ],
+)
+def test_what_the_server_does_not_like_is_for_an_operator(
+    option: dict[str, Any], message: str, redis_factory: Factory, check: Check
+) -> None:
+    box = redis_factory(tcp=True, requirepass="right")
+    with pytest.raises(Misconfigured, match=rf"Redis refuses this client \(.*{message}") as caught:
+        check({"HOST": "127.0.0.1", "PORT": box.port, **option})
+    assert "right" not in str(caught.value)
+
+
+def test_a_server_that_is_not_there_may_come(check: Check, redis_box: RedisBox) -> None:
+    for where in (f"redis://127.0.0.1:{free_port()}", f"unix://{redis_box.directory}/other.sock"):
+        with pytest.raises(QueueUnavailable, match="Redis cannot be used now"):
+            check(where)
+
+
+def test_check_tells_a_replica(redis_factory: Factory, check: Check) -> None:
+    box = redis_factory()
+    box.client().execute_command("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(QueueUnavailable, match="read-only replica"):
+        check(box.url)
+
+
+def test_check_tells_a_cluster_from_a_single_server(
+    redis_factory: Factory, cluster_box: ClusterBox, check: Check
+) -> None:
+    check(cluster_box.setting)
+    with pytest.raises(Misconfigured, match=r"node of a Redis Cluster; set DELAYQ\['REDIS'\] = \{'CLUSTER'"):
+        check(cluster_box.nodes[0].url)
+    with pytest.raises(Misconfigured, match=r"Cluster mode is not enabled|cluster support disabled"):
+        check({"CLUSTER": [redis_factory(tcp=True).address]})
+
+
+def test_a_cluster_says_what_keeps_it_from_serving(redis_factory: Factory, check: Check, opened: Opener) -> None:
+    node = redis_factory(port=free_port(also=10000), cluster_enabled="yes", databases=1, requirepass="right")
+    for login in ({}, {"PASSWORD": "wrong"}):
+        with pytest.raises(Misconfigured, match="Redis refuses this client"):
+            check({"CLUSTER": [node.address], **login})
+    # Right, but no slot was given to it yet.
+    unserved = {"CLUSTER": [node.address], "PASSWORD": "right"}
+    with pytest.raises(QueueUnavailable, match="no slot is served"):
+        check(unserved)
+    with pytest.raises(redis.RedisError) as caught:
+        opened(unserved).client.ping()
+    assert classify(caught.value) is Fault.TRANSIENT
+
+
+def test_check_tells_a_sentinel_from_a_server(sentinel_box: SentinelBox, check: Check) -> None:
+    with pytest.raises(Misconfigured, match="is a Sentinel, not a Redis server"):
+        check(f"redis://127.0.0.1:{sentinel_box.port}")
+    with pytest.raises(QueueUnavailable, match="No master found for 'other'"):
+        check({"SENTINELS": sentinel_box.addresses, "MASTER": "other"})
+
+
+@pytest.fixture
+def fake_server() -> Iterator[Callable[[Callable[[bytes], bytes]], int]]:
+    """Return a function that opens a port and sends ``answer(request)`` for each chunk; an empty answer hangs up."""
+    with contextlib.ExitStack() as stack:
+
+        def start(answer: Callable[[bytes], bytes]) -> int:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+            def talk(line: socket.socket) -> None:
+                with contextlib.suppress(OSError), line:
+                    line.settimeout(5)
+                    while (request := line.recv(1000)) and (said := answer(request)):
+                        line.sendall(said)
+
+            def serve() -> None:
+                with contextlib.suppress(OSError):
+                    while True:
+                        threading.Thread(target=talk, args=listener.accept()[:1], daemon=True).start()
+
+            threading.Thread(target=serve, daemon=True).start()
+            # A blocked accept() notices shutdown(), not close().
+            stack.callback(lambda: listener.shutdown(socket.SHUT_RDWR))
+            return int(listener.getsockname()[1])
+
+        yield start
+
+
+def _old_redis(request: bytes) -> bytes:
+    if b"INFO" in request:
+        body = b"# Server\r\nredis_version:5.0.7\r\nredis_mode:standalone\r\nrole:master\r\n"
+        return b"$%d\r\n%s\r\n" % (len(body), body)
+    return b"+PONG\r\n" if b"PING" in request else b"+OK\r\n" * request.count(b"SETINFO")
+
+
+def test_check_tells_a_server_that_is_too_old(fake_server: Any, check: Check) -> None:
+    with pytest.raises(Misconfigured, match=r"is Redis 5.0.7; django_delayq needs 6.2 or newer"):
+        check(f"redis://127.0.0.1:{fake_server(_old_redis)}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (b"-DENIED Redis is running in protected mode because\r\n", Misconfigured),
+        (b"-LOADING Redis is loading the dataset in memory\r\n", QueueUnavailable),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", QueueUnavailable),
+    ],
+)
+def test_what_answers_instead_is_classified(
+    answer: bytes, kind: type[Exception], fake_server: Any, check: Check
+) -> None:
+    port = fake_server(lambda _request: answer)
+    with pytest.raises(kind):
+        check({"HOST": "127.0.0.1", "PORT": port, "RETRIES": 0, "SOCKET_TIMEOUT": 1})
+
+
+def test_logs_hold_no_secret(redis_factory: Factory, check: Check, caplog: pytest.LogCaptureFixture) -> None:
+    box = redis_factory(requirepass="right")
+    with caplog.at_level(logging.DEBUG), pytest.raises(Misconfigured) as caught:
+        check({"URL": box.url, "PASSWORD": "s3cret"})
+    assert "s3cret" not in caplog.text
+    assert "s3cret" not in f"{caught.value} {caught.value.__cause__}"
+
+
+# -- permissions of the Redis user: what the check refuses is what a queue needs, and the documented ones suffice ------
+
+
+USERS = Path(__file__).parents[2] / "docs" / "users.acl"
+
+
+def open_as(box: RedisBox, opened: Opener, *rules: str) -> Connection:
+    """Return a connection of a user with these rules."""
+    box.client().execute_command("ACL", "SETUSER", "app", "reset", "on", ">pw", *rules)
+    return opened(box.url, USERNAME="app", PASSWORD="pw")
+
+
+def test_without_INFO_the_check_and_the_first_call_both_say_what_is_missing(
+    redis_factory: Factory, opened: Opener
+) -> None:
+    connection = open_as(redis_factory(), opened, "~*", "&*", "+@all", "-info")
+    for call in (Broker(connection).check_server, lambda: Broker(connection).queue("q")):
+        with pytest.raises(Misconfigured, match=r"may not do what a queue does.*'info'.*extend its ACL"):
+            call()
+
+
+def test_the_permissions_that_the_documents_name_suffice(redis_factory: Factory, opened: Opener) -> None:
+    (rules,) = re.findall(r"user delayq on >SECRET (.*)", USERS.read_text())
+    connection = open_as(redis_factory(), opened, *rules.split())
+    broker = Broker(connection)
+    broker.check_server()
+    queue = broker.queue("q", shards=2)
+    waker = broker.waker(["q"])
+    news: list[Any] = [NewJob(f"j{n}", "work", fresh=n > 4) for n in range(10)]
+    assert queue.schedule(news.pop()) == "created"
+    queue.schedule_many(news)
+    assert waker.wait(1)
+    waker.close()
+    assert queue.cancel("j0")
+    assert queue.reschedule("j1", delay_ms=0)
+    jobs = [job for number in queue.numbers for job in queue.reserve(number, 9, worker="w").jobs]
+    queue.touch(jobs)
+    queue.settle([*[bury(job, 1, 2, reason="why") for job in jobs[:2]], *[ack(job, 1, 2) for job in jobs[2:]]])
+    assert queue.kick(jobs[0].id)
+    for number in queue.numbers:
+        queue.tick(number)
+    broker.announce("w", {}, tasks=["work"])
+    broker.limit("q", max_length=100)
+    broker.reshard("q", 3)
+    assert_invariants(broker)
+    assert broker.inspector.counts("q").ready
+    assert broker.delete_queue("q", force=True)

@@ -1,32 +1,21 @@
-"""Verbs of heartbeat, dispatcher and supervisor: touch, tick, expired, leases."""
+"""Verbs of the dispatcher on what the model has not: other runs of Redis, lost data, completions, many leases."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from django_delayq.core import Broker, NewJob
-from tests.support.core_calls import held_by
+from django_delayq.core import Broker, Inspector, NewJob, RedisConfig, connect
+from tests.support.core_calls import before_layout_change
+from tests.support.core_values import QueueNotEmpty
+from tests.support.redis_box import RedisBox
 
-from .stage import LEASE, T0, Stage
+from .bulk_stage import discard_all
+from .epochs_stage import clocks
+from .stage import LEASE, Stage
 from .world import unchanged
-
-
-def test_a_touch_extends_the_lease_to_a_full_one_from_now(stage: Stage) -> None:
-    stage.put("a")
-    job = stage.take_one()
-    stage.wait(5000)
-    assert stage.queue.touch([job]) == ["held"]
-    assert stage.picture() == {"reserved": [f"a by w until +{LEASE + 5000}"]}
-
-
-def test_a_touch_says_of_each_job_whether_it_is_held_stopping_or_lost(clocked: Broker) -> None:
-    stage = Stage(clocked, shards=3)
-    stage.queue.schedule_many(NewJob(f"j{n}", "work") for n in range(6))
-    jobs = [job for number in range(3) for job in stage.take(number=number)]
-    assert len(jobs) == 6
-    stage.done(jobs[1])
-    stage.queue.cancel(jobs[4].id)
-    assert stage.queue.touch(jobs) == ["held", "lost", "held", "held", "stopping", "held"]
 
 
 def test_only_the_runs_that_are_known_to_have_started_are_marked(stage: Stage) -> None:
@@ -37,59 +26,17 @@ def test_only_the_runs_that_are_known_to_have_started_are_marked(stage: Stage) -
     assert stage.picture() == {"reserved": [f"a by w until +{LEASE} started", f"b by w until +{LEASE}"]}
 
 
-def test_a_touch_revives_a_lease_that_ran_out_but_was_not_taken_away(stage: Stage) -> None:
-    stage.put("a")
-    job = stage.take_one()
-    stage.wait(LEASE)
-    assert stage.queue.touch([job]) == ["held"]
-    assert stage.queue.expired(0) == []
-
-
-def test_a_touch_of_a_lost_job_changes_nothing(stage: Stage) -> None:
-    stage.put("a")
-    job = stage.take_one()
-    stage.released(job)
-    with unchanged(stage.broker):
-        assert stage.queue.touch([job], {(job.id, job.token)}) == ["lost"]
-
-
-def test_a_lease_runs_out_at_its_deadline_and_not_before(stage: Stage) -> None:
-    stage.put("a", args=b"[1]")
-    stage.take(worker="dead")
-    stage.wait(LEASE - 0.001)
-    assert stage.queue.expired(0) == []
-    stage.wait(0.001)
-    (job,) = stage.queue.expired(0)
-    assert (job.id, job.args, job.worker, job.deadline_ms, job.due_ms) == ("a", b"[1]", "dead", T0 + LEASE, T0)
-
-
-def test_what_ran_out_is_taken_back_once(stage: Stage) -> None:
-    stage.put("a")
-    holder = stage.take_one()
-    stage.wait(LEASE)
-    found = stage.queue.expired(0)
-    (taken,) = stage.queue.take_over(found, "heir")
-    assert stage.queue.take_over(found, "another") == []
-    assert [stage.released(taken, unclear=True) for _ in range(2)] == [True, False]
-    assert stage.picture() == {"waiting": ["a +0 unclear"]}
-    assert stage.done(holder) == [False]
-
-
-def test_a_tick_tells_when_to_look_again(stage: Stage) -> None:
-    assert stage.queue.tick(0).next_due_ms is None
-    stage.put("a")
-    stage.put("b", at=700)
-    stage.take()
-    tick = stage.queue.tick(0)
-    assert (tick.now_ms, tick.next_due_ms, tick.next_deadline_ms, tick.expired, tick.held_back) == (
-        T0,
-        T0 + 700,
-        T0 + LEASE,
-        False,
-        False,
-    )
-    stage.wait(LEASE)
-    assert stage.queue.tick(0).expired
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_delay_counts_from_the_time_that_stands_still_after_a_small_step_back(stage: Stage, fresh: bool) -> None:
+    """Also for a job whose id was just generated and that is not the shard's next."""
+    stage.put("first", at=-60_000)
+    stage.wait(-10_000)
+    stage.put("second", delay_ms=5000, fresh=fresh)
+    assert [job.id for job in stage.take()] == ["first"]
+    stage.wait(10_000 + 4999)
+    assert [job.id for job in stage.take()] == []
+    stage.wait(1)
+    assert [job.id for job in stage.take()] == ["second"]
 
 
 def test_during_a_reaper_hold_nothing_is_taken_from_its_holder(stage: Stage) -> None:
@@ -116,55 +63,94 @@ def test_another_run_of_redis_arms_the_hold(stage: Stage) -> None:
     assert not stage.queue.tick(0).held_back
 
 
-def test_a_large_step_back_of_the_clock_arms_the_hold(stage: Stage) -> None:
-    stage.put("a", at=-100_000)
-    stage.take()
-    stage.wait(-LEASE - 1)
-    assert stage.queue.tick(0).held_back
+# -- snapshot of a shard by the dispatcher's tick, for components that keep records outside Redis ----------------------
 
 
-@pytest.mark.parametrize("step", [-1, -5000, -LEASE])
-def test_a_small_step_back_is_not_seen_at_all(stage: Stage, step: int) -> None:
-    stage.put("a")
-    stage.wait(step)
+def test_a_look_tells_how_much_failed_and_was_buried_and_when_last(stage: Stage) -> None:
     tick = stage.queue.tick(0)
-    assert (tick.now_ms, tick.held_back) == (T0, False)
-    assert [job.id for job in stage.take()] == ["a"]
+    assert (tick.marks, tick.failed, tick.morgue) == (0, (0, 0), (0, 0))
+    stage.durable = True
+    for ident in ("a", "b", "c"):
+        stage.put(ident)
+    a, b, c = stage.take()
+    stage.failed(a, 60_000)
+    stage.wait(50)
+    stage.failed(b, 60_000)
+    stage.buried(c)
+    tick = stage.queue.tick(0)
+    assert tick.marks == 1
+    assert [(n, us // 1000 - stage.us // 1000) for n, us in (tick.failed, tick.morgue)] == [(2, 0), (1, 0)]
+    discard_all(stage.queue)
+    stage.taken_marks()
+    after = stage.queue.tick(0)
+    assert (after.marks, after.failed, after.morgue) == (0, tick.failed, (0, 0))
 
 
-def test_all_leases_of_a_worker_are_found_over_all_shards(clocked: Broker) -> None:
-    stage = Stage(clocked, shards=3)
-    stage.queue.schedule_many(NewJob(f"j{n}", "work") for n in range(700))
-    mine = [job.id for number in range(3) for job in stage.take(250, number=number, worker="dead")]
-    for number in range(3):
-        stage.take(250, number=number, worker="alive")
-    assert len(mine) > 600
-    assert sorted(job.id for job in held_by(stage.queue, "dead")) == sorted(mine)
+def test_a_shard_that_lost_its_data_has_another_birth(stage: Stage) -> None:
+    stage.put("a")
+    born = stage.queue.tick(0).born
+    stage.wait(1000)
+    assert len(born) == 16
+    assert stage.queue.tick(0).born == born
+    stage.broker.client.flushdb()
+    stage.wait(0)
+    assert stage.queue.tick(0).born not in (born, b"")
 
 
-def test_old_requests_are_forgotten_by_ticks(stage: Stage) -> None:
-    for number in range(40):
-        stage.put(f"j{number}")
-    assert stage.broker.client.llen(stage.key("window")) == 40
-    stage.wait(119_999)
-    stage.queue.tick(0)
-    assert stage.broker.client.llen(stage.key("window")) == 40
-    stage.wait(1)
-    stage.queue.tick(0)
-    assert stage.broker.client.llen(stage.key("window")) == 0
-    assert stage.broker.client.hlen(stage.key("reply")) == 0
+def test_jobs_of_a_shard_that_lost_its_meta_alone_are_found_by_the_next_look(stage: Stage) -> None:
+    for ident, priority in (("a", 0), ("b", 4), ("c", 7)):
+        stage.put(ident, priority=priority)
+    stage.broker.client.delete(stage.key("meta"))
+    stage.wait(0)
+    assert stage.take() == []
+    assert stage.queue.tick(0).next_due_ms is not None
+    assert [job.id for job in stage.take()] == ["a", "b", "c"]
 
 
-def test_a_busy_shard_forgets_old_requests_by_itself(stage: Stage) -> None:
-    for number in range(300):
-        stage.put("a", at=number)
-        stage.wait(1000)
-    assert stage.broker.client.llen(stage.key("window")) < 160
+def test_a_server_that_got_the_data_of_another_one_counts_as_another_run(
+    redis_factory: Callable[..., RedisBox],
+) -> None:
+    """Both changed their roles twice: the server is the same, and what it got from the other one is older."""
+    box, second = (redis_factory(tcp=True, repl_diskless_sync_delay=0) for _ in range(2))
+    connection = connect(RedisConfig.parse(box.url))
+    queue = Broker(connection).queue("q")
+    second.follow(box)
+    before = queue.tick(0)
+    run_id = box.client().info("server")["run_id"]
+    assert before.run_id == run_id + box.client().info("replication")["master_replid"]
+    box.client().set("mark", 1)
+    assert box.client().wait(1, 10_000) == 1
+    second.client().replicaof("NO", "ONE")
+    queue.schedule(NewJob("lost", "work"))
+    box.follow(second)
+    box.client().replicaof("NO", "ONE")
+    after = queue.tick(0)
+    assert Inspector(queue.registry).get("q", "lost") is None
+    assert after.born == before.born
+    assert after.run_id != before.run_id
+    assert after.run_id.startswith(run_id)
+    assert after.held_back
+    connection.close()
 
 
-def test_a_worker_that_announces_itself_is_known_until_it_is_forgotten(broker: Broker) -> None:
-    now = broker.announce("w:1", {"threads": 5}).now_ms
-    assert broker.workers() == [{"name": "w:1", "seen_ms": int(now), "threads": 5}]
-    assert abs(broker.now_ms() - now) < 5000
-    broker.forget("w:1")
-    assert broker.workers() == []
+@pytest.mark.usefixtures("impatient")
+def test_a_queue_is_not_deleted_as_long_as_somebody_waits_for_the_end_of_a_job(stage: Stage) -> None:
+    """Otherwise its row would never be deleted, and the job would be sent again into a re-created queue."""
+    stage.durable = True
+    stage.put("a")
+    stage.done(stage.take_one())
+    assert stage.broker.inspector.counts("q").marks == 1
+    with unchanged(stage.broker), pytest.raises(QueueNotEmpty, match="marks of 1 durable jobs"):
+        stage.broker.delete_queue("q")
+    clocks(stage, 1, 1)  # of the epoch in which the queue goes on
+    stage.taken_marks()
+
+    def end_a_job(layout: dict[str, Any]) -> None:
+        if layout.get("leaving") and layout["epoch"] == 0:
+            stage.put("b")
+            stage.done(stage.take_one())
+
+    with pytest.raises(QueueNotEmpty, match="marks of 1 durable jobs"), before_layout_change(stage.broker, end_a_job):
+        stage.broker.delete_queue("q")  # the job ends between check and closing
+    stage.taken_marks()
+    assert stage.broker.delete_queue("q")

@@ -28,50 +28,51 @@ def furnish(stage: Stage) -> None:
     stage.add("union", b"q")
 
 
-def _hash(name: str, ident: str) -> Damage:
-    return lambda stage: stage.broker.client.hdel(stage.key(name), ident)
+def _gone(name: str, ident: str) -> Damage:
+    """Take an id out of a hash or of a sorted set."""
 
+    def remove(stage: Stage) -> None:
+        client, key = stage.broker.client, stage.key(name)
+        client.hdel(key, ident) if client.type(key) == b"hash" else client.zrem(key, ident)
 
-def _zset(name: str, ident: str) -> Damage:
-    return lambda stage: stage.broker.client.zrem(stage.key(name), ident)
+    return remove
 
 
 def _first(name: str) -> Damage:
     def remove(stage: Stage) -> None:
         client, key = stage.broker.client, stage.key(name)
-        member = next(iter(client.hkeys(key) if client.type(key) == b"hash" else client.zrange(key, 0, 0)))
-        client.hdel(key, member) if client.type(key) == b"hash" else client.zrem(key, member)
+        _gone(name, next(iter(client.hkeys(key) if client.type(key) == b"hash" else client.zrange(key, 0, 0))))(stage)
 
     return remove
 
 
-def _twice(stage: Stage) -> None:
-    stage.broker.client.zadd(stage.key("due.4"), {"held": 5})
+def _placed(name: str, ident: str, score: float) -> Damage:
+    return lambda stage: stage.broker.client.zadd(stage.key(name), {ident: score})
 
 
-def _wrong_class(stage: Stage) -> None:
-    client = stage.broker.client
-    client.zrem(stage.key("due.2"), "failed")
-    client.zadd(stage.key("due.6"), {"failed": 5})
+def _stored(name: str, field: bytes, value: bytes) -> Damage:
+    return lambda stage: stage.broker.client.hset(stage.key(name), field, value)
 
 
-def _stale_token(stage: Stage) -> None:
-    client = stage.broker.client
-    client.hset(stage.key("state"), "merged", client.hget(stage.key("state"), "held"))
+def _copied(name: str, ident: str, to: str) -> Damage:
+    """Store what a hash has of an id for another one, too."""
+
+    def copy(stage: Stage) -> None:
+        client, key = stage.broker.client, stage.key(name)
+        client.hset(key, to, client.hget(key, ident))
+
+    return copy
 
 
-def _orphan_state(stage: Stage) -> None:
-    client = stage.broker.client
-    client.hset(stage.key("state"), "nobody", client.hget(stage.key("state"), "failed"))
+def _both(one: Damage, other: Damage) -> Damage:
+    return lambda stage: (one(stage), other(stage))
 
 
-def _orphan_gate(stage: Stage) -> None:
-    client = stage.broker.client
-    client.hset(stage.key("gate"), "nobody", client.hget(stage.key("gate"), "held"))
-
-
-def _wrong_failures(stage: Stage) -> None:
-    stage.broker.client.zadd(stage.key("failures"), {"failed": 9})
+def _gate_without_payload(stage: Stage) -> None:
+    stage.add("alone", b"p")
+    stage.take()
+    body = stage.broker.client.hget(stage.key("body"), "alone")
+    stage.broker.client.hset(stage.key("gate"), "alone", bytes(8) + body)
 
 
 def _orphan_payload(stage: Stage) -> None:
@@ -79,46 +80,40 @@ def _orphan_payload(stage: Stage) -> None:
     client.hset(key, b"nobody\0" + b"d" * 16 + b"0", client.hvals(key)[0])
 
 
-def _orphan_reply(stage: Stage) -> None:
-    stage.broker.client.hset(stage.key("reply"), b"r" * 16, b"c")
-
-
 def _orphan_window(stage: Stage) -> None:
     stage.broker.client.rpush(stage.key("window"), b"r" * 24)
 
 
-def _mark_of_nobody(stage: Stage) -> None:
-    stage.broker.client.hset(stage.key("marks"), b"\x7f" * 16, b"\1" * 9)
-
-
-def _mark_of_nothing(stage: Stage) -> None:
-    stage.broker.client.hset(stage.key("marks"), b"\xff" * 16, b"\4" * 9)
-
-
 DAMAGES: dict[str, tuple[Damage, str, set[str]]] = {
-    "a waiting job without its place": (_zset("due.2", "failed"), "body without place", set()),
-    "a merged job without its place": (_zset("due.4", "merged"), "body without place", set()),
-    "a held job without its lease": (_zset("lease", "held"), "body without place", set()),
-    "a held merged job without its lease": (_zset("lease", "union"), "body without place", set()),
-    "a job in two places": (_twice, "in two places", set()),
-    "a job in the wrong class": (_wrong_class, "wrong priority class", set()),
-    "a waiting job without its body": (_hash("body", "failed"), "index without body", {"failed"}),
-    "a merged job without its body": (_hash("body", "merged"), "index without body", {"merged"}),
-    "a lease without its token": (_hash("state", "held"), "lease without token", set()),
-    "a token without its lease": (_stale_token, "token without lease", set()),
-    "a state of nobody": (_orphan_state, "state without body", set()),
-    "a gate of nobody": (_orphan_gate, "gate without run", set()),
-    "a failure index without the job": (_zset("failed", "failed"), "failure index", set()),
-    "a wrong number of failures": (_wrong_failures, "failure index", set()),
+    "a waiting job without its place": (_gone("due.2", "failed"), "body without place", set()),
+    "a merged job without its place": (_gone("due.4", "merged"), "body without place", set()),
+    "a held job without its lease": (_gone("lease", "held"), "body without place", set()),
+    "a held merged job without its lease": (_gone("lease", "union"), "body without place", set()),
+    "a job in two places": (_placed("due.4", "held", 5), "in two places", set()),
+    "a job in the wrong class": (
+        _both(_gone("due.2", "failed"), _placed("due.6", "failed", 5)),
+        "wrong priority class",
+        set(),
+    ),
+    "a waiting job without its body": (_gone("body", "failed"), "index without body", {"failed"}),
+    "a merged job without its body": (_gone("body", "merged"), "index without body", {"merged"}),
+    "a lease without its token": (_gone("state", "held"), "lease without token", set()),
+    "a token without its lease": (_copied("state", "held", "merged"), "token without lease", set()),
+    "a state of nobody": (_copied("state", "failed", "nobody"), "state without body", set()),
+    "a gate of nobody": (_copied("gate", "held", "nobody"), "gate without run", set()),
+    "a gate with nothing behind it": (_gate_without_payload, "gate without payload", set()),
+    "payloads behind a run without their gate": (_gone("gate", "union"), "payloads behind run without gate", set()),
+    "a failure index without the job": (_gone("failed", "failed"), "failure index", set()),
+    "a wrong number of failures": (_placed("failures", "failed", 9), "failure index", set()),
     "an order without its payload": (_first("payload"), "payload order without payload", set()),
     "a payload without its order": (_first("order"), "payload without order", set()),
     "a payload of nobody": (_orphan_payload, "payload without order", set()),
     "a grave without its time": (_first("morgue"), "grave without index", set()),
     "a grave without its id": (_first("morgue_id"), "grave without index", set()),
     "a grave without its record": (_first("grave"), "grave without record", {"buried"}),
-    "a reply outside of the window": (_orphan_reply, "remembered replies", set()),
-    "a mark of nobody": (_mark_of_nobody, "mark without durable key", set()),
-    "a mark that says nothing": (_mark_of_nothing, "mark without durable key", set()),
+    "a reply outside of the window": (_stored("reply", b"r" * 16, b"c"), "remembered replies", set()),
+    "a mark of nobody": (_stored("marks", b"\x7f" * 16, b"\1" * 9), "mark without durable key", set()),
+    "a mark that says nothing": (_stored("marks", b"\xff" * 16, b"\4" * 9), "mark without durable key", set()),
     "a place in the window without a reply": (_orphan_window, "remembered replies", set()),
 }
 
@@ -144,7 +139,7 @@ def test_damage_is_found_and_mended(stage: Stage, name: str) -> None:
     assert any(violation in sentence for sentence in found.violations)
     assert found.repaired
     fsck.assert_invariants(stage.broker)
-    assert living(stage) - {"nobody"} == before - lost
+    assert living(stage) - {"nobody", "alone"} == before - lost
     stage.wait(60_000)
     stage.done(*stage.take())
     fsck.assert_invariants(stage.broker)
@@ -178,6 +173,6 @@ def test_only_the_named_queues_are_checked(stage: Stage) -> None:
     other = Stage(stage.broker, name="other")
     other.put("a")
     stage.put("a")
-    _zset("due.4", "a")(other)
+    _gone("due.4", "a")(other)
     assert fsck.check(stage.broker, queues=["q"]).violations == []
     assert len(fsck.check(stage.broker, queues=["other"]).violations) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -72,6 +73,36 @@ def test_a_call_with_room_for_one_job_of_each_group_serves_all_of_them(stage: St
     for name in names:
         fill(stage, name, 3)
     assert offered(asked(stage, 10)) == [(name, 1) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("limits", "jobs"),
+    [(b"[0,0,0,1]", [3] * 32), (b"[2,0,0,1]", [2] * 32 + [3] * 8), (b"[0,2.5,1,1]", [1] * 32 + [3] * 8)],
+    ids=["none", "concurrency", "rate"],
+)
+def test_a_call_with_room_for_very_many_jobs_serves_some_groups_after_the_others(
+    stage: Stage, limits: bytes, jobs: list[int]
+) -> None:
+    names = [f"g{number:02}" for number in range(40)]
+    for name in names:
+        fill(stage, name, 3, options=b'{"group_limits":%b}' % limits)
+    stage.wait(1)
+    assert offered(asked(stage, 96)) == list(zip(names, jobs, strict=False)), "those behind get what is left"
+
+
+@pytest.mark.parametrize(("room", "calls"), [(1, 160), (4, 40), (24, 8)], ids=["one", "some", "all"])
+@pytest.mark.parametrize("others", [1, 3, 12])
+def test_a_group_has_turns_by_its_weight(stage: Stage, room: int, calls: int, others: int) -> None:
+    """Room of each call: for one group, for some of them or for several jobs of each."""
+    fill(stage, "heavy", 200, options=b'{"group_limits":[0,0,0,3]}')
+    for number in range(others):
+        fill(stage, f"light{number}-", 200)
+    found: Counter[str] = Counter()
+    for _ in range(calls):
+        stage.wait(20)
+        found.update(ident.rstrip("0123456789") for ident in granted(stage, room))
+    light = found.total() - found["heavy"]
+    assert 2 < found["heavy"] * others / light <= 4, found
 
 
 def test_many_jobs_of_one_group_are_one_lane_for_all_others(stage: Stage) -> None:
@@ -179,14 +210,6 @@ def test_content_behind_a_run_has_its_own_group(stage: Stage) -> None:
     assert offered(asked(stage)) == [("two", 1)]
 
 
-def test_merged_jobs_have_groups_too(stage: Stage) -> None:
-    stage.add("m", b"1", group="one")
-    assert stage.add("m", b"2", group="two") == "merged"
-    assert offered(asked(stage)) == [("one", 1)]
-    (job,) = stage.take()
-    assert len(job.payloads) == 2
-
-
 def test_a_group_whose_name_looks_like_something_else_is_its_own(stage: Stage) -> None:
     for group in ("task:limited", "a:b", "\1\2", "ß" * 64):
         stage.put(f"job-{group}", group=group)
@@ -232,10 +255,9 @@ def test_the_limits_of_a_group_are_stored_with_its_jobs() -> None:
         group_burst=4,
         call={"ttr": 60},
     )
-    assert new.options == b'{"group_limits":[1,100000.0,4],"ttr_ms":60000}'
-    assert (
-        built(("acme", "gold"), group="a", group_concurrency=lambda c, plan: 10).options == b'{"group_limits":[10,0,0]}'
-    )
+    assert new.options == b'{"group_limits":[1,100000.0,4,1],"ttr_ms":60000}'
+    gold = built(("acme", "gold"), group="a", group_concurrency=lambda c, plan: 10, group_weight=lambda c, plan: 3)
+    assert gold.options == b'{"group_limits":[10,0,0,3]}'
     assert built(group_concurrency=3).options == b"", "a job without a group has no limits of one"
     assert built(group="a", group_rate=lambda customer: None).options == b""
 
@@ -249,6 +271,8 @@ def test_a_wrong_group_is_refused(wrong: object) -> None:
 def test_wrong_limits_of_groups_are_refused() -> None:
     with pytest.raises(InvalidJob, match="group_concurrency must be"):
         built(group="a", group_concurrency=lambda customer: 0)
+    with pytest.raises(InvalidJob, match="group_weight must be"):
+        built(group="a", group_weight=lambda customer: 101)
     with pytest.raises(InvalidJob, match="its group_rate= failed for these arguments"):
         built(group="a", group_rate=lambda customer: 1 / 0)
     with pytest.raises(InvalidJob, match="group_rate"):

@@ -1,17 +1,17 @@
-"""Counts, pages with a cursor, and views; reading changes nothing."""
+"""Counts, pages with a cursor, ranges, and views; reading changes nothing."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from django_delayq.core import Broker, InvalidJob, JobView, NewJob
-from tests.support.core_values import Lease
+from tests.support.core_values import Lease, Undecodable
 
 from .stage import LEASE, T0, Stage
-from .world import unchanged
 
 
 def pages(stage: Stage, place: str, by: str = "", limit: int = 100, **options: bool) -> Iterator[list[JobView]]:
@@ -50,39 +50,7 @@ def test_pages_show_every_job_once_in_order_over_shards_classes_and_ties(
     assert dues == sorted(dues, reverse=reverse)
     assert found == ids(crowd, "waiting", "due", 250, reverse=reverse)
     assert found == ids(crowd, "waiting", "due", limit, reverse=not reverse)[::-1]
-
-
-def test_a_page_goes_on_although_the_entry_of_its_cursor_is_gone(crowd: Stage) -> None:
-    everything = ids(crowd, "waiting", limit=250)
-    first = crowd.broker.inspector.page("q", "waiting", limit=30)
-    for ident in everything[25:35]:
-        crowd.queue.cancel(ident)
-    crowd.put("new before", at=0, due_policy="replace")
-    rest = crowd.broker.inspector.page("q", "waiting", limit=250, cursor=first.cursor)
-    assert [view.id for view in rest.jobs] == everything[35:]
-
-
-def test_looking_at_everything_changes_nothing(crowd: Stage) -> None:
-    crowd.wait(20)
-    jobs = [job for number in range(3) for job in crowd.take(8, number=number)]
-    crowd.failed(jobs[0], 100)
-    crowd.buried(jobs[1])
-    inspector = crowd.broker.inspector
-    with unchanged(crowd.broker):
-        for place, orders in (
-            ("waiting", ["due"]),
-            ("reserved", ["deadline"]),
-            ("failed", ["updated", "failures"]),
-            ("morgue", ["updated", "id"]),
-        ):
-            for by in orders:
-                list(pages(crowd, place, by, 10))
-        inspector.counts("q")
-        inspector.all_counts()
-        inspector.peek("q")
-        for job in jobs:
-            inspector.get("q", job.id)
-            inspector.graves("q", job.id)
+    assert reverse or found[:5] == [view.id for view in crowd.broker.inspector.peek("q", 5)]
 
 
 def test_jobs_are_counted_where_they_lie(stage: Stage) -> None:
@@ -121,21 +89,6 @@ def test_the_backlog_is_divided_by_when_it_falls_due(clocked: Broker) -> None:
     assert [sum(bins) for bins in zip(*(one.backlog for _, one in by_shard.shards), strict=True)] == [2, 3, 3, 2]
 
 
-@pytest.mark.parametrize("horizon", [[0], [5, 5], [2, 1], [1.5]])
-def test_a_horizon_that_does_not_increase_is_refused(stage: Stage, horizon: list[int]) -> None:
-    with pytest.raises(InvalidJob, match="a horizon is a list of increasing whole milliseconds"):
-        stage.broker.inspector.all_counts(horizon=horizon)
-
-
-def test_all_queues_are_counted_in_one_go(broker: Broker) -> None:
-    for number in range(5):
-        broker.queue(f"q{number}", shards=3).schedule_many(NewJob(f"j{n}", "work") for n in range(number))
-    assert {counts.queue: counts.ready for counts in broker.inspector.all_counts()} == {f"q{n}": n for n in range(5)}
-    assert broker.queue_names() == [f"q{n}" for n in range(5)]
-    broker.client.script_flush()
-    assert sum(counts.ready for counts in broker.inspector.all_counts()) == 10
-
-
 def test_many_shards_are_counted_together_whichever_queues_there_are(broker: Broker) -> None:
     for place, name in enumerate("abcd", 1):
         broker.queue(name, shards=10).schedule_many(
@@ -153,78 +106,48 @@ def test_many_shards_are_counted_together_whichever_queues_there_are(broker: Bro
     ]
 
 
-def test_failed_jobs_are_paged_by_failures_and_by_time(stage: Stage) -> None:
-    for ident in "abc":
-        stage.put(ident)
-    a, b, c = stage.take()
-    stage.failed(b)
-    stage.wait(1)
-    (b,) = stage.take()
-    stage.failed(b, 1)
-    stage.failed(c, 5)
-    stage.wait(1)
-    stage.failed(a, 5)
-    assert ids(stage, "failed", "updated") == ["b", "c", "a"]
-    assert ids(stage, "failed", "failures", reverse=True) == ["b", "c", "a"]
-    assert ids(stage, "failed", "failures") == ["a", "c", "b"]
-
-
-def test_the_morgue_is_paged_by_time_and_by_id(stage: Stage) -> None:
-    for ident in ("c", "a", "b", "a"):
-        stage.in_morgue(ident)
-        stage.wait(1)
-    for limit in (1, 3, 100):
-        assert ids(stage, "morgue", "updated", limit) == ["c", "a", "b", "a"]
-        assert ids(stage, "morgue", "id", limit) == ["a", "a", "b", "c"]
-
-
 def test_a_view_tells_all_that_is_known_of_a_job(stage: Stage) -> None:
     stage.put("a", at=5, args=b"[1]", priority=1)
-    delayed = stage.broker.inspector.get("q", "a")
-    assert delayed is not None
+    delayed = stage.view("a")
     assert (delayed.state, delayed.due_ms, delayed.job.args, delayed.job.priority) == ("delayed", T0 + 5, b"[1]", 1)
     stage.wait(5)
-    ready = stage.broker.inspector.get("q", "a")
-    assert ready is not None
-    assert ready.state == "ready"
+    assert stage.view("a").state == "ready"
     stage.take(worker="me")
     stage.put("a", at=70)
-    reserved = stage.broker.inspector.get("q", "a")
-    assert reserved is not None
+    reserved = stage.view("a")
     assert (reserved.state, reserved.due_ms, reserved.gated_due_ms) == ("reserved", T0 + 5, T0 + 70)
     assert (reserved.deadline_ms, reserved.job.worker, reserved.job.reserves) == (T0 + 5 + LEASE, "me", 1)
     assert stage.broker.inspector.get("q", "nobody") is None
 
 
-def test_peek_shows_what_comes_next(crowd: Stage) -> None:
-    assert [view.id for view in crowd.broker.inspector.peek("q", 5)] == ids(crowd, "waiting")[:5]
+def cursor_of(score: str) -> str:
+    return base64.urlsafe_b64encode(f"0:{score}:a".encode()).decode().rstrip("=")
 
 
+@pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
-    ("place", "by", "cursor"),
+    ("place", "by", "options"),
     [
-        ("nowhere", "", ""),
-        ("waiting", "failures", ""),
-        ("waiting", "", "!!"),
-        ("waiting", "", "YWJj"),
+        ("nowhere", "", {}),
+        ("waiting", "failures", {}),
+        ("waiting", "id", {}),
+        *(("waiting", "", {"cursor": cursor}) for cursor in ("!!", "YWJj")),
+        *(("waiting", "", {"cursor": cursor_of(score)}) for score in ("1_0", " 10 ", "+10", "0x1")),
+        *(("waiting", "due", {end: bound}) for end in ("low", "high") for bound in ("x", True, float("nan"))),
+        *(("morgue", "id", {end: bound}) for end in ("low", "high") for bound in (5, "\ud800")),
     ],
 )
-def test_an_unknown_place_order_or_cursor_is_refused(stage: Stage, place: str, by: str, cursor: str) -> None:
+def test_a_page_that_cannot_be_is_refused(
+    stage: Stage, place: str, by: str, options: dict[str, Any], reverse: bool
+) -> None:
     with pytest.raises(InvalidJob):
-        stage.broker.inspector.page("q", place, by, cursor=cursor)
+        stage.broker.inspector.page("q", place, by, reverse=reverse, **options)
 
 
-@pytest.mark.parametrize("score", ["1_0", " 10 ", "+10", "0x1", "10", "1e1", "-1.5"])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_a_cursor_that_somebody_wrote_himself_is_read_or_refused(stage: Stage, score: str, reverse: bool) -> None:
-    stage.put("a", at=0)
-    cursor = base64.urlsafe_b64encode(f"0:{score}:a".encode()).decode().rstrip("=")
-    if score in ("10", "1e1", "-1.5"):
-        page = stage.broker.inspector.page("q", "waiting", cursor=cursor, reverse=reverse)
-        assert [view.id for view in page.jobs] == ([] if reverse else ["a"])
-    else:
-        with pytest.raises(InvalidJob, match="not a cursor"):
-            stage.broker.inspector.page("q", "waiting", cursor=cursor, reverse=reverse)
+@pytest.mark.parametrize("horizon", [[0], [5, 5], [2, 1], [1.5]])
+def test_a_horizon_that_does_not_increase_is_refused(stage: Stage, horizon: list[int]) -> None:
+    with pytest.raises(InvalidJob, match="a horizon is a list of increasing whole milliseconds"):
+        stage.broker.inspector.all_counts(horizon=horizon)
 
 
 def test_redis_decides_how_many_shards_a_queue_has(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
@@ -296,19 +219,6 @@ def sent_bytes(broker: Broker) -> int:
     return sum(int(info["total_net_output_bytes"]) for info in broker.inspector.servers())
 
 
-def test_it_is_told_for_how_long_nothing_is_reaped(clocked: Broker) -> None:
-    stage = Stage(clocked, shards=2)
-    stage.put("a")
-    assert clocked.inspector.counts("q").hold_ms == 0
-    stage.wait(-3_600_000)  # the clock was put back by an hour
-    stage.put("a")
-    assert clocked.inspector.counts("q").hold_ms == LEASE
-    stage.wait(LEASE - 1000)
-    assert clocked.inspector.counts("q").hold_ms == 1000
-    stage.wait(1000)
-    assert clocked.inspector.counts("q").hold_ms == 0
-
-
 def test_no_queue_has_no_name(broker: Broker) -> None:
     broker.queue("orders")  # from now on the registry counts its changes, under ""
     assert broker.known_queue("") is None
@@ -347,3 +257,140 @@ def test_arguments_are_left_out_when_they_alone_are_too_large(stage: Stage, size
     stage.put("a", at=1000, args=b"x" * size, options=b'{"max_attempts":3}')
     (view,) = stage.broker.inspector.page("q", "waiting", most_bytes=100).jobs
     assert (len(view.job.args), view.cut) == (size - cut, cut > 0)
+
+
+# -- pages of a range: of due times, leases, failures, burials and ids_of_views ----------------------------------------
+
+
+def walked(stage: Stage, place: str, by: str = "", *, limit: int = 2, **options: Any) -> list[str]:
+    """Return the ids of a range, read by pages, after a walk in the other direction that has to find the same."""
+
+    def walk(reverse: bool) -> list[str]:
+        found, cursor = [], ""
+        while True:
+            page = stage.broker.inspector.page("q", place, by, cursor=cursor, limit=limit, reverse=reverse, **options)
+            found += [view.id for view in page.jobs]
+            if not (cursor := page.cursor):
+                return found
+            assert len(page.jobs) == limit
+
+    forth = walk(False)
+    assert sorted(walk(True)) == sorted(forth)
+    return forth
+
+
+@pytest.fixture
+def row(clocked: Broker) -> Stage:
+    """Eight jobs over three shards, due 10 ms one after another, two at each moment."""
+    stage = Stage(clocked, shards=3)
+    for n in range(8):
+        stage.put(f"j{n}", at=10 + n // 2 * 10, priority=n % 3)
+    return stage
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 250])
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (None, None, "01234567"),
+        (10, 40, "01234567"),
+        (11, 40, "234567"),
+        (10.5, 39.5, "2345"),
+        (20, 20, "23"),
+        (None, 19, "01"),
+        (31, None, "67"),
+        (50, None, ""),
+        (30, 20, ""),
+    ],
+)
+def test_a_page_has_what_falls_due_in_a_range(
+    row: Stage, low: float | None, high: float | None, wanted: str, limit: int
+) -> None:
+    def moment(ms: float | None) -> float | None:
+        return None if ms is None else T0 + ms
+
+    found = walked(row, "waiting", limit=limit, low=moment(low), high=moment(high))
+    assert sorted(found) == [f"j{n}" for n in wanted]
+    assert [int(ident[1]) // 2 for ident in found] == sorted(int(ident[1]) // 2 for ident in found)
+
+
+def test_a_range_of_the_morgue_by_time_and_by_id(stage: Stage) -> None:
+    for ident in ("b", "a", "ab", "ä", "a"):
+        stage.in_morgue(ident)
+        stage.wait(10)
+    assert walked(stage, "morgue", low=T0 + 10, high=T0 + 30) == ["a", "ab", "ä"]
+    assert walked(stage, "morgue", "id", low="a", high="a") == ["a", "a"]
+    assert walked(stage, "morgue", "id", low="ab") == ["ab", "b", "ä"]
+    assert walked(stage, "morgue", "id", high="aa") == ["a", "a"]
+    assert walked(stage, "morgue", "id", low="", high="ÿ") == ["a", "a", "ab", "b", "ä"]
+
+
+def test_a_range_of_leases_and_of_failures(stage: Stage) -> None:
+    for ident in "abc":
+        stage.put(ident)
+    (first,) = stage.batch(1).jobs
+    stage.wait(10)
+    stage.batch(2)
+    assert walked(stage, "reserved", low=T0 + LEASE + 1) == ["b", "c"]
+    assert walked(stage, "reserved", high=T0 + LEASE) == [first.id]
+    stage.failed(first)
+    stage.wait(1)
+    (again,) = stage.take()
+    stage.failed(again, 1000)
+    assert walked(stage, "failed", "failures", low=2, high=2) == [first.id]
+    assert walked(stage, "failed", "failures", low=3) == []
+    assert walked(stage, "failed", "updated", low=T0 + 11) == [first.id]
+    assert walked(stage, "failed", "updated", high=T0 + 10) == []
+
+
+def test_a_cursor_goes_on_inside_its_range_whatever_came_and_went(row: Stage) -> None:
+    inspector = row.broker.inspector
+    bounds = {"low": T0 + 20, "high": T0 + 40}
+    first = inspector.page("q", "waiting", limit=3, **bounds)
+    for view in first.jobs:
+        row.queue.cancel(view.id)
+    row.put("sooner", at=20, due_policy="replace")
+    row.put("outside", at=41)
+    rest = inspector.page("q", "waiting", limit=250, cursor=first.cursor, **bounds)
+    assert sorted(view.id for view in first.jobs + rest.jobs) == [f"j{n}" for n in range(2, 8)]
+    assert rest.cursor == ""
+
+
+# -- views without large arguments: they stay in Redis, and everything else is told ------------------------------------
+
+
+LARGE = b'["' + b"x" * 5000 + b'"]'
+OPTIONS = b'{"context":{"trace":"needle"}}'
+
+
+def told(view: JobView) -> tuple[Any, ...]:
+    gated = view.gated and (view.gated.args, view.gated_left_out)
+    return view.id, view.cut, view.size, view.job.args, view.job.task, dict(view.job.context), view.payload_count, gated
+
+
+def test_large_arguments_stay_where_they_are(stage: Stage) -> None:
+    stage.put("small", args=b"[1]", options=OPTIONS)
+    stage.put("large", args=LARGE, options=OPTIONS, at=10)
+    (held,) = stage.batch(1).jobs
+    stage.put("small", args=LARGE, at=50)
+    stage.add("merged", b"1" * 3000, "1", at=20)
+    inspector, context = stage.broker.inspector, {"trace": "needle"}
+    large = ("large", True, 5004, b"", "work", context, 0, None)
+    assert [told(view) for view in inspector.page("q", "waiting", most_bytes=5003).jobs] == [
+        large,
+        ("merged", False, 0, b"", "sync", {}, 1, None),
+    ]
+    assert [told(view) for view in inspector.page("q", "reserved", most_bytes=2).jobs] == [
+        ("small", True, 3, b"", "work", context, 0, (b"", 5004))
+    ]
+    assert [told(view) for view in inspector.page("q", "reserved", most_bytes=3).jobs] == [
+        ("small", False, 3, b"[1]", "work", context, 0, (b"", 5004))
+    ]
+    whole = inspector.page("q", "waiting", most_bytes=5004).jobs[0]
+    assert told(whole) == ("large", False, 5004, LARGE, "work", context, 0, None)
+    assert whole.arguments == (["x" * 5000], {})
+    cut = inspector.get("q", "large", most_bytes=10)
+    assert cut is not None and told(cut) == large
+    with pytest.raises(Undecodable, match="5004 bytes of arguments were left out"):
+        _ = cut.arguments
+    assert stage.done(held) == [True]

@@ -12,7 +12,7 @@ import pytest
 from django_delayq.core import Broker, NewJob, Registry, Task, TaskOptions
 from django_delayq.core.options import Limits
 from tests.support.core_figures import Limiter, LimitsPage, LimitStatus, ask_permits, read_limits
-from tests.support.core_stored import LaneNotes, Limit, assert_invariants
+from tests.support.core_stored import LaneNotes, assert_invariants
 
 from .stage import T0, Stage
 
@@ -69,7 +69,7 @@ def test_what_exceeds_the_concurrency_of_a_task_waits_behind_it(clocked: Broker)
 def test_the_next_start_of_a_rate_is_a_moment(stage: Stage) -> None:
     stage.put("a", task="limited")
     move_into_lanes(stage, "limited")
-    ask_permits(stage.broker, {"task:limited": Limit("task:limited", None, 60e6, 1)}, 1)
+    ask_permits(stage.broker, {"task:limited": Limits(None, None, 60e6, 1)}, 1)
     began = time.time() * 1000
     (one,) = page_of(stage, None, limited(rate="1/m")).waiting
     assert (one.numbers, one.leases, one.jobs) == (Limits(interval_us=60e6, burst=1), 0, 1)

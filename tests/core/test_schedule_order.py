@@ -107,11 +107,6 @@ def test_jobs_of_one_due_time_run_in_the_order_in_which_they_were_given(
     assert order == [f"j{n}" for n in range(900)]
 
 
-def test_the_first_wins_where_the_first_is_to_win(stage: Stage) -> None:
-    assert stage.queue.schedule_many(twice(300, on_conflict="ignore"))[-1] == "ignored"
-    assert content_of_x(stage.queue) == b"first"
-
-
 @pytest.mark.one_server("scripts of one server")
 def test_a_chunk_that_a_server_did_not_understand_is_not_overtaken(broker: Broker) -> None:
     """The server lost its scripts, and another client loaded them again before the next chunk arrived."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-import threading
 from importlib.resources import files
-from typing import Any
 
 import pytest
 from redis.exceptions import ResponseError
 
-from django_delayq.core import Broker, NewJob, ack, new_id
+from django_delayq.core import Broker, NewJob
 from django_delayq.core.redis.scripts import compose, script_names
 from tests.support.core_calls import source_of
 from tests.support.core_stored import DUE_KEYS, SHARD_KEYS, check_stored, shard_key
-
-from .stage import Stage
 
 LUA = files("django_delayq.core") / "lua"
 SOURCES = {name: (LUA / f"{name}.lua").read_text() for name in script_names()}
@@ -93,57 +89,6 @@ def test_the_short_script_names_its_keys_in_the_order_in_which_they_are_sent(bro
 def test_all_keys_of_a_shard_share_one_hash_tag(cluster_broker: Broker) -> None:
     shard = cluster_broker.shard("q", 7)
     assert {re.search(rb"\{(.+?)\}", key)[1] for key in shard.keys} == {b"q:0.7"}  # type: ignore[index]
-
-
-def test_a_server_that_forgot_a_script_is_told_it_again(broker: Broker) -> None:
-    queue = broker.queue("q")
-    for _ in range(3):
-        broker.client.script_flush()
-        assert queue.schedule(NewJob("a", "work")) == "created"
-        broker.client.script_flush()
-        (job,) = queue.reserve(0, 1, worker="w").jobs
-        broker.client.script_flush()
-        assert queue.settle([ack(job, 0, 0)]) == [True]
-    broker.client.script_flush()
-    assert queue.schedule_many(NewJob(f"j{n}", "work") for n in range(600)) == ["created"] * 600
-
-
-def test_scripts_flushed_in_a_loop_reach_no_caller(broker: Broker) -> None:
-    queue = broker.queue("q", shards=2)
-    stop = threading.Event()
-
-    def flush() -> None:
-        while not stop.is_set():
-            broker.client.script_flush()
-
-    thread = threading.Thread(target=flush)
-    thread.start()
-    try:
-        done = 0
-        for number in range(150):
-            assert queue.schedule(NewJob(new_id(), "work", fresh=True)) == "created"
-            jobs = queue.reserve(number % 2, 10, worker="w").jobs
-            assert all(queue.touch(jobs)[place] == "held" for place in range(len(jobs)))
-            done += sum(queue.settle_reserve(number % 2, [ack(job, 0, 0) for job in jobs], 0, worker="w")[0])
-        done += sum(queue.settle([ack(job, 0, 0) for n in range(2) for job in queue.reserve(n, 250, worker="w").jobs]))
-    finally:
-        stop.set()
-        thread.join()
-    assert done == 150
-
-
-def test_a_call_whose_id_was_made_just_now_is_like_any_other(stage: Stage) -> None:
-    """The short script replies only if the long one would return the same."""
-    other = Stage(stage.broker, name="other")
-    for number in range(50):
-        options: dict[str, Any] = {
-            "at": (number * 37) % 50,
-            "priority": (4, 4, 4, 1)[number % 4],
-            "task": ("work", "rest")[number % 3 > 1],
-        }
-        assert stage.put(f"j{number}", fresh=True, **options) == other.put(f"j{number}", **options) == "created"
-    assert stage.picture() == other.picture()
-    assert stage.counters() == other.counters()
 
 
 def test_a_fault_of_ours_is_raised_as_it_is_and_not_as_its_own_cause(broker: Broker) -> None:

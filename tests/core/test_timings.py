@@ -1,4 +1,4 @@
-"""Metrics of finished attempts: histograms, their form in Redis, their collection and sending."""
+"""Metrics of finished attempts: histograms, their form in Redis, their collection and sending; depths of queues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import random
 import threading
 from bisect import bisect_left
-from typing import Any
 
 import pytest
 
@@ -15,17 +14,18 @@ from django_delayq.core import (
     Job,
     NewJob,
     QueueUnavailable,
-    RedisConfig,
     Settlement,
     ack,
     bury,
-    connect,
     fail,
+    figures,
     release,
 )
 from django_delayq.core.figures import (
     BUCKETS_MS,
+    MINUTES,
     MOST_FIELDS,
+    DepthPoint,
     Figures,
     Histogram,
     fill,
@@ -45,9 +45,8 @@ from tests.support.core_figures import (
     store_violations,
     without,
 )
-from tests.support.core_stored import figures_keys
+from tests.support.core_stored import depth_key, figures_keys
 from tests.support.processes import wait_until
-from tests.support.redis_box import RedisBox
 from tests.support.seeds import seed_of_run
 
 from .epochs_stage import other
@@ -148,31 +147,14 @@ def test_figures_are_added_up_and_read_back_whole(broker: Broker) -> None:
     assert broker.figures() == added(SEVERAL, Figures({"q": histogram(2)}, counts={("redis_error", "overload"): 1}))
 
 
-def test_figures_on_a_cluster(cluster_broker: Broker) -> None:
-    cluster_broker.note_figures(SEVERAL)
-    cluster_broker.note_figures(SEVERAL)
-    store_violations(cluster_broker, 4)
-    found = cluster_broker.figures()
-    assert (found.lateness, found.run, found.counts) == (
-        added(SEVERAL, SEVERAL).lateness,
-        added(SEVERAL, SEVERAL).run,
-        {("redis_error", "transient"): 6, ("fsck", "violations"): 4, ("fsck", "at_ms"): 1},
-    )
-
-
 def test_a_call_that_is_sent_again_adds_nothing(broker: Broker) -> None:
-    for _ in range(2):
-        broker.note_figures(SEVERAL, request=b"0123456789abcdef")
-    assert broker.figures() == SEVERAL
-    broker.note_figures(SEVERAL)
-    assert broker.figures() == added(SEVERAL, SEVERAL)
-
-
-def test_more_figures_than_one_call_takes_arrive_whole_and_once(broker: Broker) -> None:
     many = Figures(counts={("redis_error", str(number)): 1 for number in range(2_500)})
     for _ in range(2):
-        broker.note_figures(many, request=b"0123456789abcdef")
-    assert broker.figures() == many
+        broker.note_figures(SEVERAL, request=b"0123456789abcdef")
+        broker.note_figures(many, request=b"fedcba9876543210")
+    assert broker.figures() == added(SEVERAL, many), "also of more than one call takes"
+    broker.note_figures(SEVERAL)
+    assert broker.figures() == added(added(SEVERAL, many), SEVERAL)
 
 
 def test_counters_that_replace_are_set_and_not_added(broker: Broker) -> None:
@@ -264,16 +246,6 @@ def test_every_attempt_that_began_is_counted_with_its_lateness_and_its_length() 
     )
 
 
-def test_nothing_is_sent_when_nothing_happened() -> None:
-    post = Post()
-    tally = Tally(post)
-    tally.ended("q", [release(job())])
-    tally.waited("note", 0.1, False)
-    assert not tally
-    assert tally.flush()
-    assert post.sent == []
-
-
 def test_what_could_not_be_sent_is_sent_again_as_it_was_and_then_the_rest() -> None:
     """The first call may have been applied although its reply was lost."""
     post = Post()
@@ -297,6 +269,11 @@ def test_what_could_not_be_sent_is_sent_again_as_it_was_and_then_the_rest() -> N
 def test_a_timer_sends_the_first_counter_and_what_comes_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
     post = Post()
     tally = Tally(post)
+    tally.ended("q", [release(job())])
+    tally.waited("note", 0.1, False)
+    assert not tally
+    assert tally.flush()
+    assert post.sent == [], "nothing happened"
     assert not is_scheduled(tally)
     for _ in range(3):
         tally.ended("q", [ran(1, 1)])
@@ -313,14 +290,10 @@ def test_a_timer_sends_the_first_counter_and_what_comes_until_then(monkeypatch: 
     tally.count("redis_error", "transient")
     wait_until(lambda: len(post.sent) == 3, 10, "the timer")
     assert not tally
-
-
-def test_a_closed_tally_sends_what_it_has_and_no_timer_is_left() -> None:
-    post = Post()
-    tally = Tally(post)
+    set_pace(monkeypatch, 60)
     tally.count("redis_error", "transient")
     tally.close()
-    assert len(post.sent) == 1
+    assert len(post.sent) == 4, "a closed one sends what it has"
     assert not is_scheduled(tally)
 
 
@@ -395,26 +368,88 @@ def test_a_forked_child_tells_nothing_of_what_its_parent_counted() -> None:
     assert tally
 
 
-def test_an_outage_costs_no_figures(redis_factory: Any) -> None:
-    box: RedisBox = redis_factory(aof="always")
-    connection = connect(RedisConfig.parse(f"{box.url}?retries=0"))
-    broker = Broker(connection)
-    broker.tally.ended("q", [ran(1, 1)])
-    broker.tally.flush()
-    box.kill()
-    broker.tally.ended("q", [ran(20, 1)])
-    with pytest.raises(QueueUnavailable):
-        broker.tally.flush()
-    broker.tally.ended("q", [ran(300, 1)])
-    box.start()
-    assert broker.tally.flush()
-    assert broker.figures().lateness == {"q": histogram(1, 20, 300)}
-    connection.close()
-
-
 def test_calls_of_scripts_are_figures_where_somebody_asks_for_it(broker: Broker) -> None:
     broker.observe(broker.tally.waited)
     broker.queue("q").schedule(NewJob("a", "work"))
     broker.tally.flush()
     assert {name: found.count for name, found in broker.figures().script.items()}["schedule"] == 1
     assert not broker.tally, "the call that carries figures is none"
+
+
+# -- depth of queues over time: a sample a minute for a day ------------------------------------------------------------
+
+
+MINUTE = 60_000
+NOON = 1_700_000_000_000 // MINUTE * MINUTE
+
+
+def sample(broker: Broker, minute: float, **values: float | None) -> None:
+    figures.record_depths(broker, {"orders": DepthPoint(**values)}, NOON + minute * MINUTE + 1_234)  # type: ignore[arg-type]
+
+
+def series(broker: Broker, minute: int, minutes: int = 60) -> list[DepthPoint]:
+    return figures.read_depths(broker, ["orders"], NOON + minute * MINUTE + 30_000, minutes)["orders"]
+
+
+def test_points_have_the_counts_of_their_minute_and_rates_since_the_one_before(broker: Broker) -> None:
+    sample(broker, 0, ready=1)
+    sample(broker, 0.5, ready=5, scheduled=100, done=10)  # of the same minute
+    sample(
+        broker, 1, ready=3, reserved=1, failed=1, morgue=2, lag_seconds=1.5, scheduled=160, done=40, failing=6, p99_ms=8
+    )
+    first, second = series(broker, 1)
+    assert first == DepthPoint(NOON, 0, 5, 0, 0, 0, 0.0, None, None, None, None, None)
+    assert second == DepthPoint(NOON + MINUTE, 0, 3, 1, 1, 2, 1.5, 1.0, 0.5, 0.1, None, 8.0)
+    assert series(broker, 1, 1) == [second], "the first of those that are wanted has its rate, too"
+    broker.queue("orders")
+    assert broker.delete_queue("orders")
+    assert series(broker, 1) == []
+
+
+def test_a_minute_without_a_sample_has_no_point_and_the_next_rate_covers_it(broker: Broker) -> None:
+    sample(broker, 0, done=0)
+    sample(broker, 3, done=180)
+    assert [(point.at_ms, point.done) for point in series(broker, 3)] == [(NOON, None), (NOON + 3 * MINUTE, 1.0)]
+
+
+def test_a_series_has_a_day_and_never_grows_beyond_it(broker: Broker) -> None:
+    for minute in range(0, 3 * MINUTES, 7):
+        sample(broker, minute, ready=minute)
+    last = range(0, 3 * MINUTES, 7)[-1]
+    assert [point.ready for point in series(broker, last, MINUTES)] == [
+        minute for minute in range(0, 3 * MINUTES, 7) if minute > last - MINUTES
+    ][-MINUTES // 7 :]
+    assert broker.client.xlen(depth_key(broker.prefix, "orders")) <= MINUTES / 7 + 1
+    assert all(len(fields[b"sample"]) < 64 for _, fields in broker.client.xrange(depth_key(broker.prefix, "orders")))
+    assert 0 < broker.client.ttl(depth_key(broker.prefix, "orders")) <= 86_400
+
+
+def test_a_counter_that_was_lost_has_no_rate_below_zero(broker: Broker) -> None:
+    sample(broker, 0, done=2**32 - 30, failing=500)
+    sample(broker, 1, done=2**32 + 30, failing=0)
+    assert [(point.done, point.failing) for point in series(broker, 1)][1] == (1.0, 0.0)
+
+
+def test_a_series_that_ends_in_the_future_is_kept_until_it_expires(broker: Broker) -> None:
+    """The clock was wrong, and has been sample back."""
+    sample(broker, 60, ready=1)
+    ends = broker.client.pttl(depth_key(broker.prefix, "orders"))
+    sample(broker, 0, ready=2)
+    assert [point.ready for point in series(broker, 60)] == [1]
+    assert broker.client.pttl(depth_key(broker.prefix, "orders")) <= ends
+
+
+def test_several_queues_are_read_together_and_unknown_ones_are_empty(broker: Broker) -> None:
+    figures.record_depths(broker, {"": DepthPoint(ready=3), "orders": DepthPoint(ready=1)}, NOON)
+    found = figures.read_depths(broker, ["", "orders", "none"], NOON)
+    assert {name: [point.ready for point in points] for name, points in found.items()} == {
+        "": [3],
+        "orders": [1],
+        "none": [],
+    }
+    assert figures.read_depths(broker, [], NOON) == {}
+
+
+def test_one_worker_takes_the_samples_of_a_minute(broker: Broker) -> None:
+    assert figures.claim_depths(broker, "w1")
+    assert not figures.claim_depths(broker, "w2")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.core import Broker, Job, ack, release
+from django_delayq.core import Broker, Job, release
 from tests.support.core_stored import number_of, set_clock
 
 from .epochs_stage import epoch_of, other, reshard, take_all
@@ -91,7 +91,7 @@ def test_through_both_epochs_of_a_change_every_holder_passes_the_fence(broker: B
 
 
 @pytest.mark.parametrize("behind", [0, 30, 2000], ids=lambda ms: f"{ms}ms-behind")
-@pytest.mark.parametrize("later", [0, 40, 1500, 2090, 2110, 600_000], ids=lambda ms: f"{ms}ms-later")
+@pytest.mark.parametrize("later", [0, 1500, 2110, 600_000], ids=lambda ms: f"{ms}ms-later")
 def test_the_clocks_of_old_and_new_shards_may_differ_by_two_seconds(clocked: Broker, behind: int, later: int) -> None:
     stage = Stage(clocked)
     job = hold(stage)
@@ -130,11 +130,3 @@ def test_a_closing_shard_that_lost_its_last_writes_gives_larger_tokens_all_the_s
     clocked.client.hset(meta, "token", kept)
     stage.wait(1)
     assert hold(stage).token > lost.token
-
-
-def test_acked_and_put_in_again_an_id_goes_on_with_larger_tokens(broker: Broker, fence: Fence) -> None:
-    stage = Stage(broker, clock=False)
-    for _ in range(50):
-        job = hold(stage)
-        assert fence.admits(job)
-        assert stage.settle(ack(job, 1, 2)) == [True]

@@ -24,8 +24,8 @@ from .recording import FOLDER, Record
 
 #: time limit of the run without a fault
 CLEAN_SECONDS = 1800.0
-#: seconds that recorded tests of a fault take together, in each of their goes
-GOES = (20.0, 60.0, 200.0)
+#: time limit of a search among all recorded tests that execute the lines of a fault, the quickest of each file first
+SEARCH_SECONDS = 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,46 +130,27 @@ def _try_all(entries: Sequence[tuple[Path, Fault]], record: Record | None, jobs:
 def _verdict(path: Path, fault: Fault, record: Record | None, seconds: float) -> str:
     """Try one fault, print the result, and keep in its list which test caught it."""
     start = time.monotonic()
-    run, untried = _first_failure(fault, record, seconds)
+    run = _first_failure(fault, record, seconds)
     caught = run is not None and run.code == FAILED
     verdict = "SURVIVED" if run is None else {FAILED: "caught", None: "TOO LONG"}.get(run.code, f"BROKEN ({run.code})")
-    if run is None and untried:
-        verdict = "OPEN"
     line = f"{verdict:8} {time.monotonic() - start:5.1f} s  {fault.file}: {fault.name}"
     print("\n        by ".join([line, *(run.failed if run and caught else ())]), flush=True)
-    if caught or verdict == "SURVIVED":
+    if run is None or caught:
         remember(path, fault, run.failed if run else ())
-    elif run is None:
-        print(f"        {untried} tests that execute its lines were not tried, or took too long", flush=True)
     else:
         print(run.output, file=sys.stderr, flush=True)
     return verdict
 
 
-def _first_failure(fault: Fault, record: Record | None, seconds: float) -> tuple[Run | None, int]:
-    """Return the first run of tests that does not pass with this fault, or None; and how many tests show nothing.
-
-    These are recorded tests for which there was no time, and those of a go that took too long: the machine may be busy.
-    """
-    untried = 0
+def _first_failure(fault: Fault, record: Record | None, seconds: float) -> Run | None:
+    """Return the first run of tests that does not pass with this fault, or None."""
     with project_copy() as copy:
         fault.insert(copy)
-        if fault.tests:
-            run = run_tests(copy, fault.tests, seconds)
-            if run.code != PASSED:
-                return run, 0
-        left = [] if record is None else record.tests_of(fault.file, fault.lines())
-        for allowed in GOES:
-            now = [] if record is None else record.within(left, allowed)
-            left = left[len(now) :]
-            if not now:
-                break
-            run = run_tests(copy, now, 60.0 + 4 * allowed)
-            if run.code is None:
-                untried += len(now)
-            elif run.code != PASSED:
-                return run, 0
-    return None, untried + len(left)
+        run = run_tests(copy, fault.tests, seconds) if fault.tests else None
+        if record is not None and (run is None or run.code == PASSED):
+            others = record.tests_of(fault.file, fault.lines())
+            run = run_tests(copy, others, SEARCH_SECONDS) if others else run
+    return None if run is None or run.code == PASSED else run
 
 
 if __name__ == "__main__":

@@ -1,94 +1,86 @@
-"""Mutations of the package: small changes of its source that tests should notice, drawn with a fixed seed.
+"""Draw faults by a mutator: ``python -m tests.faults.mutations --number N [--seed S] [--only FOLDER ...]``.
 
-Python files are read as syntax trees, Lua files line by line. What no test should depend on is left out: docstrings,
-texts for people, log calls, annotations, imports, ``TYPE_CHECKING`` blocks.
+Mutations are small changes of the package's source that tests should notice. Python and Lua are read line by line;
+what no test should depend on is left out: texts, comments, log calls, imports, assertions, ``TYPE_CHECKING`` blocks.
+The list ``drawn.toml`` gets so many new ones that it has N, in proportion to the code of each package. They are no
+selection of what the tests are known to catch. ``python -m tests.faults`` then looks for a test that catches each. A
+fault that none catches stays in the list without tests, until somebody writes the missing test, or writes next to it
+why the change makes no difference (``equivalent``). One with which the package cannot be imported shows nothing about
+the tests: take it out.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
+import io
+import json
 import random
 import re
 import subprocess
+import sys
+import tokenize
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Final
 
-from .catalogue import PACKAGE, ROOT
+from .catalogue import DRAWN, PACKAGE, ROOT, Fault, load
 
 #: most lines that one mutation may span; a longer old text would not survive the next edit
 _MOST_LINES: Final = 3
-_COMPARISONS: Final[dict[type[ast.cmpop], tuple[str, str]]] = {
-    ast.Lt: ("<", "<="),
-    ast.LtE: ("<=", "<"),
-    ast.Gt: (">", ">="),
-    ast.GtE: (">=", ">"),
-    ast.Eq: ("==", "!="),
-    ast.NotEq: ("!=", "=="),
-    ast.Is: ("is", "is not"),
-    ast.IsNot: ("is not", "is"),
-    ast.In: ("in", "not in"),
-    ast.NotIn: ("not in", "in"),
-}
-_ARITHMETIC: Final[dict[type[ast.operator], tuple[str, str]]] = {
-    ast.Add: ("+", "-"),
-    ast.Sub: ("-", "+"),
-    ast.Mult: ("*", "/"),
-    ast.Div: ("/", "*"),
-    ast.FloorDiv: ("//", "*"),
-    ast.Mod: ("%", "*"),
-}
-#: calls whose arguments are texts for people, and calls without an effect that a test should notice
-_TEXT_CALLS: Final = re.compile(
-    r"^(logger|log|warnings|_|gettext|gettext_lazy|ngettext|add_argument|TypeVar|field|extend_schema\w*|OpenApi\w+)$|(Error|Warning|Exception)$"
-)
 #: keywords that change nothing but texts, types or speed
-_TEXT_KEYWORDS: Final = frozenset(
-    {
-        "help",
-        "help_text",
-        "text",
-        "description",
-        "short_description",
-        "verbose_name",
-        "verbose_name_plural",
-        "label",
-        "title",
-        "hint",
-        "metavar",
-        "summary",
-        "example",
-        "examples",
-        "requests",
-        "stacklevel",
-        "name",
-        "daemon",
-        "strict",
-        "frozen",
-        "slots",
-        "kw_only",
-    }
+_TEXT_WORDS: Final = (
+    "help|help_text|text|description|short_description|verbose_name|verbose_name_plural|label|title|hint|metavar|summary"
+    "|example|examples|requests|stacklevel|name|daemon|strict|frozen|slots|kw_only"
 )
-_LUA_CHANGES: Final = (
-    (re.compile(r"(?<![<>~=])<=(?!=)"), "<"),
-    (re.compile(r"(?<![<>~=])<(?!=)"), "<="),
-    (re.compile(r"(?<![<>~=])>=(?!=)"), ">"),
-    (re.compile(r"(?<![<>~=])>(?!=)"), ">="),
-    (re.compile(r"=="), "~="),
-    (re.compile(r"~="), "=="),
-    (re.compile(r"\band\b"), "or"),
-    (re.compile(r"\bor\b"), "and"),
-    (re.compile(r"\bnot "), ""),
-    (re.compile(r"(?<=[\w)]) \+ (?=[\w(])"), " - "),
-    (re.compile(r"(?<=[\w)]) - (?=[\w(])"), " + "),
-    (re.compile(r"\btrue\b"), "false"),
-    (re.compile(r"\bfalse\b"), "true"),
+#: what is said to people: calls with texts, what is written and logged, errors' words, members with examples
+_TEXTS: Final = re.compile(
+    r"\b(?:logger|log|warnings|gettext|gettext_lazy|ngettext|add_argument|TypeVar|field|extend_schema\w*|OpenApi\w+"
+    rf"|\w+\.write)\b[\w.]*\(.*|(?<=\w(?:Error)\().*|(?<=\wException\().*|^\s*(?:{_TEXT_WORDS})(?:: \w+)? = .*"
 )
-_LUA_CALL: Final = re.compile(r"^\s*(redis\.call|[a-z_]+)\([^()]*(\([^()]*\)[^()]*)*\)\s*$")
-_LUA_TEXT: Final = re.compile(r"'[^']*'|\"[^\"]*\"|--.*$")
+New = str | Callable[[re.Match[str]], str]
+_COMMON: Final[Sequence[tuple[str, New]]] = [
+    (r"(?<![<>~=!-])<=(?!=)", "<"),
+    (r"(?<![<>~=!-])<(?![=<])", "<="),
+    (r"(?<![<>~=!-])>=(?!=)", ">"),
+    (r"(?<![<>~=!-])>(?![=>])", ">="),
+    (r"\band\b", "or"),
+    (r"\bor\b", "and"),
+    (r"\bnot (?!in\b)", ""),
+    (r"(?<=[\w)]) \+ (?=[\w(])", " - "),
+    (r"(?<=[\w)]) - (?=[\w(])", " + "),
+]
+_LUA: Final[Sequence[tuple[str, New]]] = [
+    *_COMMON,
+    (r"==", "~="),
+    (r"~=", "=="),
+    (r"\btrue\b", "false"),
+    (r"\bfalse\b", "true"),
+    (r"(?<!.)(?:redis\.call|[a-z_]+)\([^()]*(?:\([^()]*\)[^()]*)*\) *$", ""),
+]
+_PYTHON: Final[Sequence[tuple[str, New]]] = [
+    *_COMMON,
+    (r"==", "!="),
+    (r"!=", "=="),
+    (r"\bis not\b", "is"),
+    (r"\bis\b(?! not)", "is not"),
+    (r"\bnot in\b", "in"),
+    (r"(?<!not) in\b", " not in"),
+    (r"\bTrue\b", "False"),
+    (r"\bFalse\b", "True"),
+    (r"(?<=[\w)]) \* (?=[\w(])", " / "),
+    (r"(?<=[\w)]) (?://|/|%) (?=[\w(])", " * "),
+    (r"(?<![\w.])\d[\d_]*(?:\.\d+)?(?![\w.])", lambda number: str(ast.literal_eval(number[0]) + 1)),
+    (r"(?<=\bif )(?!not\b)(?!.*\bis\b)(?!.*[<>=])(?!.* in )[^:]+(?=: *$)", lambda condition: f"not ({condition[0]})"),
+    (r"(?<=\breturn )(?!(?:None|True|False|\d+) *$).+$", "None"),
+    (r"(?<!.)raise .+$", "pass"),
+    (r"(?<!.)(?:await )?[\w.]+\(.*\) *$", "pass"),
+    (rf"(?<=\()(?!{_TEXT_WORDS})\w+=[^,()]+(?:, (?!\*))?(?=.*\) *$)", ""),
+    (rf", (?!{_TEXT_WORDS})\w+=[^,()]+(?=[,)])", ""),
+]
 
 
 @dataclass(frozen=True)
@@ -105,12 +97,7 @@ class Mutation:
 
 
 def draw(
-    number: int,
-    seed: int,
-    *,
-    known: Collection[tuple[str, str]] = (),
-    folders: Collection[str] = (),
-    root: Path = ROOT,
+    number: int, seed: int, *, known: Collection[tuple[str, str]] = (), folders: Collection[str] = (), root: Path = ROOT
 ) -> list[Mutation]:
     """Return mutations, distributed over the package's folders in proportion to their lines that can be mutated.
 
@@ -156,281 +143,112 @@ def mutations(file: str, text: str) -> list[Mutation]:
     return [made for change in _changes(file, text) if (made := _mutation(file, text, change)) is not None]
 
 
-def _changes(file: str, text: str) -> list[_Change]:
-    return list(_lua_changes(text) if file.endswith(".lua") else _python_changes(text))
-
-
 @dataclass(frozen=True)
 class _Change:
     start: int  #: offset in the text
     end: int
     new: str
-    where: str = ""
+
+
+def _changes(file: str, text: str) -> Iterator[_Change]:
+    is_lua = file.endswith(".lua")
+    rules = [(re.compile(pattern), new) for pattern, new in (_LUA if is_lua else _PYTHON)]
+    bare = _without_texts_of_lua(text) if is_lua else _without_texts(text)
+    offset = 0
+    for line in bare.splitlines(keepends=True):
+        code = line.lstrip(" ").rstrip("\n")
+        start = offset + len(line.rstrip("\n")) - len(code)
+        for pattern, new in rules:
+            for match in pattern.finditer(code):
+                changed = new if isinstance(new, str) else new(match)
+                yield _Change(start + match.start(), start + match.end(), changed)
+        offset += len(line)
+
+
+def _blank(match: re.Match[str]) -> str:
+    return " " * len(match[0])
+
+
+def _without_texts_of_lua(text: str) -> str:
+    """Return a script of the same length without texts, comments and its first line."""
+    return re.sub(r"^#!.*|'[^'\n]*'|\"[^\"\n]*\"|--.*", _blank, text, flags=re.MULTILINE)
+
+
+def _without_texts(text: str) -> str:
+    """Return a module of the same length without what no test should depend on."""
+    lines = text.splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, lines))]
+    kept = list(text)
+
+    def fill(start: int, end: int, with_char: str) -> None:
+        kept[start:end] = [char if char == "\n" else with_char for char in kept[start:end]]
+
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in (tokenize.STRING, tokenize.COMMENT):
+            (first, column), (last, end) = token.start, token.end
+            fill(starts[first - 1] + column, starts[last - 1] + end, '"' if token.type == tokenize.STRING else " ")
+    for node in ast.walk(ast.parse(text)):
+        skipped = isinstance(node, ast.Import | ast.ImportFrom | ast.Assert)
+        if skipped or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+            fill(starts[node.lineno - 1], starts[node.end_lineno or node.lineno], " ")  # type: ignore[attr-defined]
+    return "".join(
+        _TEXTS.sub(lambda match: '"' * len(match[0]), line) for line in "".join(kept).splitlines(keepends=True)
+    )
 
 
 def _mutation(file: str, text: str, change: _Change) -> Mutation | None:
     """Return the mutation with enough of its surroundings that its old text occurs once, or None if there is none."""
     changed = text[: change.start] + change.new + text[change.end :]
-    if file.endswith(".py") and not _compiles(changed):
-        return None
-    start, end = _line_span(text, change.start, change.end)
+    where = ""
+    if file.endswith(".py"):
+        try:
+            compile(changed, "mutation", "exec")
+        except (SyntaxError, ValueError):
+            return None
+        where = _where(text, text.count("\n", 0, change.start) + 1)
+    start, end = text.rfind("\n", 0, change.start) + 1, text.find("\n", change.end) % (len(text) + 1)
     first = text.count("\n", 0, change.start) + 1
     for _ in range(_MOST_LINES):
         old = text[start:end]
-        if old.count("\n") < _MOST_LINES and _occurs_once(old, text):
+        if old.count("\n") < _MOST_LINES and Fault("", file, old, "", ()).pattern().findall(text) == [old.strip()]:
             new = text[start : change.start] + change.new + text[change.end : end]
-            return Mutation(file, first, change.where, old.strip(), new.strip(), changed)
+            return Mutation(file, first, where, old.strip(), new.strip(), changed)
         start = text.rfind("\n", 0, max(start - 1, 0)) + 1
     return None
 
 
-def _compiles(text: str) -> bool:
-    try:
-        compile(text, "mutation", "exec")
-    except (SyntaxError, ValueError):
-        return False
-    return True
+def _where(text: str, line: int) -> str:
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    around = [n for n in ast.walk(ast.parse(text)) if isinstance(n, kinds) and n.lineno <= line <= (n.end_lineno or 0)]
+    return ".".join(node.name for node in sorted(around, key=lambda node: node.lineno))
 
 
-def _line_span(text: str, start: int, end: int) -> tuple[int, int]:
-    after = text.find("\n", end)
-    return text.rfind("\n", 0, start) + 1, len(text) if after < 0 else after
+# --- the command
 
 
-def _occurs_once(old: str, text: str) -> bool:
-    words = old.split()
-    return bool(words) and len(re.findall(r"\s+".join(map(re.escape, words)), text)) == 1
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.mutations", description=__doc__.splitlines()[0])
+    parser.add_argument("--number", type=int, required=True, help="number of faults in the list afterwards")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=(), metavar="FOLDER", help="draw in these folders of the package")
+    options = parser.parse_args(arguments)
+    known = [(fault.file, fault.old) for fault in load(DRAWN)]
+    new = draw(options.number, options.seed, known=known, folders=options.only)
+    with DRAWN.open("a", encoding="utf-8") as file:
+        file.writelines(map(_entry, new))
+    print(f"{len(new)} faults drawn")
+    return 0
 
 
-# --- Python
+def _entry(mutation: Mutation) -> str:
+    before, after = (" ".join(text.split()) for text in (mutation.old, mutation.new))
+    name = f"{mutation.where or Path(mutation.file).stem}: `{before}` becomes `{after}`"
+    entry = {"name": name, "file": mutation.file, "old": mutation.old, "new": mutation.new, "tests": []}
+    return "\n[[fault]]\n" + "".join(
+        f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in entry.items()
+    )
 
 
-def _python_changes(text: str) -> list[_Change]:
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line.encode()))
-    finder = _Finder(text.encode(), starts)
-    finder.visit(ast.parse(text))
-    found = []
-    for start, end, new, where in finder.found:  # offsets in bytes, as those of the syntax tree
-        before = len(text.encode()[:start].decode())
-        found.append(_Change(before, before + len(text.encode()[start:end].decode()), new, where))
-    return found
-
-
-class _Finder(ast.NodeVisitor):
-    """Collector of the changes of one module."""
-
-    def __init__(self, source: bytes, starts: list[int]) -> None:
-        self.found: list[tuple[int, int, str, str]] = []
-        self._source = source
-        self._starts = starts
-        self._names: list[str] = []
-
-    def _span(self, node: ast.AST) -> tuple[int, int]:
-        start = self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
-        end = self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
-        return start, end
-
-    def _text(self, node: ast.AST) -> str:
-        start, end = self._span(node)
-        return self._source[start:end].decode()
-
-    def _replace(self, node: ast.AST, new: str) -> None:
-        self.found.append((*self._span(node), new, ".".join(self._names)))
-
-    def _replace_between(self, left: ast.AST, right: ast.AST, old: str, new: str) -> None:
-        start, end = self._span(left)[1], self._span(right)[0]
-        gap = self._source[start:end].decode()
-        if gap.count(old) == 1:
-            at = start + len(gap[: gap.index(old)].encode())
-            self.found.append((at, at + len(old), new, ".".join(self._names)))
-
-    # --- what is left out, and where we are
-
-    def _enter(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
-        self._names.append(node.name)
-        for part in [*node.decorator_list, *node.body]:
-            self.visit(part)
-        self._names.pop()
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """Leave out annotations; defaults count."""
-        for default in [*node.args.defaults, *(d for d in node.args.kw_defaults if d is not None)]:
-            self.visit(default)
-        self._enter(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        """Leave out annotations."""
-        self._enter(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        """Leave out base classes."""
-        if node.name not in {"Media"} and not any(self._text(base).endswith("Protocol") for base in node.bases):
-            self._enter(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        """Leave out the annotation, and examples of documents."""
-        if node.value is not None and not (isinstance(node.target, ast.Name) and node.target.id in _TEXT_KEYWORDS):
-            self.visit(node.value)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        """Leave out texts and examples of documents."""
-        if not any(isinstance(target, ast.Name) and target.id in _TEXT_KEYWORDS for target in node.targets):
-            self.generic_visit(node)
-
-    def visit_Import(self, node: ast.Import) -> None:
-        """Leave out imports."""
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Leave out imports."""
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        """Leave out assertions."""
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Leave out texts."""
-
-    # --- what is changed
-
-    def visit_If(self, node: ast.If) -> None:
-        """Negate a condition."""
-        if self._text(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
-            return
-        self._negate(node.test)
-        self.generic_visit(node)
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        """Negate a condition."""
-        self._negate(node.test)
-        self.generic_visit(node)
-
-    def visit_While(self, node: ast.While) -> None:
-        """Loops are not negated: a fault that never ends shows nothing but a time limit."""
-        self.generic_visit(node)
-
-    def _negate(self, test: ast.expr) -> None:
-        if not isinstance(test, ast.Compare | ast.UnaryOp):
-            self._replace(test, f"not ({self._text(test)})")
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
-        """Drop a ``not``."""
-        if isinstance(node.op, ast.Not):
-            self._replace(node, self._text(node.operand))
-        self.generic_visit(node)
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        """Turn a comparison, or move its limit by one."""
-        left: ast.expr = node.left
-        for operator, right in zip(node.ops, node.comparators, strict=True):
-            self._replace_between(left, right, *_COMPARISONS[type(operator)])
-            left = right
-        self.generic_visit(node)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        """Exchange ``and`` and ``or``."""
-        old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-        self._replace_between(node.values[0], node.values[1], old, new)
-        self.generic_visit(node)
-
-    def visit_BinOp(self, node: ast.BinOp) -> None:
-        """Exchange an operator, but not that of texts."""
-        texts = any(isinstance(part, ast.JoinedStr) or _is_text(part) for part in (node.left, node.right))
-        if type(node.op) in _ARITHMETIC and not texts:
-            self._replace_between(node.left, node.right, *_ARITHMETIC[type(node.op)])
-        self.generic_visit(node)
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        """Change a number, or turn a truth value."""
-        if isinstance(node.value, bool):
-            self._replace(node, str(not node.value))
-        elif isinstance(node.value, int | float):
-            self._replace(node, str(node.value + 1))
-
-    def visit_Return(self, node: ast.Return) -> None:
-        """Return None instead."""
-        if node.value is not None and not isinstance(node.value, ast.Constant):
-            self._replace(node, "return None")
-        self.generic_visit(node)
-
-    def visit_Raise(self, node: ast.Raise) -> None:
-        """Raise nothing."""
-        if node.exc is not None:
-            self._replace(node, "pass")
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        """Leave out a call."""
-        value = node.value.value if isinstance(node.value, ast.Await) else node.value
-        if isinstance(value, ast.Call) and not _is_text_call(value):
-            self._replace(node, "pass")
-            self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        """Leave out a keyword; skip calls with texts for people."""
-        if _is_text_call(node):
-            return
-        for keyword in node.keywords:
-            if keyword.arg is not None and keyword.arg not in _TEXT_KEYWORDS:
-                self.found.append((*self._span_with_comma(keyword), "", ".".join(self._names)))
-                self.visit(keyword.value)
-        for part in (node.func, *node.args):
-            self.visit(part)
-
-    def _span_with_comma(self, keyword: ast.keyword) -> tuple[int, int]:
-        """Return the span of a keyword with the comma, and the blanks, that go with it."""
-        start, end = self._span(keyword)
-        before = self._source[:start].rstrip()
-        if self._source[end : end + 2] == b", ":
-            return start, end + 2
-        if before.endswith(b"("):
-            return start, end + (self._source[end : end + 1] == b",")
-        return len(before) - before.endswith(b","), end
-
-    def visit_Dict(self, node: ast.Dict) -> None:
-        """Rename a key."""
-        for key, value in zip(node.keys, node.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                self._replace(key, repr(key.value + "_").replace("'", '"'))
-            self.visit(value)
-
-    def _shorten(self, node: ast.List | ast.Tuple) -> None:
-        if len(node.elts) > 1 and isinstance(node.ctx, ast.Load):
-            start, end = self._span(node.elts[-2])[1], self._span(node.elts[-1])[1]
-            self.found.append((start, end, "," if isinstance(node, ast.Tuple) else "", ".".join(self._names)))
-        self.generic_visit(node)
-
-    def visit_List(self, node: ast.List) -> None:
-        """Leave out the last element."""
-        self._shorten(node)
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def _is_text_call(node: ast.Call) -> bool:
-    names = [part.id if isinstance(part, ast.Name) else part.attr for part in _dotted(node.func)]
-    return any(_TEXT_CALLS.search(name) for name in names) or names[-1:] == ["write"]
-
-
-def _dotted(node: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
-    if isinstance(node, ast.Attribute):
-        yield from _dotted(node.value)
-    if isinstance(node, ast.Name | ast.Attribute):
-        yield node
-
-
-# --- Lua
-
-
-def _lua_changes(text: str) -> Iterator[_Change]:
-    offset = 0
-    for line in text.splitlines(keepends=True):
-        bare = _LUA_TEXT.sub(lambda match: " " * len(match[0]), line.rstrip("\n"))
-        if bare.strip() and not line.startswith("#!"):
-            for pattern, new in _LUA_CHANGES:
-                for match in pattern.finditer(bare):
-                    yield _Change(offset + match.start(), offset + match.end(), new)
-            if _LUA_CALL.match(bare):
-                yield _Change(offset + len(line) - len(line.lstrip()), offset + len(line.rstrip("\n")), "")
-        offset += len(line)
+if __name__ == "__main__":
+    sys.exit(main())

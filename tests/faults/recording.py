@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from collections import defaultdict
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from coverage import Coverage, CoverageData
 
 from tests.support.processes import another_run
 
@@ -72,8 +72,6 @@ class _Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        from coverage import Coverage
-
         current = Coverage.current()
         self._scripts.clear()
         if current is not None:
@@ -123,7 +121,8 @@ class Record:
         return cls(folder) if (folder / _DATA).exists() and (folder / _TESTS).exists() else None
 
     def __init__(self, folder: Path) -> None:
-        self._database = sqlite3.connect(folder / _DATA, check_same_thread=False)
+        self._data = CoverageData(str(folder / _DATA))
+        self._data.read()
         self._made_at = (folder / _TESTS).stat().st_mtime
         self._seconds: dict[str, float] = {}
         self._by_script: dict[str, set[str]] = defaultdict(set)
@@ -168,19 +167,9 @@ class Record:
         }
 
     def _executed(self, file: str, lines: set[int] | None) -> set[str]:
-        from coverage.numbits import numbits_to_nums
-
-        rows = self._database.execute(
-            "SELECT context.context, line_bits.numbits FROM line_bits JOIN file ON file.id = line_bits.file_id "
-            "JOIN context ON context.id = line_bits.context_id WHERE file.path = ?",
-            (f"{PACKAGE}/{file}",),
-        )
-        found = set()
-        for context, bits in rows:
-            test = self._test_of(context)
-            if test and (lines is None or lines.intersection(numbits_to_nums(bits))):
-                found.add(test)
-        return found
+        by_line = self._data.contexts_by_lineno(f"{PACKAGE}/{file}")
+        contexts = {one for line, found in by_line.items() if lines is None or line in lines for one in found}
+        return {test for context in contexts if (test := self._test_of(context))}
 
     def _test_of(self, context: str) -> str | None:
         """Return the test that a context names: of the test's own process, or of a child (``static (phase)``)."""
@@ -197,17 +186,6 @@ class Record:
             by_file[test.split("::")[0]].append(test)
         turns = [(turn, self._seconds[test], test) for own in by_file.values() for turn, test in enumerate(own)]
         return [test for _, _, test in sorted(turns)]
-
-    def within(self, tests: Sequence[str], seconds: float) -> list[str]:
-        """Return the first of these tests that together take so many seconds."""
-        chosen: list[str] = []
-        left = seconds
-        for test in tests:
-            left -= self._seconds[test] + 0.02
-            if chosen and left < 0:
-                break
-            chosen.append(test)
-        return chosen
 
 
 def _lines_of_functions(path: Path) -> set[int]:

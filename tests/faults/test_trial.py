@@ -33,6 +33,7 @@ tests = []
 """
 
 
+@pytest.mark.slow
 def test_a_fault_without_tests_is_caught_by_one_that_executes_its_line_and_the_list_keeps_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from django_delayq import connections
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
 from django_delayq.history.forecast import HOURS, Pace, forecast, paces, predict
-from django_delayq.history.periods import floor_hour
+from django_delayq.history.series import floor_hour
 
 from .past import HOUR, hour_of, seed
 
@@ -25,37 +25,26 @@ def backlog(due: int, *coming: int, later: int = 0) -> tuple[int, ...]:
     return (due, *coming, *NOTHING[len(coming) :], later)
 
 
-def test_what_is_due_is_done_at_the_pace_of_the_queue() -> None:
-    found = predict("q", backlog(50), Pace(100, 20.0))
-    assert found.drained_s == 1800
-    assert found.behind == (0.0,) * HOURS
-    assert found.work_s == 1.0
-
-
-def test_what_falls_due_meanwhile_is_done_too() -> None:
-    found = predict("q", backlog(150, 50, 0), Pace(100, 20.0))
-    assert found.behind[:3] == (100, 0, 0)
-    assert found.drained_s == 2 * 3600
-    found = predict("q", backlog(10, 80), Pace(100, 20.0))
-    assert found.drained_s == 1800, "10 more than fall due are done in half an hour"
-
-
-def test_more_work_than_is_ever_done_is_not_done_in_a_day() -> None:
-    found = predict("q", backlog(1, *(200,) * HOURS, later=7), Pace(100, 1.0))
-    assert found.drained_s is None
-    assert found.behind[-1] == 1 + 100 * HOURS
-    assert found.later == 7
-
-
-def test_where_nothing_is_due_there_is_nothing_to_wait_for() -> None:
-    assert predict("q", backlog(0, 500), Pace(100, 1.0)).drained_s == 0
-    assert predict("q", backlog(0, 500), Pace(100, 1.0)).behind[0] == 400
-    assert predict("q", backlog(0, 5), None).drained_s == 0
-
-
-def test_without_a_history_nothing_is_foretold() -> None:
-    found = predict("q", backlog(5, 3), None)
-    assert (found.drained_s, found.behind, found.work_s) == (None, (), None)
+@pytest.mark.parametrize(
+    ("counts", "per_hour", "drained_s", "behind"),
+    [
+        (backlog(50), 100, 1800, (0, 0)),
+        (backlog(150, 50, 0), 100, 2 * 3600, (100, 0)),
+        (backlog(10, 80), 100, 1800, (0, 0)),  # 10 more than fall due are done in half an hour
+        (backlog(1, *(200,) * HOURS, later=7), 100, None, (101, 201)),
+        (backlog(0, 500), 100, 0, (400, 300)),
+        (backlog(0, 5), None, 0, ()),
+        (backlog(5, 3), None, None, ()),
+    ],
+    ids=["due", "falls due", "both", "never", "not yet", "no pace", "no pace but work"],
+)
+def test_due_jobs_are_done_at_the_pace_of_their_queue(
+    counts: tuple[int, ...], per_hour: int | None, drained_s: float | None, behind: tuple[float, ...]
+) -> None:
+    found = predict("q", counts, None if per_hour is None else Pace(per_hour, 20.0))
+    assert (found.due, found.hours, found.later) == (counts[0], counts[1:-1], counts[-1])
+    assert (found.drained_s, found.behind[:2]) == (drained_s, behind)
+    assert found.work_s == (None if per_hour is None else (found.due + sum(found.hours)) / 50)
 
 
 @pytest.mark.django_db

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -58,44 +59,40 @@ def test_progress_is_written_once_a_second_at_most() -> None:
         assert PipelineRun.objects.get().rows == 1024
 
 
-def test_a_run_that_raises_has_failed_and_the_error_goes_on() -> None:
-    with pytest.raises(LookupError, match="no such file"), record("bulk", "b") as run:
+@pytest.mark.parametrize(
+    ("stopped", "raised", "state", "error"),
+    [
+        (False, LookupError("no such file\0"), "failed", "LookupError: no such file"),
+        (False, ValueError("x" * 1_000_000), "failed", "ValueError: ".ljust(10_000, "x")),
+        (False, KeyboardInterrupt(), "stopped", "KeyboardInterrupt"),
+        (False, SystemExit(), "stopped", "SystemExit"),
+        (True, ValueError("x"), "failed", "ValueError: x"),
+        (True, None, "stopped", ""),
+    ],
+    ids=["raises", "endless error", "interrupted", "exits", "told to stop and raises", "told to stop"],
+)
+def test_a_run_that_does_not_finish_has_failed_or_was_stopped(
+    stopped: bool, raised: BaseException | None, state: str, error: str
+) -> None:
+    with nullcontext() if raised is None else pytest.raises(type(raised)), record("history", "h") as run:
         run.progress(rows=3)
-        raise LookupError("no such file\0")
+        if stopped:
+            run.stop()
+        if raised is not None:
+            raise raised
     row = PipelineRun.objects.get()
-    assert (row.state, row.rows, row.error) == ("failed", 3, "LookupError: no such file")
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_a_run_that_is_interrupted_was_stopped(error: type[BaseException]) -> None:
-    with pytest.raises(error), record("bulk", "b"):
-        raise error
-    assert (PipelineRun.objects.get().state, PipelineRun.objects.get().error) == ("stopped", error.__name__)
-
-
-def test_a_run_that_is_told_to_stop_and_does_was_stopped() -> None:
-    with record("history", "h") as run:
-        run.stop()
-    assert (PipelineRun.objects.get().state, PipelineRun.objects.get().error) == ("stopped", "")
-
-
-def test_one_that_was_told_to_stop_and_raises_has_failed() -> None:
-    with pytest.raises(ValueError, match="x"), record("history", "h") as run:
-        run.stop()
-        raise ValueError("x")
-    assert PipelineRun.objects.get().state == "failed"
-
-
-def test_an_endless_error_is_cut() -> None:
-    with pytest.raises(ValueError, match="xxx"), record("history", "h"):
-        raise ValueError("x" * 1_000_000)
-    assert len(PipelineRun.objects.get().error) == 10_000
+    assert (row.state, row.rows, row.error) == (state, 3, error)
 
 
 def test_what_is_no_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="magic"), record("magic", "m"):
         pass
     assert not PipelineRun.objects.exists()
+
+
+def test_a_count_that_no_run_has_is_refused() -> None:
+    with record("bulk", "b") as run, pytest.raises(TypeError, match="no count 'row'; choose from: bad, created"):
+        run.progress(row=5)
 
 
 def test_a_resumed_run_has_a_row_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""Hours added up: percentiles, rates, periods."""
+"""Hours added up: percentiles, rates, series."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from django.db import connection
 from django.db.models import JSONField, Value
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from django_delayq.history import periods, series
-from django_delayq.history.periods import Period, SeriesQuery, named
-from django_delayq.history.rows import FIELDS
-from django_delayq.history.series import COLUMNS, COUNTS, SeriesSum, added, known_queues, summary
+from django_delayq.history import series
+from django_delayq.history.series import (
+    COLUMNS,
+    COUNTS,
+    Period,
+    SeriesQuery,
+    SeriesSum,
+    added,
+    known_queues,
+    named,
+    summary,
+)
 from django_delayq.models.history import HourlyStat
 
 from .past import HOUR, NOON, histogram, hour_of, percentile, seed
@@ -58,14 +65,10 @@ def test_histograms_of_parts_add_up_to_the_one_of_all(one: list[int], other: lis
     assert total == histogram(one + other)
 
 
-def test_every_length_has_one_bucket() -> None:
+def test_every_length_has_one_bucket_and_without_counts_there_is_no_quantile() -> None:
     for place in range(1, 32):
-        low, _ = series.bounds_of(place)
-        assert series.bounds_of(place - 1)[1] == low
+        assert series.bounds_of(place - 1)[1] == series.bounds_of(place)[0]
     assert series.bounds_of(31) == (2**30, None)
-
-
-def test_without_counts_there_is_no_quantile() -> None:
     assert series.quantile(series.empty(), 0.5) is None
     assert series.quantile([], 0.5) is None
     total = histogram([5])
@@ -88,25 +91,6 @@ def test_one_task_and_hour_has_its_exact_percentiles_and_several_those_of_their_
     assert two.tasks["orders", "shop.cancel"].lateness_ms(99) == 1000.0
     assert two.total.lateness_ms(50) == pytest.approx(512 + 488 * 41 / 91, rel=0.02)
     assert two.total.lateness_ms(99) <= 1000
-
-
-def test_sums_by_slot_and_by_task_are_those_of_all() -> None:
-    dice = random.Random(4)
-    rows = [
-        row(
-            hour=DAY.start + HOUR * dice.randrange(24),
-            task=f"shop.t{dice.randrange(5)}",
-            late=[dice.randrange(5000) for _ in range(dice.randrange(1, 9))],
-            failed=1,
-        )
-        for _ in range(200)
-    ]
-    found = added(rows, DAY)
-    for parts in (found.slots, list(found.tasks.values())):
-        assert [sum(column) for column in zip(*(one.counts for one in parts), strict=True)] == found.total.counts
-        assert [sum(column) for column in zip(*(one.lateness for one in parts), strict=True)] == found.total.lateness
-        assert max(one.lateness_max or 0 for one in parts) == found.total.lateness_max
-    assert sum(found.total.lateness) == found.total["runs"] == found.total["timed"]
 
 
 def one_by_one(rows: list[dict[str, Any]], of: Callable[[dict[str, Any]], Any]) -> dict[Any, tuple[Any, ...]]:
@@ -162,7 +146,10 @@ def test_rows_are_added_up_as_they_would_be_by_hand(count: int) -> None:
     (total,) = one_by_one(rows, lambda each: None).values()
     missing = [None if name.endswith(("p50_ms", "p95_ms", "p99_ms", "max_ms")) else 0 for name in COLUMNS]
     lists = [[each.get(name, usual) for name, usual in zip(COLUMNS, missing, strict=True)] for each in rows]
-    for found in (added(lists, DAY), summary(SeriesQuery(period=DAY), DAY)):
+    with CaptureQueriesContext(connection) as queries:
+        stored = summary(SeriesQuery(period=DAY), DAY)
+    assert len(queries) == 1
+    for found in (added(lists, DAY), stored):
         assert {place: seen_of(tally) for place, tally in enumerate(found.slots) if tally.rows} == slots
         assert {name: seen_of(tally) for name, tally in found.tasks.items()} == tasks
         assert seen_of(found.total) == total
@@ -211,7 +198,7 @@ def test_runs_in_an_hour_are_the_mean_of_a_longer_piece() -> None:
 def test_a_chart_never_has_more_pieces_than_fit(hours: int, step: int) -> None:
     period = Period(NOON, NOON + HOUR * hours)
     assert period.step == step
-    assert len(period.slots) <= periods.MOST_SLOTS
+    assert len(period.slots) <= series.MOST_SLOTS
     assert period.slot_of(period.end - HOUR) == len(period.slots) - 1
 
 
@@ -261,35 +248,3 @@ def test_the_queues_of_the_history_are_named_once_each() -> None:
     pairs = [("c", ""), ("b", "a"), ("a", "z"), ("b", "b")]
     seed(*(hour_of(NOON + HOUR * more, queue, task) for queue, task in pairs for more in range(5)))
     assert known_queues() == ["a", "b", "c"]
-
-
-def multiply(shapes: list[dict[str, Any]], hours: list[datetime]) -> None:
-    """Rows of some hours, made by the database from those of the first of them."""
-    seed(*({**shape, "hour": hours[0]} for shape in shapes))
-    names = ", ".join(connection.ops.quote_name(name) for name in FIELDS if name != "hour")
-    table = HourlyStat._meta.db_table
-    with connection.cursor() as cursor:
-        for hour in hours[1:]:
-            moment = connection.ops.adapt_datetimefield_value(hour)
-            cursor.execute(
-                f"INSERT INTO {table} (hour, {names}) SELECT %s, {names} FROM {table} WHERE hour = %s",
-                [moment, connection.ops.adapt_datetimefield_value(hours[0])],
-            )
-
-
-@pytest.mark.django_db
-def test_a_hundred_thousand_hours_are_added_up_in_one_query(settings: Any) -> None:
-    settings.TIME_ZONE = "America/Chicago"
-    shapes = [
-        hour_of(task=f"shop.task{number}", late=[number, number * 7, 90_000], failed=number % 2)
-        for number in range(140)
-    ]
-    period = Period(NOON - timedelta(days=30), NOON)
-    multiply(shapes, [period.start + HOUR * hour for hour in range(720)])
-    with CaptureQueriesContext(connection) as seen:
-        found = summary(SeriesQuery(period=period), period)
-    assert len(seen) == 1
-    assert found.total.rows == 100_800
-    assert found.total["runs"] == 302_400
-    assert len(found.slots) == 120
-    assert len({tally["runs"] for tally in found.slots}) == 1

@@ -11,25 +11,14 @@ from django_delayq.management import diagnosis
 from django_delayq.metrics.definitions import BY_NAME, read
 
 
-def found(broker: DjangoBroker) -> list[str]:
-    """Return the texts of the warnings."""
-    return [one.text for one in diagnosis.snapshot(broker) if (one.level, one.check) == ("WARN", "pauses")]
-
-
-def test_without_a_pause_all_is_fine(delayq: DjangoBroker) -> None:
+@pytest.fixture(autouse=True)
+def _mail(delayq: DjangoBroker) -> None:
     delayq.queue("mail")
-    (finding,) = [one for one in diagnosis.snapshot(delayq) if one.check == "pauses"]
-    assert (finding.level, finding.text) == ("OK", "nothing is paused for good")
 
 
-def test_paused_producers_are_a_warning(delayq: DjangoBroker) -> None:
-    delayq.queue("mail")
-    delayq.pause_producers()
-    (text,) = found(delayq)
-    assert text.startswith("Producers are paused for ")
-    assert "so no queue takes new jobs. Resume: manage.py delayq_queue resume-producers" in text
-    delayq.resume_producers()
-    assert found(delayq) == []
+def found(broker: DjangoBroker, level: str = "WARN") -> list[str]:
+    """Return the texts of the findings about pauses."""
+    return [one.text for one in diagnosis.snapshot(broker) if (one.level, one.check) == (level, "pauses")]
 
 
 @pytest.mark.parametrize(
@@ -41,13 +30,12 @@ def test_paused_producers_are_a_warning(delayq: DjangoBroker) -> None:
     ],
 )
 def test_a_paused_queue_is_a_warning(delayq: DjangoBroker, direction: str, effect: str) -> None:
-    delayq.queue("mail")
+    assert found(delayq, "OK") == ["nothing is paused for good"]
     delayq.pause("mail", direction)
     assert found(delayq) == [f"Queue mail is paused and {effect}. Resume: manage.py delayq_queue resume mail"]
 
 
 def test_a_pause_that_ends_by_itself_is_none(delayq: DjangoBroker) -> None:
-    delayq.queue("mail")
     delayq.pause("mail", "in", seconds=600)
     assert found(delayq) == []
     delayq.pause("mail", "out")
@@ -61,8 +49,9 @@ def test_a_paused_recurring_task_is_a_warning(delayq: DjangoBroker) -> None:
     assert text.endswith(". Resume: manage.py delayq_recurring resume shop.nightly")
 
 
-def test_paused_producers_are_a_metric(delayq: DjangoBroker) -> None:
-    delayq.queue("mail")
-    assert read(status.take(delayq, outbox=False))[BY_NAME["producers_paused"]] == {(): 0.0}
-    delayq.pause_producers()
-    assert read(status.take(delayq, outbox=False))[BY_NAME["producers_paused"]] == {(): 1.0}
+def test_paused_producers_are_a_warning_and_a_metric(delayq: DjangoBroker) -> None:
+    for paused in (0.0, 1.0, 0.0):
+        (delayq.pause_producers if paused else delayq.resume_producers)()
+        assert read(status.take(delayq, outbox=False))[BY_NAME["producers_paused"]] == {(): paused}
+        assert [text.startswith("Producers are paused for ") for text in found(delayq)] == [True] * int(paused)
+        assert "Resume: manage.py delayq_queue resume-producers" in "".join(found(delayq)) or not paused

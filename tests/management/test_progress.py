@@ -11,10 +11,7 @@ from django.core.management.base import OutputWrapper
 
 from django_delayq.management.progress import Progress
 
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from .stage import Terminal
 
 
 class Clock:
@@ -47,19 +44,19 @@ def test_a_text_says_share_number_rate_and_the_time_left() -> None:
     bar = Progress("bulk", "rows", now=now)
     now.now += 5
     bar.update(0)
-    assert bar.text() == "0 rows, 0 rows/s, 5.0s so far"
+    assert bar.text() == "0 rows, 0 rows/s, 5 s so far"
     bar.update(1_234_565)
-    assert bar.text() == "1,234,565 rows, 246,913 rows/s, 5.0s so far"
+    assert bar.text() == "1,234,565 rows, 246,913 rows/s, 5 s so far"
     bar.update(250, 1000)
-    assert bar.text() == "25 %, 250 of 1,000 rows, 50 rows/s, 15s left"
+    assert bar.text() == "25 %, 250 of 1,000 rows, 50 rows/s, 15 s left"
     bar.update(0)
-    assert bar.text() == "0 %, 0 of 1,000 rows, 0 rows/s, 5.0s so far"
+    assert bar.text() == "0 %, 0 of 1,000 rows, 0 rows/s, 5 s so far"
     bar.update(999)
     assert bar.text().startswith("99 %, 999 of 1,000 rows")
     bar.update(1200)
-    assert bar.text() == "100 %, 1,200 of 1,000 rows, 240 rows/s, 0.0s left"
+    assert bar.text() == "100 %, 1,200 of 1,000 rows, 240 rows/s, 0 s left"
     bar.update(0, 0)
-    assert bar.text() == "100 %, 0 of 0 rows, 0 rows/s, 0.0s left"
+    assert bar.text() == "100 %, 0 of 0 rows, 0 rows/s, 0 s left"
 
 
 def test_name_and_unit_may_change_meanwhile() -> None:
@@ -71,8 +68,8 @@ def test_name_and_unit_may_change_meanwhile() -> None:
         now.now += 10
         shown.update(3)
     assert log.getvalue().splitlines()[:2] == [
-        "purge: 50 %, 2 of 4 rows, 0 rows/s, 10s left",
-        "purge, again: 75 %, 3 of 4 days, 0 days/s, 10s left",
+        "purge: 50 %, 2 of 4 rows, 0 rows/s, 10 s left",
+        "purge, again: 75 %, 3 of 4 days, 0 days/s, 10 s left",
     ]
 
 
@@ -135,7 +132,7 @@ def test_a_terminal_without_rich_and_a_pipe_get_plain_lines(
     with lines(screen, now) as shown:
         now.now += 10
         shown.update(5)
-    assert screen.getvalue().splitlines()[0] == "run: 5 rows, 0 rows/s, 10s so far"
+    assert screen.getvalue().splitlines()[0] == "run: 5 rows, 0 rows/s, 10 s so far"
 
 
 def test_a_log_gets_a_line_every_ten_seconds_and_a_short_run_none() -> None:
@@ -145,8 +142,8 @@ def test_a_log_gets_a_line_every_ten_seconds_and_a_short_run_none() -> None:
             now.now += 1
             shown.update(second)
         assert log.getvalue().splitlines() == [
-            "run: 10 rows, 1 rows/s, 10s so far",
-            "run: 20 rows, 1 rows/s, 20s so far",
+            "run: 10 rows, 1 rows/s, 10 s so far",
+            "run: 20 rows, 1 rows/s, 20 s so far",
         ]
     assert log.getvalue().count("\n") == 3
     short = io.StringIO()
@@ -165,22 +162,8 @@ def test_the_rate_is_that_of_the_last_seconds_and_not_of_the_whole_run() -> None
         now.now += 1
         bar.update(bar.done + 10)
     assert ", 10 rows/s, " in bar.text()
-
-
-def test_a_counter_that_begins_anew_gives_no_negative_rate() -> None:
-    now = Clock()
-    bar = Progress("run", now=now)
-    for done in (100, 0, 0):
-        now.now += 10
-        bar.update(done)
-    assert ", 0 jobs/s, " in bar.text()
-
-
-def test_nobody_is_bothered_who_wants_quiet() -> None:
-    screen = Terminal()
-    with Progress("run") as shown:
-        shown.update(5)
-    assert screen.getvalue() == ""
+    bar.update(0)  # it begins anew
+    assert ", 0 rows/s, " in bar.text()
 
 
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])

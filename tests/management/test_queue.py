@@ -1,10 +1,10 @@
-"""delayq_queue, and what delayq_jobs and delayq_status say of many jobs and of paused and limited queues."""
+"""``delayq_queue``, what needs a confirmation, and what ``delayq_status`` says of paused and limited queues."""
 
 from __future__ import annotations
 
 import io
-import json
-from io import StringIO
+import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,37 +14,12 @@ from django_delayq import connections, schedule
 from django_delayq.core import layouts
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull, QueuePaused
-from django_delayq.core.job import NewJob
-from django_delayq.core.outcomes import bury, fail
+from django_delayq.core.times import iso_of
 from tests.app.deeds import note
+from tests.management import stage
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def run(command: str, *arguments: str) -> str:
-    out = StringIO()
-    call_command(command, *arguments, stdout=out, stderr=StringIO(), no_color=True)
-    return out.getvalue()
-
-
-def told(command: str, *arguments: str) -> Any:
-    return json.loads(run(command, *arguments, "--json"))
-
-
-def settled(broker: Broker, how: Any, n: int) -> None:
-    queue = broker.queue("default")
-    queue.schedule_many(NewJob(f"j{number}", "deeds.note") for number in range(n))
-    jobs = queue.reserve(0, 250, worker="w").jobs
-    assert len(jobs) == n
-    assert all(queue.settle([how(job) for job in jobs]))
-
-
-def failed(broker: Broker, n: int) -> None:
-    settled(broker, lambda job: fail(job, 1, 2, delay_ms=60_000), n)
-
-
-def in_morgue(broker: Broker, n: int) -> None:
-    settled(broker, lambda job: bury(job, 1, 2, reason="exhausted"), n)
+run, told = partial(stage.run, "delayq_queue"), partial(stage.told, "delayq_queue")
 
 
 def places(broker: Broker) -> dict[str, int]:
@@ -58,19 +33,73 @@ def places(broker: Broker) -> dict[str, int]:
 
 def test_a_queue_is_paused_and_resumed(delayq: Broker) -> None:
     schedule(note, "1")
-    assert run("delayq_queue", "pause", "default", "--in").strip() == "default is paused: new jobs are refused"
+    assert run("pause", "default", "--in") == "default is paused: new jobs are refused"
     with pytest.raises(QueuePaused):
         schedule(note, "2")
-    assert told("delayq_queue", "pause", "default", "--out") == {
-        "queue": "default",
-        "paused": "both",
-        "paused_until": {},
-    }
+    assert told("pause", "default", "--out") == {"queue": "default", "paused": "both", "paused_until": {}}
     assert delayq.queue("default").reserve(0, 1, worker="w").jobs == []
-    assert run("delayq_queue", "resume", "default", "--in").strip() == "default is paused: no jobs are started"
+    assert run("resume", "default", "--in") == "default is paused: no jobs are started"
     schedule(note, "2")
-    assert run("delayq_queue", "resume", "default").strip() == "default is not paused"
+    assert run("resume", "default") == "default is not paused"
     assert len(delayq.queue("default").reserve(0, 10, worker="w").jobs) == 2
+
+
+def test_a_queue_is_paused_for_a_time(delayq: Broker) -> None:
+    schedule(note, "1")
+    before = int(delayq.now_ms())
+    assert "default is paused: new jobs are refused until 20" in run("pause", "default", "--in", "--for", "10m")
+    end = delayq.queue("default").layout["paused"]["in"]
+    assert 600_000 <= end - before < 660_000
+    answer = told("pause", "default", "--out", "--for", "3599")
+    assert (answer["paused"], answer["paused_until"]["in"]) == ("both", iso_of(end))
+    (queue,) = stage.told("delayq_status")["queues"]
+    assert queue["paused_until"] == answer["paused_until"]
+    assert "out 59 min" in stage.run("delayq_status")
+
+
+def test_one_command_pauses_the_producers_of_all_queues(delayq: Broker) -> None:
+    schedule(note, "1")
+    assert told("pause-producers") == {"producers_paused": True}
+    with pytest.raises(QueuePaused, match="all producers are paused"):
+        schedule(note, "2")
+    assert "Producers are paused" in stage.run("delayq_status")
+    assert stage.told("delayq_status")["producers_paused"] is not None
+    assert run("resume-producers") == "producers are not paused"
+    schedule(note, "2")
+    assert "Producers are paused" not in stage.run("delayq_status")
+
+
+def test_workers_are_told_to_watch_and_ignore_a_queue(delayq: Broker) -> None:
+    delayq.queue("mail")
+    for name in ("w1", "w2"):
+        delayq.announce(name, {"queues": ["default"]})
+    said = run("watch", "mail", "--worker", "w1", "--worker", "w2")
+    assert "mail: w1, w2 and all processes of the same program reserve from it too" in said
+    assert [delayq.announce(name, {}).choices for name in ("w1", "w2")] == [{"mail": "watch"}] * 2
+    answer = told("ignore", "mail", "--worker", "w1")
+    assert answer == {"queue": "mail", "command": "ignore", "workers": ["w1"]}
+    with pytest.raises(CommandError, match="delayq_status lists the workers"):
+        run("watch", "mail", "--worker", "nobody")
+    delayq.announce("w1", {"queues": ["default"], "ignored": ["mail"], "threads": 1})
+    assert "default, not mail" in stage.run("delayq_status")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["watch", "default"], "Give --worker NAME"),
+        (["pause"], "pause which queue"),
+        (["list", "default"], "name is for pause, resume, watch, ignore, delete"),
+        (["resume", "default", "--for", "5m"], "for is for pause"),
+        (["pause", "default", "--force"], "force is for delete"),
+        (["pause", "default", "--for", "0"], "lasts more than 0 seconds"),
+        *((["pause", "default", f"--for={wrong}"], "not a time span") for wrong in ("soon", "-5", "5w")),
+    ],
+)
+def test_what_makes_no_sense_is_refused(delayq: Broker, words: list[str], text: str) -> None:
+    delayq.queue("default")
+    with pytest.raises(CommandError, match=text):
+        run(*words)
 
 
 # --- many jobs
@@ -79,29 +108,10 @@ def test_a_queue_is_paused_and_resumed(delayq: Broker) -> None:
 def test_all_delayed_jobs_are_made_due_now(delayq: Broker) -> None:
     for number in range(5):
         schedule(note, str(number), delay=60)
-    assert run("delayq_jobs", "run", "--all", "--queue", "default", "--yes").strip() == "5 moved"
+    words = ("delayq_jobs", "run", "--all", "--queue", "default", "--yes")
+    assert stage.run(*words) == "5 moved"
     assert places(delayq) == {"ready": 5}
-    assert run("delayq_jobs", "run", "--all", "--queue", "default", "--yes").strip() == "nothing to do"
-
-
-def test_failed_jobs_are_killed_or_deleted(delayq: Broker) -> None:
-    failed(delayq, 3)
-    schedule(note, "never failed", delay=60)
-    assert told("delayq_jobs", "bury", "--all", "--queue", "default", "--yes") == {"killed": 3}
-    assert places(delayq) == {"delayed": 1, "morgue": 3}
-    failed(delayq, 2)
-    assert (
-        run("delayq_jobs", "discard", "--place", "failed", "--all", "--queue", "default", "--yes").strip()
-        == "2 deleted"
-    )
-    assert places(delayq) == {"delayed": 1, "morgue": 3}
-
-
-def test_all_waiting_jobs_are_cancelled(delayq: Broker) -> None:
-    for number in range(3):
-        schedule(note, str(number), delay=number * 60)
-    assert run("delayq_jobs", "cancel", "--all", "--queue", "default", "--yes").strip() == "3 cancelled"
-    assert places(delayq) == {}
+    assert stage.run(*words) == "nothing to do"
 
 
 @pytest.mark.parametrize(
@@ -118,56 +128,30 @@ def test_all_waiting_jobs_are_cancelled(delayq: Broker) -> None:
 def test_nothing_is_done_to_many_jobs_unless_somebody_says_yes(
     delayq: Broker, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed(delayq, 2)
+    stage.ended(delayq, stage.failed, "a", "b")
     monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
     with pytest.raises(CommandError, match="repeat the command with --yes"):
-        run(*words)
-    answers = Terminal("no\n\ny\n")
-    monkeypatch.setattr("sys.stdin", answers)
+        stage.run(*words)
+    monkeypatch.setattr("sys.stdin", stage.Terminal("no\n\ny\n"))
     for _ in range(2):
         with pytest.raises(CommandError, match="not confirmed, so nothing was changed"):
-            run(*words)
+            stage.run(*words)
     assert places(delayq) == {"delayed": 2, "failed": 2}
     if words[1] != "delete":
-        out, err = StringIO(), StringIO()
-        call_command(*words, stdout=out, stderr=err, no_color=True)
-        assert " 2 " in err.getvalue().partition("?")[0]
-        assert err.getvalue().partition("?")[2] == " [y/N] "
-        assert out.getvalue().startswith("2 ")
+        out, err = stage.printed(*words)
+        question, _, answer = err.partition("?")
+        assert (" 2 " in question, answer, out.startswith("2 ")) == (True, " [y/N] ", True)
         assert places(delayq) != {"delayed": 2, "failed": 2}
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_shown_on_a_terminal_only(delayq: Broker) -> None:
-    for number in range(3):
-        schedule(note, str(number), delay=60)
-    out, watched = StringIO(), Terminal()
-    words = ("delayq_jobs", "cancel", "--all", "--queue", "default", "--yes", "--json")
-    call_command(*words, stdout=out, stderr=watched, no_color=True)
-    assert json.loads(out.getvalue()) == {"cancelled": 3}
-    assert "100% 3/3 jobs" in watched.getvalue()
-    schedule(note, "4", delay=60)
-    out, piped = StringIO(), StringIO()
-    call_command(*words, stdout=out, stderr=piped)
-    assert (json.loads(out.getvalue()), piped.getvalue()) == ({"cancelled": 1}, "")
-
-
-# --- delete
-
-
-@pytest.mark.django_db(transaction=True)
 def test_a_queue_with_jobs_is_deleted_only_by_force(delayq: Broker) -> None:
     schedule(note, "1", delay=60)
     with pytest.raises(CommandError, match="delete it with --force"):
-        run("delayq_queue", "delete", "default", "--yes")
-    assert run("delayq_queue", "delete", "default", "--yes", "--force").strip() == "1 deleted"
+        run("delete", "default", "--yes")
+    assert run("delete", "default", "--yes", "--force") == "1 deleted"
     assert delayq.queue_names() == []
     with pytest.raises(CommandError, match="Known queues: none yet"):
-        run("delayq_queue", "delete", "default", "--yes")
+        run("delete", "default", "--yes")
 
 
 @pytest.mark.parametrize("action", ["pause", "resume", "run", "cancel", "bury", "retry", "discard", "delete"])
@@ -176,7 +160,7 @@ def test_a_queue_that_is_not_there_is_not_made(delayq: Broker, action: str) -> N
     of_queue = action in ("pause", "resume", "delete")
     words = ("delayq_queue", action, "nowhere") if of_queue else ("delayq_jobs", action, "--queue", "nowhere", "--all")
     with pytest.raises(CommandError, match="there is no queue 'nowhere'"):
-        run(*words)
+        stage.run(*words)
     assert delayq.queue_names() == ["default"]
 
 
@@ -184,74 +168,46 @@ def test_a_queue_that_is_not_there_is_not_made(delayq: Broker, action: str) -> N
 
 
 def test_every_queue_is_listed_with_what_is_ordered_for_it(delayq: Broker) -> None:
-    assert run("delayq_queue", "list").strip() == "No queue yet: nothing was ever scheduled."
-    in_morgue(delayq, 2)
+    assert run("list") == "No queue yet: nothing was ever scheduled."
+    stage.ended(delayq, stage.buried, "a", "b")
     schedule(note, "1")
     delayq.queue("raw", kind="pull", shards=3)
-    delayq.limit("default", max_length=100, morgue_max=10, morgue_ttl=86_400, priorities="weighted")
-    delayq.limit("default", starve_after=90)
+    delayq.limit("default", max_length=100, morgue_max=10, morgue_ttl=86_400, priorities="weighted", starve_after=90)
     delayq.pause("raw", "in")
-    assert told("delayq_queue", "list") == [
-        {
-            "queue": "default",
-            "kind": "python",
-            "paused": "",
-            "shards": 1,
-            "priorities": "weighted",
-            "starve_after": 90.0,
-            "jobs": 1,
-            "max_length": 100,
-            "morgue": 2,
-            "morgue_max": 10,
-            "morgue_ttl": 86400.0,
-        },
-        {
-            "queue": "raw",
-            "kind": "pull",
-            "paused": "in",
-            "shards": 3,
-            "priorities": "strict",
-            "starve_after": None,
-            "jobs": 0,
-            "max_length": None,
-            "morgue": 0,
-            "morgue_max": None,
-            "morgue_ttl": None,
-        },
-    ]
-    lines = [line.split() for line in run("delayq_queue", "list").splitlines()]
-    assert lines[1] == ["default", "python", "-", "1", "weighted", "1m30s", "1", "100", "2", "10", "1d00h"]
-    assert lines[2] == ["raw", "pull", "in", "3", "strict", "-", "0", "-", "0", "-", "-"]
+    names = ("queue", "kind", "paused", "shards", "jobs", "morgue")
+    names += ("max_length", "morgue_max", "morgue_ttl", "priorities", "starve_after")
+    rows = (
+        ("default", "python", "", 1, 1, 2, 100, 10, 86400.0, "weighted", 90.0),
+        ("raw", "pull", "in", 3, 0, 0, None, None, None, "strict", None),
+    )
+    assert told("list") == [dict(zip(names, row, strict=True)) for row in rows]
+    lines = [re.split(r"\s{2,}", line) for line in run("list").splitlines()]
+    assert lines[1] == ["default", "python", "–", "1", "1", "2", "100", "10", "1 d", "weighted", "1 min 30 s"]
+    assert lines[2] == ["raw", "pull", "in", "3", "0", "0", "–", "–", "–", "strict", "–"]
 
 
-@pytest.mark.django_db(transaction=True)
 def test_status_tells_what_is_paused_and_limited(delayq: Broker) -> None:
     schedule(note, "1")
-    (queue,) = told("delayq_status")["queues"]
+    (queue,) = stage.told("delayq_status")["queues"]
     assert (queue["paused"], queue["limits"]) == ("", {})
-    assert "rules" not in run("delayq_status")
+    assert "rules" not in stage.run("delayq_status")
     delayq.limit("default", max_length=5, priorities="weighted")
     delayq.pause("default", "out")
-    (queue,) = told("delayq_status")["queues"]
+    (queue,) = stage.told("delayq_status")["queues"]
     assert (queue["paused"], queue["limits"]) == ("out", {"max_length": 5, "priorities": "weighted"})
-    lines = run("delayq_status").splitlines()
+    lines = stage.run("delayq_status").splitlines()
     assert lines[3].endswith("rules")
     assert lines[4].endswith("paused out, max_length 5, priorities weighted")
 
 
-@pytest.mark.django_db
 def test_t46_commands_that_only_look_change_nothing(delayq: Broker) -> None:
-    in_morgue(delayq, 2)
+    stage.ended(delayq, stage.buried, "a", "b")
     schedule(note, "1", delay=60)
     before = sorted((key, delayq.client.dump(key)) for key in delayq.client.scan_iter("*"))
-    for command in (
-        ["delayq_queue", "list"],
-        ["delayq_status"],
-        ["delayq_jobs"],
-        ["delayq_jobs", "list", "--place", "morgue"],
-    ):
-        run(*command)
-        run(*command, "--json")
+    morgue = ["delayq_jobs", "list", "--place", "morgue"]
+    for command in (["delayq_queue", "list"], ["delayq_status"], ["delayq_jobs"], morgue):
+        stage.run(*command)
+        stage.run(*command, "--json")
     assert sorted((key, delayq.client.dump(key)) for key in delayq.client.scan_iter("*")) == before
 
 
@@ -260,29 +216,19 @@ def test_t46_commands_that_only_look_change_nothing(delayq: Broker) -> None:
 
 def test_the_limits_of_the_settings_are_in_force_and_may_be_changed_there(delayq: Broker, settings: Any) -> None:
     schedule(note, "1")
-    settings.DELAYQ = {
-        **settings.DELAYQ,
-        "QUEUES": {"default": {"max_length": 2, "morgue_max": 7, "morgue_ttl": 1.5, "starve_after": 60}},
-    }
+    limits = {"max_length": 2, "morgue_max": 7, "morgue_ttl": 1.5, "starve_after": 60}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": limits}}
     connections.close_broker()
     schedule(note, "2")
     with pytest.raises(QueueFull, match="max_length"):
         schedule(note, "3")
     layout = connections.broker().queue("default").layout
-    assert layouts.queue_policy(layout)["limits"] == {
-        "max_length": 2,
-        "morgue_max": 7,
-        "morgue_ttl": 1.5,
-        "starve_after": 60,
-    }
+    assert layouts.queue_policy(layout)["limits"] == limits
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
     connections.close_broker()
     schedule(note, "3")
-    assert layouts.queue_policy(connections.broker().queue("default").layout) == {
-        "paused": "",
-        "until": {},
-        "limits": {},
-    }
+    layout = connections.broker().queue("default").layout
+    assert layouts.queue_policy(layout) == {"paused": "", "paused_until": {}, "limits": {}}
 
 
 def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: Broker, settings: Any) -> None:
@@ -304,87 +250,26 @@ def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: 
     ]
 
 
-# --- the morgue
-
-
-def test_a_whole_morgue_is_retried_at_a_pace(delayq: Broker) -> None:
-    in_morgue(delayq, 100)
-    assert told("delayq_jobs", "retry", "--all", "--delay", "60", "--per-second", "10") == {"retried": 100}
-    dues = sorted(view.due_ms for view in delayq.inspector.page("default", "waiting", limit=250).jobs)
-    assert [due - dues[0] for due in dues] == [100 * n for n in range(100)]
-    assert dues[0] > delayq.now_ms() + 30_000
-
-
-def test_only_what_lies_in_the_morgue_for_long_is_discarded(delayq: Broker) -> None:
-    in_morgue(delayq, 3)
-    assert run("delayq_jobs", "discard", "--yes", "--buried-before", "3600").strip() == "nothing to do"
-    before = delayq.now_ms()
-    while delayq.now_ms() <= before + 2:
-        pass
-    assert run("delayq_jobs", "discard", "--yes", "--buried-before", "0.001s").strip() == "3 discarded"
-    assert places(delayq) == {}
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["discard", "--all", "--per-second", "5"],
-        ["discard", "--all", "--delay", "5"],
-        ["cancel", "--all", "--replace"],
-        ["retry", "--all", "--cursor", "default/morgue:x"],
-        ["retry", "--id", "j0", "--per-second", "5"],
-        ["retry", "--all", "--limit", "1", "--per-second", "5"],
-    ],
-)
-def test_what_makes_no_sense_for_the_morgue_is_refused(delayq: Broker, arguments: list[str]) -> None:
-    in_morgue(delayq, 1)
-    with pytest.raises(CommandError, match=r"needs --all or conditions, without --limit|is for (retry|list)"):
-        run("delayq_jobs", *arguments)
-    assert places(delayq) == {"morgue": 1}
-
-
-# --- options beside the subcommand
+# --- options beside the action
 
 
 @pytest.mark.parametrize(
     "words",
     [
         ["--json", "list"],
-        ["list", "--json"],
-        ["list", "--json", "--yes"],
-        ["--yes", "list", "--json"],
         ["-v", "0", "list", "--json", "--traceback"],
         ["list", "--verbosity", "0", "--json", "--settings", "tests.settings", "--no-color"],
     ],
 )
-def test_common_options_stand_before_and_after_the_subcommand(delayq: Broker, words: list[str]) -> None:
+def test_options_stand_before_and_after_the_action(delayq: Broker, words: list[str]) -> None:
     schedule(note, "x", delay=60)
-    out = StringIO()
-    call_command("delayq_queue", *words, stdout=out, stderr=StringIO())
-    assert [queue["queue"] for queue in json.loads(out.getvalue())] == ["default"]
+    out = io.StringIO()
+    call_command("delayq_queue", *words, stdout=out, stderr=io.StringIO())
+    assert '"queue": "default"' in out.getvalue()
 
 
-def test_the_help_names_the_button_that_does_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        call_command("delayq_jobs", "--help")
-    assert "with --all this is the admin's Purge" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize("words", [["--yes", "delete", "default"], ["delete", "default", "--yes"]])
-def test_a_yes_counts_on_both_sides(delayq: Broker, words: list[str]) -> None:
-    delayq.queue("default")
-    with pytest.raises(CommandError, match="repeat the command with --yes"):
-        call_command("delayq_queue", "delete", "default", stdout=StringIO(), stderr=StringIO())
-    call_command("delayq_queue", *words, stdout=StringIO(), stderr=StringIO())
-    assert delayq.queue_names() == []
-
-
-@pytest.mark.parametrize(
-    "words", [["--json", "status"], ["status", "--json"], ["status", "-v", "0", "--json", "--traceback"]]
-)
-@pytest.mark.django_db
+@pytest.mark.parametrize("words", [["-v", "0", "status", "--json"], ["status", "-v", "0", "--json", "--traceback"]])
 def test_the_pipelines_subcommands_take_them_too(delayq: Broker, words: list[str]) -> None:
-    out = StringIO()
-    call_command("delayq_pipeline", *words, stdout=out, stderr=StringIO())
-    told = json.loads(out.getvalue())
-    assert (told["last_run"], told["queues"], told["events"]["rows"]) == (None, [], 0)
+    out = io.StringIO()
+    call_command("delayq_pipeline", *words, stdout=out, stderr=io.StringIO())
+    assert '"last_run": null' in out.getvalue()

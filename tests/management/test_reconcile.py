@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import connection
 from django.db.utils import OperationalError, ProgrammingError
 
@@ -16,22 +14,14 @@ from django_delayq.connections import DjangoBroker
 from django_delayq.models import MorgueJob
 from tests.app.outbox_stage import QUEUE, Stage, State
 
+from .stage import run, told
+
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
 def stage(delayq: DjangoBroker) -> Stage:
     return Stage(delayq)
-
-
-def run(command: str, *arguments: str) -> str:
-    out = StringIO()
-    call_command(command, *arguments, stdout=out, stderr=StringIO(), no_color=True)
-    return out.getvalue()
-
-
-def told(command: str, *arguments: str) -> Any:
-    return json.loads(run(command, *arguments, "--json"))
 
 
 def somewhat_of_everything(stage: Stage) -> None:
@@ -49,7 +39,7 @@ def test_the_outbox_is_brought_into_line_whatever_the_age(stage: Stage) -> None:
     assert told("delayq_reconcile", "--outbox") == {"outbox": {"marks": 1, "kept": 0, "lost": 1, "sent": 3}}
     assert stage.rows() == {"lost": State.SENT, "never-1": State.SENT, "never-2": State.SENT}
     assert sorted(stage.waiting()) == ["lost", "never-1", "never-2"]
-    assert run("delayq_reconcile", "--outbox").strip() == "outbox: nothing to do"
+    assert run("delayq_reconcile", "--outbox") == "outbox: nothing to do"
 
 
 def test_a_dry_run_tells_and_changes_nothing(stage: Stage) -> None:
@@ -73,7 +63,7 @@ def test_the_mirror_is_rebuilt(stage: Stage) -> None:
     stage.bury("far", "others")
     assert told("delayq_reconcile", "--mirror", "--dry-run") == {"mirror": {"failed": 0, "morgue": 2}}
     assert MorgueJob.objects.count() == 0
-    assert run("delayq_reconcile", "--mirror", "--queue", QUEUE).strip() == "mirror: 1 morgue"
+    assert run("delayq_reconcile", "--mirror", "--queue", QUEUE) == "mirror: 1 morgue"
     assert [row.job_id for row in MorgueJob.objects.all()] == ["dead"]
     assert told("delayq_reconcile", "--mirror") == {"mirror": {"failed": 0, "morgue": 2}}
 
@@ -103,7 +93,7 @@ def test_what_lost_its_grave_is_made_a_job_again_if_somebody_says_so(stage: Stag
     }
     assert stage.waiting() == ["b"]
     assert told("delayq_reconcile", "--buried", "--queue", "others", "--yes") == {"buried": {"lost": 0}}
-    assert run("delayq_reconcile", "--buried", "--yes").strip() == "buried: 1 lost, 1 sent, 1 unburied"
+    assert run("delayq_reconcile", "--buried", "--yes") == "buried: 1 lost, 1 sent, 1 unburied"
     assert stage.rows() == {"a": State.SENT, "b": State.SENT, "there": State.BURIED}
 
 
@@ -141,8 +131,8 @@ def test_without_a_choice_it_does_what_dispatchers_do(stage: Stage) -> None:
     ("arguments", "complaint"),
     [
         (["--task", "shop.remind"], "--task is about the rows of a table: name its model with --model"),
-        (["--id", "x"], "--id selects jobs for --buried"),
-        (["--outbox", "--id", "x"], "--id selects jobs for --buried"),
+        (["--id", "x"], "--id is for --buried and --refused"),
+        (["--outbox", "--id", "x"], "--id is for --buried and --refused"),
         (["--queue", "x"], "--queue does not apply to --outbox"),
         (["--outbox", "--queue", "x"], "--queue does not apply to --outbox"),
     ],
@@ -179,7 +169,7 @@ def test_the_status_tells_of_the_outbox(stage: Stage) -> None:
     found = told("delayq_status")["outbox"]
     assert 90 <= found.pop("oldest_waiting_seconds") < 120
     assert found == {"waiting": 2, "sent": 1, "buried": 1, "refused": 1}
-    assert "outbox: 2 waiting (for 1m3" in run("delayq_status")
+    assert "outbox: 2 waiting (for 1 min 3" in run("delayq_status")
     assert "1 sent, 1 buried, 1 refused" in run("delayq_status")
 
 

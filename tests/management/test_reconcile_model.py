@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +18,7 @@ from django_delayq.connections import DjangoBroker
 from django_delayq.core.job import NewJob
 from django_delayq.core.outcomes import ack, bury
 from django_delayq.core.queue import Queue
-from django_delayq.models import BulkAction, OutboxJob
+from django_delayq.models import OutboxJob
 from django_delayq.repair import row_comparison
 from django_delayq.repair.row_comparison import RowComparison, RowJobs
 from shop.models import Customer, Order
@@ -91,6 +90,7 @@ def test_what_is_missing_is_found_exactly_and_restored_once(
         "buried": 1,
         "bad": 0,
         "first": sorted(map(name, pks[4:])),
+        "first_bad": [],
         "outcomes": {},
     }
     assert call(*ROWS, *JOBS, "--dry-run")[0] == "dry run: 2 missing\n"
@@ -137,46 +137,6 @@ def test_rows_that_cannot_have_a_job_do_not_stop_the_others(
     assert {*waiting(delayq, remind_customer.options.queue)} == {name(good)}
 
 
-def test_orphans_are_reported_and_cancelled_unless_a_row_needs_them(
-    delayq: DjangoBroker, orders: Callable[..., list[int]]
-) -> None:
-    young, paid = orders(1, age=timedelta(0))[0], orders(1, status="paid")[0]
-    remind(young)
-    remind(paid)
-    schedule(remind_customer, 5, id="other", delay=60)
-    found = reconcile("--report-orphans")
-    assert (found["orphans"], found["first_orphans"]) == (1, [name(paid)])
-    found = reconcile("--cancel-orphans", "--yes")
-    assert found["cancelled"] == {"cancelled": 1}
-    assert {*waiting(delayq, remind_customer.options.queue)} == {name(young), "other"}
-
-
-def test_an_id_that_no_primary_key_can_make_belongs_to_no_orphan(
-    delayq: DjangoBroker, orders: Callable[..., list[int]]
-) -> None:
-    (paid,) = orders(1, status="paid")
-    remind(paid)
-    for other in ("order-gift-5", "order-05", "order-5x", "order-٥"):
-        schedule(remind_customer, 5, id=other, delay=60)
-    found = reconcile("--report-orphans")
-    assert (found["orphans"], found["first_orphans"]) == (1, [name(paid)])
-
-
-@pytest.mark.parametrize(
-    ("model", "template", "made", "other"),
-    [
-        (BulkAction, "x-{pk}", "x-01234567-89ab-cdef-0123-456789abcdef", "x-0123456789abcdef0123456789abcdef"),
-        (Order, "x-{customer}-{pk}", "x-5--7", "x-5-a"),
-        (Order, "x-{customer__name}", "x-Ada-5", "y-Ada"),
-    ],
-    ids=["uuid", "whole numbers", "text"],
-)
-def test_an_id_matches_the_fields_of_its_template(model: Any, template: str, made: str, other: str) -> None:
-    jobs = RowJobs(model=model, task=remind_customer, queue="q", id=template, created="created_at")
-    matches = re.compile(jobs.id_pattern).fullmatch
-    assert (bool(matches(made)), bool(matches(other))) == (True, False)
-
-
 def many_jobs(broker: DjangoBroker, n: int, *, task: str = "elsewhere") -> None:
     news = (NewJob(f"order-{10**9 + number}", task, delay_ms=3_600_000) for number in range(n))
     broker.queue(remind_customer.options.queue).count_many(news)
@@ -216,32 +176,6 @@ def row_jobs_of_orders() -> RowJobs:
         created="created_at",
         args=("pk",),
     )
-
-
-def test_orphans_are_looked_for_in_chunks(
-    delayq: DjangoBroker, orders: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remind(orders(1)[0])
-    many_jobs(delayq, 7, task=remind_customer.name)
-    monkeypatch.setattr(row_comparison, "MOST_ORPHANS", 3)
-    comparison = RowComparison(row_jobs_of_orders())
-    found: list[str] = []
-    while orphans := comparison.orphans():
-        assert len(orphans) <= 3
-        found += [orphan.id for orphan in orphans]
-        comparison.cancel_orphans(orphans)
-    assert sorted(found) == [name(10**9 + number) for number in range(7)]
-
-
-def test_more_orphans_than_fit_are_not_kept_in_memory(
-    delayq: DjangoBroker, orders: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(row_comparison, "MOST_ORPHANS", 100)
-    many_jobs(delayq, 300, task=remind_customer.name)
-    comparison = RowComparison(row_jobs_of_orders())
-    short = peak_kib(comparison.orphans)
-    many_jobs(delayq, 10_000, task=remind_customer.name)
-    assert peak_kib(comparison.orphans) < short + 200, "10,000 orphans are 3,000 KiB"
 
 
 def test_a_row_whose_job_ends_during_the_comparison_is_not_missing(

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from django_delayq import connections, schedule
 from django_delayq.core.broker import Broker
 from django_delayq.core.outcomes import ack
 from tests.app.deeds import note
 
-
-def run(command: str, *arguments: str) -> str:
-    out = StringIO()
-    call_command(command, *arguments, stdout=out, stderr=out, no_color=True)
-    return out.getvalue()
+from .stage import run, told
 
 
 def epochs(*arguments: str) -> list[dict[str, Any]]:
-    said = json.loads(run("delayq_reshard", "default", "--json", *arguments))
+    said = told("delayq_reshard", "default", *arguments)
     assert said["queue"] == "default"
     found: list[dict[str, Any]] = said["epochs"]
     return found

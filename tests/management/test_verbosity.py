@@ -19,39 +19,30 @@ if TYPE_CHECKING:
     from .conftest import Depot
 
 
-def logged(depot: Depot, broker: Broker, verbosity: str) -> str:
-    """Return what a worker logs of a success, a coroutine and a last failure."""
+FAILURE = "ERROR   django_delayq.worker.notifier: f: task depot.fail went to the morgue (exhausted)"
+PROGRESS = "INFO    django_delayq.worker.worker: worker "
+SUCCESS = "DEBUG   django_delayq.worker.notifier: s: attempt 1 of task depot.ship succeeded in 0."
+OTHERS = "DEBUG   asyncio: "
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "shown", "hidden"),
+    [
+        ("0", [FAILURE, "ZeroDivisionError: no parcels", "Traceback (most recent"], [" INFO ", " DEBUG "]),
+        ("2", [FAILURE, PROGRESS, SUCCESS], [" asyncio: "]),
+        ("3", [FAILURE, PROGRESS, SUCCESS, OTHERS], []),
+    ],
+)
+def test_each_level_logs_more_of_a_success_a_coroutine_and_a_last_failure(
+    depot: Depot, broker: Broker, verbosity: str, shown: list[str], hidden: list[str]
+) -> None:
     put(broker, "ship", 1, id="s")
     put(broker, "fetch", 1)
     put(broker, "fail", id="f")
     answer = depot.manage("delayq_worker", "--burst", "--threads", "1", "--queues", "default", "-v", verbosity)
     assert answer.returncode == 0, answer.stderr
-    return answer.stderr
-
-
-def test_verbosity_0_has_the_failures(depot: Depot, broker: Broker) -> None:
-    output = logged(depot, broker, "0")
-    assert "ERROR   django_delayq.worker.notifier: f: task depot.fail went to the morgue (exhausted)" in output
-    assert "ZeroDivisionError: no parcels" in output and "Traceback (most recent call last):" in output
-    assert " INFO " not in output and " DEBUG " not in output
-
-
-def test_verbosity_1_adds_what_the_worker_does(depot: Depot, broker: Broker) -> None:
-    output = logged(depot, broker, "1")
-    assert " ERROR " in output and "INFO    django_delayq.worker.worker: worker " in output
-    assert " DEBUG " not in output
-
-
-def test_verbosity_2_adds_each_success(depot: Depot, broker: Broker) -> None:
-    output = logged(depot, broker, "2")
-    assert "DEBUG   django_delayq.worker.notifier: s: attempt 1 of task depot.ship succeeded in 0." in output
-    assert " asyncio: " not in output
-
-
-def test_verbosity_3_adds_other_libraries(depot: Depot, broker: Broker) -> None:
-    output = logged(depot, broker, "3")
-    assert "s: attempt 1 of task depot.ship succeeded" in output
-    assert "DEBUG   asyncio: " in output
+    assert [text for text in shown if text not in answer.stderr] == []
+    assert [text for text in hidden if text in answer.stderr] == []
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
@@ -45,17 +46,28 @@ def start(spawn: Spawn, depot: Depot) -> Callable[..., subprocess.Popen[str]]:
     return go
 
 
+def stopped(process: subprocess.Popen[str]) -> str:
+    """Stop a process by SIGTERM; return what it has printed."""
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, output
+    return output
+
+
 def test_a_burst_runs_everything_and_ends(depot: Depot, broker: Broker) -> None:
     for number in range(20):
         put(broker, "ship", number)
     put(broker, "fetch", 7)
     put(broker, "fail", id="f")
-    answer = depot.manage("delayq_worker", "--burst", "--threads", "2", "--queues", "default")
+    put(broker, "ship", 20, queue="theirs")  # neither a task nor a setting of the project names it
+    broker.queue("feed", kind="pull")
+    answer = depot.manage("delayq_worker", "--burst", "--threads", "2", "--queues", "default,theirs,feed")
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith("delayq_worker 0.1.0 (pid ")
-    assert "1 process × 2 threads, queues default" in answer.stdout
+    assert "1 process × 2 threads, queues default, theirs, feed" in answer.stdout
     # No job sees the language that the one before it has activated.
-    assert sorted(depot.lines()) == sorted([*(f"ship {n} en" for n in range(20)), "fetch 7 attempt 1"])
+    assert sorted(depot.lines()) == sorted([*(f"ship {n} en" for n in range(21)), "fetch 7 attempt 1"])
+    assert "kind 'pull'" in answer.stderr and "Queue('feed').reserve()" in answer.stderr, "it finds nothing there"
     counts = broker.inspector.counts("default")
     assert (counts.ready, counts.delayed, counts.reserved, counts.morgue) == (0, 0, 0, 1)
 
@@ -68,9 +80,7 @@ def test_a_supervised_worker_takes_its_jobs_and_stops_at_sigterm(
     depot.wait_for(1)
     put(broker, "ship", 2, delay_ms=50)
     depot.wait_for(2)
-    worker.send_signal(signal.SIGTERM)
-    output, _ = worker.communicate(timeout=30)
-    assert worker.returncode == 0, output
+    output = stopped(worker)
     banner, *logged = [json.loads(line) for line in output.splitlines()]
     assert "2 processes × 5 threads, queues default" in banner["message"] and banner["level"] == "INFO"
     loud = [line for line in logged if line["level"] != "INFO"]
@@ -86,9 +96,7 @@ def test_processes_of_a_worker_that_code_starts_have_its_options(depot: Depot, b
     worker = spawn(sys.executable, "-c", code, env=depot.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     wait_until(lambda: len(broker.workers()) == 2, what="both processes")
     assert [(info["dispatcher"], info["threads"]) for info in broker.workers()] == [(False, 3)] * 2
-    worker.send_signal(signal.SIGTERM)
-    worker.communicate(timeout=30)
-    assert worker.returncode == 0
+    stopped(worker)
 
 
 def test_with_json_every_line_of_the_process_is_json_and_those_of_a_job_name_it(depot: Depot, broker: Broker) -> None:
@@ -104,36 +112,10 @@ def test_with_json_every_line_of_the_process_is_json_and_those_of_a_job_name_it(
     assert line["error"] == "ZeroDivisionError" and "1 / 0" in line["traceback"]
 
 
-@pytest.mark.parametrize("command", ["delayq_worker", "delayq_dispatcher"])
-def test_with_json_a_command_that_refuses_to_start_logs_why(depot: Depot, broker: Broker, command: str) -> None:
-    answer = depot.manage(command, "--queues", "nothing", "--log-format", "json")
-    assert (answer.returncode, answer.stdout) == (1, "")
-    (line,) = [json.loads(line) for line in answer.stderr.splitlines()]
-    assert line["level"] == "ERROR" and "there is no queue 'nothing'" in line["message"]
-
-
 def test_a_burst_without_redis_ends_with_an_exit_code_of_its_own(depot: Depot) -> None:
     answer = depot.manage("delayq_worker", "--burst", "--redis-patience", "1", DELAYQ_TEST_URL="redis://127.0.0.1:1/0")
     assert answer.returncode == 85, answer.stderr
     assert "Redis has been away for" in answer.stderr
-    answer = depot.manage("delayq_worker", "--redis-patience", "1")
-    assert answer.returncode == 2 and "--redis-patience is for --burst" in answer.stderr
-
-
-def test_a_killed_process_is_replaced_and_its_job_runs_again(
-    depot: Depot, broker: Broker, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    put(broker, "wait_for", str(tmp_path / "go"), id="w")
-    worker = start("delayq_worker", "--queues", "default")
-    depot.wait_for(1)
-    (info,) = wait_until(broker.workers, what="the worker's announcement")
-    os.kill(info["pid"], signal.SIGKILL)
-    assert depot.wait_for(2) == ["waiting", "waiting"]
-    (tmp_path / "go").touch()
-    assert depot.wait_for(3)[-1] == "waited"
-    worker.send_signal(signal.SIGTERM)
-    worker.communicate(timeout=30)
-    assert worker.returncode == 0
 
 
 def test_fresh_processes_start_when_code_changes(
@@ -162,9 +144,7 @@ def test_fresh_processes_start_when_code_changes(
     wait_until(lambda: len(broker.workers()) == 1, 20, "the end of the old process")
     queue.schedule(NewJob("b", "lately.speak"))
     assert depot.wait_for(2)[1] == "brand new"
-    worker.send_signal(signal.SIGTERM)
-    worker.communicate(timeout=30)
-    assert worker.returncode == 0
+    stopped(worker)
 
 
 def test_postgres_sees_one_connection_per_thread_and_no_leak(
@@ -208,35 +188,24 @@ def test_a_dispatcher_runs_no_job_and_stops(
     dispatcher = start("delayq_dispatcher", "--queues", "default")
     (info,) = wait_until(broker.workers, 20, "the dispatcher's announcement")
     assert (info["threads"], info["dispatcher"]) == (0, True)
-    dispatcher.send_signal(signal.SIGTERM)
-    output, _ = dispatcher.communicate(timeout=30)
-    assert dispatcher.returncode == 0, output
-    assert output.startswith("delayq_dispatcher 0.1.0")
+    assert stopped(dispatcher).startswith("delayq_dispatcher 0.1.0")
     assert depot.lines() == []
 
 
-@pytest.mark.parametrize("command", ["delayq_worker", "delayq_dispatcher"])
-def test_a_misspelled_queue_is_refused_and_not_made(depot: Depot, broker: Broker, command: str) -> None:
+@pytest.mark.parametrize(("command", "form"), [("delayq_worker", "plain"), ("delayq_dispatcher", "json")])
+def test_a_misspelled_queue_is_refused_and_not_made(depot: Depot, broker: Broker, command: str, form: str) -> None:
     put(broker, "ship", 1)
-    answer = depot.manage(command, "--queues", "default,defualt")
-    assert answer.returncode == 1
-    assert "there is no queue 'defualt': no task and no setting names it" in answer.stderr
-    assert "Did you mean 'default'?" in answer.stderr and "DELAYQ['QUEUES']" in answer.stderr
-    assert "Traceback" not in answer.stderr
+    answer = depot.manage(command, "--queues", "default,defualt", "--log-format", form)
+    assert (answer.returncode, answer.stdout) == (1, "")
+    said = answer.stderr
+    if form == "json":
+        (line,) = [json.loads(line) for line in answer.stderr.splitlines()]
+        assert line["level"] == "ERROR"
+        said = line["message"]
+    assert "there is no queue 'defualt': no task and no setting names it" in said
+    assert "Did you mean 'default'?" in said and "DELAYQ['QUEUES']" in said
+    assert "Traceback" not in said
     assert broker.queue_names() == ["default"]
-
-
-def test_a_queue_that_others_have_made_is_served(depot: Depot, broker: Broker) -> None:
-    put(broker, "ship", 1, queue="theirs")
-    answer = depot.manage("delayq_worker", "--burst", "--queues", "theirs")
-    assert answer.returncode == 0, answer.stderr
-    assert depot.lines() == ["ship 1 en"]
-
-
-def test_a_worker_that_is_sent_to_a_pull_queue_is_told_why_it_finds_nothing(depot: Depot, broker: Broker) -> None:
-    broker.queue("feed", kind="pull")
-    answer = depot.manage("delayq_worker", "--burst", "--queues", "feed")
-    assert "kind 'pull'" in answer.stderr and "Queue('feed').reserve()" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -247,13 +216,12 @@ def test_a_worker_that_is_sent_to_a_pull_queue_is_told_why_it_finds_nothing(depo
         (["--queues", "a{b}"], "letters, digits"),
         (["--queues", ","], "queue names separated by commas"),
         (["--grace", "-1"], "not a number of seconds of 0 or more"),
+        (["--redis-patience", "1"], "--redis-patience is for --burst"),
     ],
 )
-def test_wrong_options_are_explained(depot: Depot, arguments: list[str], text: str) -> None:
-    answer = depot.manage("delayq_worker", *arguments)
-    assert answer.returncode != 0
-    assert text in answer.stderr
-    assert "Traceback" not in answer.stderr
+def test_wrong_options_are_explained(arguments: list[str], text: str) -> None:
+    with pytest.raises(CommandError, match=text):
+        call_command("delayq_worker", *arguments)
 
 
 def test_a_wrong_url_is_one_clear_line(depot: Depot) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,7 @@ COMMANDS = {path.stem for path in (ROOT / "django_delayq" / "management" / "comm
 SAMPLES = {sample: metric for metric in METRICS for sample in metric.samples}
 #: the values of labels that are not made by users
 VALUES = {
-    "state": {
-        "delayed",
-        "ready",
-        "reserved",
-        "gated",
-        "morgue",
-        "running",
-        "stopping",
-        "lost",
-        "waiting",
-        "sent",
-        "buried",
-        "refused",
-    },
+    "state": {*definitions._STATES, "running", "stopping", "lost", "waiting", "sent", "buried", "refused"},
     "priority": set("01234567"),
     "direction": {"in", "out", "enqueue", "dequeue"},
     "result": set(definitions.RESULTS),
@@ -109,14 +97,12 @@ def test_what_is_wrong_in_an_expression_is_found() -> None:
 
 def test_every_expression_of_the_dashboard_asks_for_what_there_is() -> None:
     expressions = [text for text in fields(dashboard(), {"expr", "query", "definition"}) if "(" in text]
-
     assert len(expressions) > 50
     assert [(one, wrong) for one in expressions if (wrong := wrong_in(one))] == []
 
 
 def test_the_dashboard_shows_every_metric_but_those_that_only_describe() -> None:
     shown = {SAMPLES[name] for one in fields(dashboard(), {"expr"}) for name, _ in NAME.findall(one)}
-
     described = ("info", "redis_info", "queue_shards", "fsck_timestamp_seconds", "reserved_total")
     hidden = {BY_NAME[name] for name in described}
     assert set(METRICS) - shown - hidden == set()
@@ -125,42 +111,22 @@ def test_the_dashboard_shows_every_metric_but_those_that_only_describe() -> None
 def test_the_dashboard_is_one_that_grafana_10_takes() -> None:
     board = dashboard()
     panels = board["panels"]
-
     assert board["schemaVersion"] >= 38
-    assert [panel["title"] for panel in panels if panel["type"] == "row"] == [
-        "Overview",
-        "Queues",
-        "Lateness and runs",
-        "Workers",
-        "Redis",
-        "Outbox of durable jobs",
-    ]
+    rows = ["Overview", "Queues", "Lateness and runs", "Workers", "Redis", "Outbox of durable jobs"]
+    assert [panel["title"] for panel in panels if panel["type"] == "row"] == rows
     assert len({panel["id"] for panel in panels}) == len(panels)
-    assert {variable["name"]: variable["type"] for variable in board["templating"]["list"]} == {
-        "datasource": "datasource",
-        "job": "query",
-        "queue": "query",
-    }
+    kinds = {variable["name"]: variable["type"] for variable in board["templating"]["list"]}
+    assert kinds == {"datasource": "datasource", "job": "query", "queue": "query"}
+    taken: set[tuple[int, int]] = set()
     for panel in panels:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
+        x, y, width, height = (panel["gridPos"][name] for name in "xywh")
+        cells = set(product(range(x, x + width), range(y, y + height)))
+        assert x + width <= 24 and not cells & taken, f"{panel['title']} lies on another one"
+        taken |= cells
         if panel["type"] != "row":
             sources = {json.dumps(panel["datasource"]), *(json.dumps(one["datasource"]) for one in panel["targets"])}
             assert {json.loads(one)["uid"] for one in sources} == {"${datasource}"}
             assert len({one["refId"] for one in panel["targets"]}) == len(panel["targets"])
-
-
-def test_panels_do_not_lie_on_each_other() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in dashboard()["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & taken, panel["title"]
-        taken |= cells
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
@@ -175,20 +141,11 @@ def test_an_alert_asks_for_what_there_is_and_says_what_to_do(rule: dict[str, Any
     assert {name for name, _ in NAME.findall(texts)} <= {metric.name for metric in METRICS} | COMMANDS
 
 
-def test_the_documentation_has_the_list_as_it_is() -> None:
+def test_the_documentation_has_the_list_as_it_is_and_speaks_of_no_other_metric() -> None:
     text = (ROOT / "docs" / "metrics.md").read_text()
-
     listed = text.partition(BEGIN)[2].partition(END)[0].strip()
-
     assert listed == definitions.table(), "write the answer of metrics.definitions.table() into docs/metrics.md"
-
-
-def test_the_documentation_speaks_of_metrics_that_there_are() -> None:
-    text = (ROOT / "docs" / "metrics.md").read_text()
-
-    spoken = {name for name, _ in NAME.findall(text)} - COMMANDS
-
-    assert spoken <= {metric.name for metric in METRICS}
+    assert {name for name, _ in NAME.findall(text)} - COMMANDS <= {metric.name for metric in METRICS}
 
 
 def test_names_follow_the_rules_of_prometheus() -> None:
@@ -218,9 +175,7 @@ def test_every_counter_of_the_scripts_is_exported() -> None:
     counted |= set(re.findall(r"counts\.(\w+) =", source)) | set(re.findall(r"increment_count\('(\w+)'\)", source))
     counted |= set(re.findall(r"return '([a-z]{5,})'", (scripts / "lib" / "settle.lua").read_text()))
     counted -= {"idle", "fired"}  # schedule.lua: nothing was changed
-
     outcomes = {"failed", "timeout", "crashed"}  # a fail counts under the outcome that it is given
-
     assert len(counted) > 15
     lost = [name for name in sorted(counted | outcomes) if not exported(name)]
     assert lost == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +21,8 @@ from django_delayq.metrics.otel import instrument
 from tests.support.core_figures import store_violations
 
 from .deeds import note
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -50,9 +54,7 @@ def test_the_deployment_is_measured_in_the_words_of_opentelemetry(
     schedule(note, "one")
     schedule(note, "two", delay=60)
     work_off()
-
     found = collected(reader)
-
     settled = points(found["delayq.settled"])
     assert settled[("delayq.outcome", "acked"), ("messaging.destination.name", "notes")] == 1
     assert points(found["delayq.jobs"])[("delayq.state", "delayed"), ("messaging.destination.name", "notes")] == 1
@@ -69,7 +71,6 @@ def test_every_metric_but_the_histograms_has_an_instrument(reader: InMemoryMetri
     broker.tally.count("redis_error", "transient")
     broker.tally.flush()
     store_violations(broker, 0)
-
     assert set(collected(reader)) == {metric.otel for metric in definitions.METRICS if metric.kind != "histogram"}
 
 
@@ -82,10 +83,8 @@ def test_a_collection_looks_once(reader: InMemoryMetricReader, monkeypatch: pyte
         return take(*args, **options)
 
     monkeypatch.setattr(definitions, "take", counted)
-
     for _ in range(3):
         assert collected(reader)
-
     assert len(looks) == 3
 
 
@@ -93,54 +92,40 @@ def test_a_collection_looks_once(reader: InMemoryMetricReader, monkeypatch: pyte
 def test_without_redis_only_that_is_said(reader: InMemoryMetricReader, settings: Any) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": "redis://127.0.0.1:1/0"}
     connections.close_broker()
-
     found = collected(reader)
-
     assert {name: list(points(metric).values()) for name, metric in found.items()} == {"delayq.up": [0.0]}
 
 
-@pytest.mark.parametrize("module", ["otel", "tracing", "collector"])
-def test_a_missing_package_is_named_with_its_extra(module: str) -> None:
-    program = (
-        "import sys\n"
-        "sys.modules['opentelemetry'] = sys.modules['prometheus_client'] = None\n"
-        "try:\n"
-        f"    import django_delayq.metrics.{module}\n"
-        "except ImportError as error:\n"
-        "    print(error)\n"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        timeout=60,
-        check=True,
-    )
+def run(program: str, **environment: str) -> str:
+    """Return what a program prints in a process of its own, because a provider stays for the life of a process."""
+    command = [sys.executable, "-W", "error", "-c", program]
+    env = {**os.environ, **environment}
+    answer = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=True, env=env)
+    return answer.stdout
 
-    extra = "metrics" if module == "collector" else "otel"
-    assert f"pip install 'django-delayq[{extra}]'" in answer.stdout
+
+def test_a_missing_package_is_named_with_its_extra() -> None:
+    said = run(
+        "import importlib, sys\n"
+        "sys.modules['opentelemetry'] = sys.modules['prometheus_client'] = None\n"
+        "for name in ('otel', 'tracing', 'collector'):\n"
+        "    try:\n"
+        "        importlib.import_module('django_delayq.metrics.' + name)\n"
+        "    except ImportError as error:\n"
+        "        print(error)\n"
+    )
+    assert re.findall(r"pip install 'django-delayq\[(\w+)\]'", said) == ["otel", "otel", "metrics"]
 
 
 def test_without_an_sdk_nothing_is_done_and_nothing_breaks() -> None:
-    """In a process of its own, because a provider stays for the life of a process."""
-    program = (
+    said = run(
         "from types import SimpleNamespace as S\n"
         "from django_delayq.metrics import otel, tracing\n"
         "from opentelemetry import trace\n"
         "options = {'context': {'mine': 1}}\n"
         "asked = S(options=options, many=False, task=S(name='t', options=S(queue='q')))\n"
-        "print(tracing.schedule(lambda scheduling: 'handle')(asked), options, otel.instrument())\n"
+        "print(tracing.schedule(lambda scheduling: 'handle')(asked), options, otel.instrument())\n",
+        DJANGO_SETTINGS_MODULE="tests.settings",
+        OTEL_SDK_DISABLED="true",
     )
-    environment = {"DJANGO_SETTINGS_MODULE": "tests.settings", "PATH": "", "OTEL_SDK_DISABLED": "true"}
-    answer = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        timeout=60,
-        check=True,
-        env=environment,
-    )
-
-    assert answer.stdout.strip() == "handle {'context': {'mine': 1}} None"
+    assert said.strip() == "handle {'context': {'mine': 1}} None"

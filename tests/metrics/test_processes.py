@@ -31,12 +31,10 @@ def test_a_trace_header_of_a_request_reaches_the_runs_of_a_worker(
     env = {**manage_env, "DJANGO_SETTINGS_MODULE": "tests.metrics.site.settings", "SPANS": str(spans)}
     worker = spawn(sys.executable, "-m", "django", "delayq_worker", "--queues", "site", env=env, cwd=ROOT)
     request = spawn(sys.executable, "-W", "error", "-c", REQUEST, env=env, cwd=ROOT)
-
     assert request.wait(30) == 0
     eventually(lambda: broker.inspector.counts("site").counters.get("acked") == 2, "both jobs are done")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0
-
     found = [json.loads(line) for line in spans.read_text().splitlines()]
     by_parent = {span["parent_id"]: span for span in found}
     chain, parent = [], "0x" + THEIRS.split("-")[2]

@@ -45,7 +45,7 @@ class FailsAfterSource(JobsSource):
 
 
 def files(said: dict[str, Any]) -> None:
-    with opened(SessionOptions(master="local[2]", conf=CONF)) as spark:
+    with opened(SessionOptions(master=said.pop("master", "local[2]"), conf=CONF)) as spark:
         print("ready", flush=True)
         bulk(spark, Files((said.pop("path"),)), BulkOptions(**said))
 

@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="the pipeline needs the extra [spark]")
 from django_delayq.pipeline.errors import SparkMissing
 from django_delayq.pipeline.inputs import Files
 from django_delayq.pipeline.session import SessionOptions, build
+from tests.support import java
 
 from . import few_rows
 from .history_stage import Database, Inbox
@@ -21,6 +22,9 @@ from .stocked import _postgres, _sqlite, any_stock, postgres_stock, stock  # noq
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+java.ensure()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,7 +23,10 @@ def stops_at(wanted: str, name: str) -> None:
 
 if __name__ == "__main__":
     django.setup()
+    from .history_stage import stepping  # imports models
+
+    made = history.History
     # what the command makes its driver of
-    history.History = partial(history.History, step=partial(stops_at, sys.argv[1]))  # type: ignore[assignment, misc]
+    history.History = lambda *args: stepping(made(*args), partial(stops_at, sys.argv[1]))  # type: ignore[assignment, misc]
     call_command("delayq_pipeline", "run")
     print("done", flush=True)

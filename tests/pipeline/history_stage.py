@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,11 +18,11 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
 from django_delayq.core.outcomes import COUNTED, IN_MORGUE
+from django_delayq.models.history import HourlyStat
 from django_delayq.pipeline.delta import EventTable
 from django_delayq.pipeline.event_plan import Positions
 from django_delayq.pipeline.history import Batch, History, HistoryOptions, ignore
 from django_delayq.pipeline.schemas import EVENTS
-from django_delayq.pipeline.transforms import HOURS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +39,8 @@ _ARROW = {
     "map": pa.map_(pa.string(), pa.string()),
 }
 ARROW = pa.schema([pa.field(each.name, _ARROW[each.dataType.typeName()]) for each in EVENTS.fields])
-COLUMNS = HOURS.names
+#: of the metrics
+COLUMNS = {field.name for field in HourlyStat._meta.concrete_fields} - {"id"}
 
 Row = dict[str, Any]
 
@@ -156,7 +158,7 @@ class Database:
     def publish(self, history: str, batch: int | None, metrics: pa.Table, selected: Collection[datetime]) -> None:
         if self.is_down:
             raise ConnectionError("the database is down")
-        assert metrics.schema.names == COLUMNS
+        assert set(metrics.schema.names) == COLUMNS
         self.calls.append(set(selected))
         self.rows = {key: row for key, row in self.rows.items() if key[0] not in selected}
         for row in metrics.to_pylist():
@@ -177,7 +179,28 @@ def history(
     **options: Any,
 ) -> History:
     """A history of an inbox."""
-    return History(spark, HistoryOptions(str(root), **options), database, source=inbox, step=step)
+    return stepping(History(spark, HistoryOptions(str(root), **options), database, source=inbox), step)
+
+
+def stepping(made: History, step: Callable[[str], None]) -> History:
+    """Return a history that calls ``step`` with the name of each completed step."""
+
+    def then(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def both(*args: Any, **more: Any) -> Any:
+            result = call(*args, **more)
+            step(name)
+            return result
+
+        return both
+
+    table: Any = made.table
+    for method, name in {"write": "files written", "commit": "batch landed", "compact": "day compacted"}.items():
+        setattr(table, method, then(getattr(table, method), name))
+    store: Any = made._store
+    if store is not None:
+        publish = then(store.publish, "hours published")
+        made._store = SimpleNamespace(published=store.published, publish=publish)  # type: ignore[assignment]
+    return made
 
 
 def move_day(root: Path, day: date, to: date) -> None:

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import pyspark
 
-from django_delayq.pipeline import java
 from tests.support import processes
 
 from .few_rows import JAVA
@@ -47,7 +46,6 @@ class Standalone:
     """
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
-        java.ensure()
         self._folder = folder
         self.hosts = [f"127.0.0.{number}" for number in range(1, workers + 1)]
         with ExitStack() as stack:

@@ -20,8 +20,9 @@ from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.models.history import PipelineRun
+from django_delayq.pipeline import bulk as module
 from django_delayq.pipeline.bulk import BulkOptions, bulk, jobs, rehearse
-from django_delayq.pipeline.errors import PipelineError, RunDiffers
+from django_delayq.pipeline.errors import PipelineError, without_user
 from django_delayq.pipeline.inputs import Files
 from django_delayq.repair.rows import seconds
 from shop.models import Customer
@@ -44,6 +45,12 @@ Stored = Callable[[Any], Files]
 def how(redis_url: str, prefix: str) -> dict[str, Any]:
     """Options that the bulk loads of these tests share."""
     return {"redis": redis_url, "prefix": prefix, "queue": "q", "task": "bulk.send", "id": "sms:{pk}:{day}"}
+
+
+@pytest.fixture
+def kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads stay open, as if they had died at their end."""
+    monkeypatch.setattr(loads, "close_load", lambda broker, load: load)
 
 
 @pytest.fixture
@@ -84,10 +91,6 @@ def test_ids_are_made_of_columns(spark: SparkSession, template: str, sql: str, i
     [
         ("sms:{pkk}", "no column 'pkk'. Did you mean 'pk'? Known columns: pk, day"),
         ("sms", "names no column"),
-        ("{pk", "no template"),
-        ("{pk:>5}", "only names of columns"),
-        ("{pk!r}", "only names of columns"),
-        ("{}", "only names of columns"),
         ("{f}", "f is double"),
         ("{t}", "t is timestamp"),
     ],
@@ -121,8 +124,7 @@ def test_due_times_are_columns_moments_or_delays(spark: SparkSession, due: str, 
         "'2030-01-02T04:04:05.678+01:00' AS text, '2030-01-02 03:04:05' AS utc",
     )
     (row,) = jobs(rows, BulkOptions(queue="sms", id="{pk}", due=due), 1_000).toArrow().to_pylist()
-    found = row["due_ms"] if "due_ms" in row else row["due"]
-    assert (int(found.timestamp() * 1000) if isinstance(found, datetime) else found) == ms
+    assert row["due_ms"] == ms
 
 
 @pytest.mark.parametrize(
@@ -150,49 +152,49 @@ def test_times_are_written_as_people_do() -> None:
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-def test_files_become_jobs_once(spark: SparkSession, broker: Broker, how: dict[str, Any], parquet: Path) -> None:
+def test_files_become_jobs_once(
+    spark: SparkSession, broker: Broker, how: dict[str, Any], parquet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[int, int | None]] = []
 
     def watch(counts: Mapping[str, int], total: int | None) -> None:
         seen.append((sum(counts.values()), total))
 
-    options = BulkOptions(**how, args=("pk", "name"), kwargs=("day",), due="+0s", run_id="r", close=False)
-    first = bulk(spark, Files((str(parquet),)), options, watch=watch)
+    files, options = (
+        Files((str(parquet),)),
+        BulkOptions(**how, args=("pk", "name"), kwargs=("day",), due="+0s", run_id="r"),
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(loads, "close_load", lambda broker, load: load)
+        first = bulk(spark, files, options, watch=watch)
     assert (first.rows, first.created, first.known, first.bad, first.was_over) == (1_000, 1_000, 0, 0, False)
     assert seen[-1] == (1_000, 1_000)
     found = take(broker, 2_000)
     assert len(found) == 1_000
     assert found["sms:7:2026-11-21"] == '{"a":[7,"é7"],"k":{"day":{"$d":"2026-11-21"}}}'.encode()
-    again = bulk(
-        spark,
-        Files((str(parquet),)),
-        BulkOptions(**how, args=("pk", "name"), kwargs=("day",), due="+0s", run_id="r", parts=None),
-    )
+    again = bulk(spark, files, options)
     assert (again.rows, again.created, again.before) == (1_000, 1_000, 1_000)
     assert take(broker, 1) == {}
-    last = bulk(
-        spark, Files((str(parquet),)), BulkOptions(**how, args=("pk", "name"), kwargs=("day",), due="+0s", run_id="r")
-    )
+    last = bulk(spark, files, options)
     assert last.was_over
     assert (last.rows, dict(last.counts)) == (1_000, {"created": 1_000})
 
 
+@pytest.mark.usefixtures("kept_open")
 def test_a_run_is_not_gone_on_with_by_other_files_or_words(
     spark: SparkSession, broker: Broker, how: dict[str, Any], parquet: Path
 ) -> None:
     def differs(source: Files, **said: Any) -> str:
-        with pytest.raises(RunDiffers) as caught:
-            bulk(spark, source, BulkOptions(**{**how, "run_id": "r", "parts": 2, **said}))
+        with pytest.raises(loads.BulkLoadDiffers) as caught:
+            bulk(spark, source, BulkOptions(**{**how, "run_id": "r", **said}))
         return str(caught.value)
 
     files = Files((str(parquet),))
-    bulk(spark, files, BulkOptions(**how, run_id="r", close=False, parts=2))
+    bulk(spark, files, BulkOptions(**how, run_id="r"))
     assert "words was" in differs(files, args=("pk",))
     assert "words was" in differs(files, id="sms:{pk}")
     assert "words was" in differs(files, group="name")
-    assert "least_parts was" in differs(files, parts=3)
-    assert "part_bytes was" in differs(files, part_bytes=1_000_000)
-    assert "chunk was" in differs(files, chunk=100)
+    assert "chunk was" in differs(files, more={"chunk": "100"})
     assert "queue was" in differs(files, queue="other")
     assert "priority was" in differs(files, more={"priority": "1"})
     os.utime(parquet / "0.parquet", (1, 1))
@@ -201,19 +203,23 @@ def test_a_run_is_not_gone_on_with_by_other_files_or_words(
     assert "begin a new bulk load" in told
 
 
+@pytest.mark.usefixtures("kept_open")
 def test_other_cores_cut_the_files_of_a_run_as_before(
-    spark: SparkSession, broker: Broker, how: dict[str, Any], parquet: Path
+    spark: SparkSession, broker: Broker, how: dict[str, Any], parquet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = Files((str(parquet),))
-    bulk(spark, files, BulkOptions(**how, run_id="r", parts=5, part_bytes=2_000, close=False))
-    assert bulk(spark, files, BulkOptions(**how, run_id="r", part_bytes=2_000)).created == 1_000
+    files, options = Files((str(parquet),)), BulkOptions(**how, run_id="r")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "PART_BYTES", 2_000)
+        patched.setattr(module, "least_parts", lambda spark: 5)
+        bulk(spark, files, options)
+    assert bulk(spark, files, options).created == 1_000
     run = loads.read_load(broker, "r")
     assert run is not None
     assert dict(run.source)["least_parts"] == "5"
     assert dict(loads.progress(broker, run)) == {"created": 1_000}
 
 
-def test_rows_without_an_id_are_put_aside(
+def test_a_run_that_failed_for_rows_without_an_id_puts_them_aside_in_a_quarantine(
     spark: SparkSession, broker: Broker, how: dict[str, Any], stored: Stored, tmp_path: Path
 ) -> None:
     rows = stored(spark.sql("SELECT IF(id % 10 = 0, NULL, id) AS pk, date '2026-11-21' AS day FROM range(100)"))
@@ -221,9 +227,10 @@ def test_rows_without_an_id_are_put_aside(
         bulk(spark, rows, BulkOptions(**how, run_id="a"))
     assert "option('runId', 'a')" in str(caught.value)
     aside = str(tmp_path / "aside")
-    result = bulk(spark, rows, BulkOptions(**how, run_id="b", quarantine=aside))
-    assert (result.rows, result.counts.get("ignored", 0) + result.created, result.bad) == (100, 90, 10)
+    result = bulk(spark, rows, BulkOptions(**how, run_id="a", quarantine=aside))
+    assert (result.rows, result.created, result.bad) == (100, 90, 10)
     assert pq.read_table(aside).num_rows == 10
+    assert len(take(broker, 200)) == 90
 
 
 @pytest.mark.parametrize(
@@ -305,7 +312,7 @@ def test_the_rows_of_a_model_become_jobs_and_a_resumed_load_has_those_of_its_beg
 
 
 def test_a_dry_run_tells_what_would_be_and_changes_nothing(
-    spark: SparkSession, broker: Broker, how: dict[str, Any], stored: Stored
+    spark: SparkSession, broker: Broker, how: dict[str, Any], stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = stored(
         spark.sql(
@@ -314,17 +321,34 @@ def test_a_dry_run_tells_what_would_be_and_changes_nothing(
         )
     )
     before = raw(broker)
-    found = rehearse(spark, rows, BulkOptions(**how, due="at", args=("pk",), more={"shards": "3"}), storm_above=50)
+    monkeypatch.setattr(module, "STORM", 50)
+    found = rehearse(spark, rows, BulkOptions(**how, due="at", args=("pk",), more={"shards": "3"}))
     assert raw(broker) == before == {}
     assert broker.client.dbsize() == 0
-    assert (found.rows, found.without_id, found.without_due, found.due_now) == (300, 1, 1, 0)
-    assert [count for _, count in found.dues] == [59, 60, 60, 60, 60]
-    assert found.busiest == (1_893_456_060_000, 60)
+    assert (found.rows, found.due_now) == (300, 0)
+    assert found.faults == {"id is null, because a part of it is": 1, "due is null": 1}
+    assert found.dues == [(1_893_456_000_000, 298)]
+    assert found.busiest_minute == (1_893_456_060_000, 60)
     assert len(found.first) == 5
     assert [ident for ident, _ in found.bad] == ["None", "'sms:1:2026-11-21'"]
     words = " | ".join(found.warnings)
     assert "60 jobs fall due within one minute" in words
-    assert "1 rows get no id" in words
+    assert "1 rows: id is null" in words
+
+
+def test_a_dry_run_counts_rows_of_many_minutes_by_minute(
+    spark: SparkSession, broker: Broker, how: dict[str, Any], stored: Stored
+) -> None:
+    rows = stored(
+        spark.sql(
+            "SELECT IF(id = 7, NULL, id) AS pk, IF(id = 9, NULL, timestamp_seconds(2000000000 + 60 * id)) "
+            "AS at FROM range(2000)"
+        )
+    )
+    found = rehearse(spark, rows, BulkOptions(**{**how, "id": "sms:{pk}"}, due="at", more={"shards": "4"}))
+    assert (found.rows, sum(found.faults.values()), found.due_now) == (2_000, 2, 0)
+    assert [count for _, count in found.dues][1:3] == [60, 60]
+    assert (sum(count for _, count in found.dues), found.busiest_minute[1]) == (1_998, 1)
 
 
 def test_the_memory_of_a_dry_run_is_that_of_the_real_one(
@@ -332,7 +356,7 @@ def test_the_memory_of_a_dry_run_is_that_of_the_real_one(
 ) -> None:
     rows = stored(spark.sql("SELECT id AS pk, date '2026-11-21' AS day, repeat('x', 60) AS text FROM range(20000)"))
     options = BulkOptions(**how, due="+1h", args=("pk", "text"), more={"shards": "2"})
-    estimate = rehearse(spark, rows, options).memory
+    estimate = rehearse(spark, rows, options).bytes
     before = broker.client.info("memory")["used_memory"]
     bulk(spark, rows, options)
     used = broker.client.info("memory")["used_memory"] - before
@@ -416,14 +440,19 @@ def test_a_command_that_fails_says_once_how_its_run_is_resumed(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_command_warns_before_it_writes(spark: SparkSession, delayq: Broker, parquet: Path) -> None:
+def test_the_command_warns_before_it_writes_a_new_run_and_does_not_look_at_a_known_one(
+    spark: SparkSession, delayq: Broker, parquet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STORM", 999)
     make_task(name="bulk.warn")(lambda pk: None)
-    words = (str(parquet), "--task", "bulk.warn", "--id", "{pk}", "--due", "+1h", "--storm", "999")
+    words = (str(parquet), "--task", "bulk.warn", "--id", "{pk}", "--due", "+1h", "--run-id", "r")
     with pytest.raises(CommandError, match="1,000 jobs fall due within one minute"):
         run(*words)
     assert delayq.queue_names() == []
+    assert loads.read_load(delayq, "r") is None
     assert PipelineRun.objects.get().state == "failed"
     assert run(*words, "--yes")["created"] == 1_000
+    assert run(*words)["was_over"]
 
 
 @pytest.mark.parametrize(
@@ -435,9 +464,60 @@ def test_the_command_warns_before_it_writes(spark: SparkSession, delayq: Broker,
         (("x", "--task", "bulk.nobody", "--id", "{pk}"), "there is no task 'bulk.nobody'"),
         (("x", "--id", "{pk}"), "the task is missing"),
         (("x", "--queue", "q", "--id", "{pk}"), "the task is missing"),
+        (("x", "--task", "bulk.merged", "--id", "{pk}"), "is merged: its jobs need a --payload"),
+        (("x", "--task", "bulk.plain", "--id", "{pk}", "--payload", "pk"), "is not merged: leave --payload out"),
     ],
 )
 def test_the_command_refuses_what_cannot_be(delayq: Broker, words: tuple[str, ...], told: str) -> None:
+    make_task(name="bulk.merged", merge=True)(lambda payloads: None)
+    make_task(name="bulk.plain")(lambda pk: None)
     with pytest.raises(CommandError, match=told) as caught:
         run(*words)
     assert caught.value.returncode == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_bad_rows_are_no_reason_to_refuse_where_there_is_a_quarantine(
+    spark: SparkSession, delayq: Broker, tmp_path: Path
+) -> None:
+    make_task(name="bulk.odd")(lambda pk: None)
+    pq.write_table(pa.table({"pk": ["1", None, "a\x07"]}), tmp_path / "rows.parquet")
+    words = (str(tmp_path / "rows.parquet"), "--task", "bulk.odd", "--id", "{pk}")
+    with pytest.raises(CommandError, match="1 rows: id is null"):
+        run(*words)
+    told = run(*words, "--quarantine", str(tmp_path / "aside"))
+    assert (told["created"], told["bad"]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("s3a://key:secret@bucket/a@b.csv", "s3a://bucket/a@b.csv"),
+        ("/plain/a@b.csv", "/plain/a@b.csv"),
+        ("hdfs://ada@name:8020/x, s3a://k:s@b", "hdfs://name:8020/x, s3a://b"),
+        ("file:///a@b", "file:///a@b"),
+    ],
+)
+def test_the_user_of_a_url_is_cut(text: str, kept: str) -> None:
+    assert without_user(text) == kept
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_secret_of_a_url_is_kept_nowhere(spark: SparkSession, delayq: Broker) -> None:
+    make_task(name="bulk.secret")(lambda pk: None)
+    with pytest.raises(CommandError) as caught:
+        run("nowhere://key:hunter2@bucket/rows.csv", "--format", "csv", "--task", "bulk.secret", "--id", "{pk}")
+    row = PipelineRun.objects.get()
+    assert "hunter2" not in f"{row.detail} {row.error} {caught.value}"
+    assert (row.detail["paths"], row.detail["format"]) == (["nowhere://bucket/rows.csv"], "csv")
+
+
+def test_what_spark_says_before_the_write_is_a_sentence(
+    spark: SparkSession, broker: Broker, how: dict[str, Any]
+) -> None:
+    for act in (bulk, rehearse):
+        with pytest.raises(PipelineError, match="file://x/y") as caught:
+            act(spark, Files(("file://ada@x/y",)), BulkOptions(**how, run_id="r"))
+        assert "\tat " not in str(caught.value)
+        assert "is open" not in str(caught.value)
+    assert loads.read_load(broker, "r") is None

@@ -8,20 +8,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from django_delayq.core import loads
 from django_delayq.core.broker import Broker
 from django_delayq.pipeline.bulk import BulkOptions, bulk
 from django_delayq.pipeline.inputs import Files
 from django_delayq.pipeline.write_options import WriteOptions
-from django_delayq.pipeline.writer import Sender, open_run
+from django_delayq.pipeline.writer import open_run, send
 
 from ..support.moments import in_days
 from .test_writer import counts, take
@@ -39,6 +40,18 @@ def start(spawn: Callable[..., Any], what: str, said: dict[str, Any], **env: str
     return made
 
 
+def write_rows(path: Path, keys: Sequence[int], later: datetime, is_due: Callable[[int], bool]) -> None:
+    """Write a file of rows, some of which are due, so that their jobs can run between two tries."""
+    due = [datetime(2020, 1, 1, tzinfo=UTC) if is_due(n) else later + timedelta(milliseconds=n) for n in keys]
+    pq.write_table(pa.table({"pk": list(keys), "at": pa.array(due, pa.timestamp("us", "UTC"))}), path)
+
+
+def load_of(broker: Broker, redis_url: str, **more: str) -> dict[str, Any]:
+    """Return the options of a bulk load of these rows."""
+    said = {"queue": "q", "task": "t", "id": "{pk}", "due": "at", "args": ("pk",), "run_id": "r"}
+    return {**said, "redis": redis_url, "prefix": broker.prefix, "more": {"shards": "3", **more}}
+
+
 def waiting(broker: Broker, queue: str) -> int:
     found = broker.inspector.counts(queue)
     return found.delayed + found.ready
@@ -47,23 +60,8 @@ def waiting(broker: Broker, queue: str) -> int:
 def test_a_driver_that_is_killed_is_gone_on_with_in_another_zone_and_nothing_is_doubled(
     spark: SparkSession, broker: Broker, redis_url: str, spawn: Callable[..., Any], tmp_path: Path
 ) -> None:
-    at = in_days(30)
-    pk = list(range(ROWS))
-    # a quarter of them is due, so that it can run between the two tries
-    due = [at + timedelta(milliseconds=n) if n % 4 else datetime(2020, 1, 1, tzinfo=UTC) for n in pk]
-    pq.write_table(pa.table({"pk": pk, "at": pa.array(due, pa.timestamp("us", "UTC"))}), tmp_path / "rows.parquet")
-    said = {
-        "redis": redis_url,
-        "prefix": broker.prefix,
-        "queue": "q",
-        "task": "t",
-        "id": "{pk}",
-        "due": "at",
-        "args": ("pk",),
-        "run_id": "r",
-        "more": {"shards": "3"},
-    }
-    path = str(tmp_path / "rows.parquet")
+    path, said = str(tmp_path / "rows.parquet"), load_of(broker, redis_url)
+    write_rows(Path(path), range(ROWS), in_days(30), lambda n: n % 4 == 0)
     killed = start(spawn, "files", {**said, "path": path, "rate": 3_000}, TZ="Asia/Tokyo")
     assert killed.stdout is not None
     assert killed.stdout.readline() == "ready\n"
@@ -81,6 +79,7 @@ def test_a_driver_that_is_killed_is_gone_on_with_in_another_zone_and_nothing_is_
     assert waiting(broker, "q") == ROWS - ran
 
 
+@pytest.mark.spark
 def test_a_task_that_fails_when_everything_is_written_is_tried_again_and_doubles_nothing(
     broker: Broker, redis_url: str, spawn: Callable[..., Any]
 ) -> None:
@@ -99,14 +98,14 @@ def test_two_senders_of_one_part_double_nothing(broker: Broker) -> None:
     barrier = threading.Barrier(2)
     failed: list[BaseException] = []
 
-    def send() -> None:
+    def run() -> None:
         try:
             barrier.wait()
-            Sender(broker, wanted, open_run(broker, "r", wanted, {})).send(batches)
+            send(broker, wanted, open_run(broker, "r", wanted, {}), batches)
         except BaseException as error:
             failed.append(error)
 
-    senders = [threading.Thread(target=send) for _ in range(2)]
+    senders = [threading.Thread(target=run) for _ in range(2)]
     for sender in senders:
         sender.start()
     for sender in senders:
@@ -114,3 +113,23 @@ def test_two_senders_of_one_part_double_nothing(broker: Broker) -> None:
     assert failed == []
     assert counts(broker, "r") == {"created": 4_000}
     assert len(take(broker, 5_000)) == 4_000
+
+
+def send_in_pieces(broker: Broker, table: pa.Table, size: int) -> None:
+    wanted = WriteOptions(queue="x", task="t", chunk=3)
+    send(broker, wanted, open_run(broker, "a", wanted, {}), table.to_batches(max_chunksize=size))
+
+
+def all_stored(broker: Broker) -> dict[bytes, dict[bytes, bytes]]:
+    """All ledgers and jobs."""
+    keys = [key for key in broker.client.scan_iter(f"{broker.prefix}:*") if b"}:load:" in key or key.endswith(b":body")]
+    return {key: broker.client.hgetall(key) for key in sorted(keys)}
+
+
+def test_the_same_rows_make_the_same_chunks_in_any_batches(broker: Broker) -> None:
+    table = pa.table({"id": [f"i{n}" for n in range(3_000)]})
+    send_in_pieces(broker, table, 3_000)
+    once = all_stored(broker)
+    for size in (7, 30, 1_700):
+        send_in_pieces(broker, table, size)
+        assert all_stored(broker) == once

@@ -9,8 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, strategies as st
 
 from django_delayq import task as make_task
+from django_delayq.core.codec import encode_args
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
 from django_delayq.core.loads import BulkLoad, LoadEntry, entry_of
@@ -69,6 +71,28 @@ def args_of(value: Any) -> bytes:
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
+
+_ITEMS = (
+    (pa.string(), st.one_of(st.text(), st.sampled_from([*HOSTILE, "],[", "]\n[", "]\0["]))),
+    (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    (pa.float64(), st.floats(allow_nan=False, allow_infinity=False)),
+    (pa.bool_(), st.booleans()),
+)
+
+
+@given(st.data(), st.sampled_from(_ITEMS), st.booleans())
+def test_columns_of_lists_are_encoded_as_their_values_one_by_one(data: Any, items: Any, with_gaps: bool) -> None:
+    kind, item = items
+    rows = st.lists(st.one_of(st.none(), item), min_size=1, max_size=4)
+    if with_gaps:
+        rows = st.one_of(st.none(), st.just([]), rows)
+    drawn = data.draw(st.lists(rows, min_size=1, max_size=6))
+    expected = [encode_args(row or (), {}) for row in drawn]
+    assert bodies({"args": pa.array(drawn, pa.list_(kind))}) == expected
+    named = [None if row is None else {f"a{n}": value for n, value in enumerate(row)} for row in drawn]
+    widest = max(len(row or ()) for row in drawn)
+    if widest and all(row is None or len(row) == widest for row in drawn):
+        assert bodies({"args": pa.array(named)}) == expected
 
 
 @pytest.mark.parametrize(
@@ -214,12 +238,12 @@ def test_a_merged_job_is_the_same(united: Task, value: Any, score: Any) -> None:
     assert packed(columns, task="columns.unite", score_policy="max").entries == [expected]
 
 
-def test_a_merged_job_without_a_score_has_that_of_its_arrival(united: Task) -> None:
-    expected = scheduled(united, {"id": "x", "payload": 1, "at": DUE}, on_conflict="replace", priority=2)
-    columns = {"id": ["x"], "due": [DUE], "payload": [1]}
-    assert packed(columns, task="columns.unite", score_policy="max", on_conflict="replace", priority=2).entries == [
-        expected
-    ]
+@pytest.mark.parametrize("group", [{}, {"group": "acme"}])
+def test_a_merged_job_without_a_score_has_that_of_its_arrival(united: Task, group: dict[str, str]) -> None:
+    said: dict[str, Any] = {"on_conflict": "replace", "priority": 2}
+    columns = {"id": ["x"], "due": [DUE], "payload": [1], **{name: [value] for name, value in group.items()}}
+    expected = scheduled(united, {"id": "x", "payload": 1, "at": DUE, **group}, **said)
+    assert packed(columns, task="columns.unite", score_policy="max", **said).entries == [expected]
 
 
 def test_what_each_row_says_alike_is_said_once() -> None:
@@ -238,69 +262,36 @@ def test_groups_of_rows_are_those_of_a_call(plain: Task, options: dict[str, Any]
     assert packed(columns, **options).entries == expected
 
 
-def test_groups_of_merged_rows_are_those_of_a_call(united: Task) -> None:
-    expected = scheduled(united, {"id": "x", "payload": 1, "at": DUE, "group": "acme"}, on_conflict="replace")
-    columns = {"id": ["x"], "due": [DUE], "payload": [1], "group": ["acme"]}
-    assert packed(columns, task="columns.unite", score_policy="max", on_conflict="replace").entries == [expected]
-
-
 # -- what is said of jobs ----------------------------------------------------------------------------------------------
 
 
-def test_options_of_rows_are_those_of_a_call(plain: Task) -> None:
+def test_options_of_rows_are_those_of_a_call_and_come_before_those_of_the_write(plain: Task) -> None:
     expires = DUE + timedelta(hours=1)
-    moments = pa.timestamp("us", "UTC")
     columns = {
         "id": ["a", "b", "c"],
         "due": pa.array([DUE] * 3),
         "context": pa.array([{"é": 1}, None, {"é": None}]),
         "max_attempts": pa.array([3, None, None]),
-        "expires": pa.array([None, expires, None], moments),
+        "expires": pa.array([None, expires, None], pa.timestamp("us", "UTC")),
         "priority": pa.array([0, 7, None]),
+        "timeout": pa.array([1.5, None, 3.0]),
+        "ttr": pa.array([None, 1.5, 3.0]),
     }
+    first = {"context": {"é": 1}, "max_attempts": 3, "priority": 0, "expires": 90.5, "timeout": 1.5, "ttr": 60}
+    second = {"expires": expires, "priority": 7, "timeout": 2.5, "ttr": 1.5}
+    third = {"context": {"é": None}, "expires": 90.5, "timeout": 3, "ttr": 3}
     expected = [
-        scheduled(
-            plain,
-            {
-                "args": [],
-                "id": "a",
-                "at": DUE,
-                "context": {"é": 1},
-                "max_attempts": 3,
-                "priority": 0,
-            },
-        ),
-        scheduled(plain, {"args": [], "id": "b", "at": DUE, "expires": expires, "priority": 7}),
-        scheduled(plain, {"args": [], "id": "c", "at": DUE, "context": {"é": None}}),
+        scheduled(plain, {"args": [], "id": ident, "at": DUE, **options})
+        for ident, options in zip("abc", (first, second, third), strict=True)
     ]
-    assert packed(columns).entries == expected
+    assert packed(columns, expires=90.5, timeout=2.5, ttr=60).entries == expected
 
 
 def test_options_of_the_write_are_those_of_a_call(plain: Task) -> None:
-    said = {"max_attempts": 9, "expires": 90.5, "context": '{"b": 1, "a": [2]}', "priority": 1}
-    entry = {
-        "args": [1],
-        "id": "0",
-        "at": DUE,
-        "max_attempts": 9,
-        "expires": 90.5,
-        "context": {"b": 1, "a": [2]},
-        "priority": 1,
-    }
+    said = {"max_attempts": 9, "expires": 90.5, "context": {"b": 1, "a": [2]}, "priority": 1, "timeout": 2.0, "ttr": 60}
     made = packed({"id": ["0"], "due": [DUE], "args": [[1]]}, **said, due_policy="earliest")
-    assert made.entries == [scheduled(plain, {**entry, "due_policy": "earliest"})]
-
-
-def test_a_time_limit_travels_with_the_job() -> None:
-    rows = bodies({"timeout": pa.array([1.5, None, 3.0])}, timeout=60)
-    assert [row[2:] for row in rows] == [b'{"timeout":1.5}', b'{"timeout":60}', b'{"timeout":3}']
-
-
-def test_a_lease_time_travels_with_the_job(plain: Task) -> None:
-    rows = bodies({"ttr": pa.array([1.5, None, 3.0])}, ttr=60)
-    assert [row[2:] for row in rows] == [b'{"ttr_ms":1500}', b'{"ttr_ms":60000}', b'{"ttr_ms":3000}']
-    made = packed({"id": ["0"], "due": [DUE]}, ttr=60, timeout=2.0)
-    assert made.entries == [scheduled(plain, {"args": [], "id": "0", "at": DUE, "ttr": 60, "timeout": 2.0})]
+    entry = {"args": [1], "id": "0", "at": DUE, **said, "due_policy": "earliest"}
+    assert made.entries == [scheduled(plain, entry)]
 
 
 @pytest.mark.parametrize(

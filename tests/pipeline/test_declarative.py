@@ -18,8 +18,6 @@ import pyspark
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.pipeline import java
-from django_delayq.pipeline.errors import SparkMissing
 
 from .test_command import work
 
@@ -70,10 +68,6 @@ def pipeline(tmp_path: Path, redis_url: str, prefix: str, spawn: Spawn) -> Calla
     (tmp_path / "spark-pipeline.yml").write_text(spec)
     (tmp_path / "transformations").mkdir()
     shutil.copy(DOCS / "declarative_pipeline.py", tmp_path / "transformations")
-    try:
-        java.ensure()
-    except SparkMissing as error:
-        pytest.skip(str(error))
     env = {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(SPARK),

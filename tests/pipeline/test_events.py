@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.outcomes import ack, bury, fail
-from tests.support.cluster_box import ClusterBox
 
 from .test_events_plan import emit
 
@@ -168,14 +167,3 @@ def test_a_loss_ends_the_query_and_says_what_to_do(broker: Broker, read: Callabl
     with pytest.raises(StreamingQueryException, match="EventsLost: events were lost before they were read: queue 'q'"):
         read()
     assert read(failOnDataLoss="false") == [named(4)]
-
-
-def test_a_redis_cluster_is_a_source_like_any_other(
-    spark: SparkSession, cluster_broker: Broker, cluster_box: ClusterBox
-) -> None:
-    cluster_broker.queue("q", shards=6)
-    for number in range(6):
-        emit(cluster_broker, number + 1, number=number)
-    given = {"redis": json.dumps(cluster_box.setting), "prefix": cluster_broker.prefix}
-    rows = spark.read.format("delayq.events").options(**given).load().select("shard", "id").collect()
-    assert sorted(map(tuple, rows)) == [(number, f"j{number + 1}") for number in range(6)]

@@ -34,7 +34,7 @@ from .events_stage import emit, ids_of, offsets
         ({"queue": "a b"}, "queue name 'a b'"),
         ({"startingOffset": "now"}, "earliest, latest or JSON"),
         ({"startingOffset": '{"q": {"0": "x"}}'}, "no position"),
-        ({"startingOffset": '{"q": {"first": "0-1"}}'}, "no shard number"),
+        ({"startingOffset": '{"q": {"first": "0-1"}}'}, "invalid literal"),
         ({"startingOffset": '{"q": "0-1"}'}, "offsets must be like"),
         ({"startingOffset": "[]"}, "no JSON object"),
         ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger must be a whole number from 1"),

@@ -295,6 +295,6 @@ def test_a_reader_that_was_away_for_longer_than_a_day_sees_what_it_missed(broker
     move_to(broker, 1)
     for number in (0, 1024, 1025):
         broker.client.delete(broker.shard("q", number).names["event"])
-    with pytest.raises(EventsLost, match=r"shard 1025 .* the shard is gone, with events up to 2-3"):
+    with pytest.raises(EventsLost, match=r"shard 1025, .* the shard is gone, with events up to 2-3"):
         offsets(reader, end)
     assert offsets(make(failOnDataLoss=False), end) == {"q": {"2048": "0-0"}}

@@ -15,7 +15,7 @@ from django_delayq.pipeline.inputs import Files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+NOON_MS = int(datetime(2030, 1, 1, 12, tzinfo=UTC).timestamp() * 1000)
 
 
 @pytest.fixture
@@ -27,14 +27,13 @@ def berlin(spark: SparkSession) -> Iterator[SparkSession]:
     assert theirs.conf.get("spark.sql.session.timeZone") == "Europe/Berlin"
 
 
-def due_of(frame: Any) -> list[datetime | None]:
-    found = jobs(frame, BulkOptions(queue="q", id="{pk}", due="at"), 0)
-    return [row["due"] and row["due"].astimezone(UTC) for row in found.toArrow().to_pylist()]
+def due_of(frame: Any) -> list[int | None]:
+    return jobs(frame, BulkOptions(queue="q", id="{pk}", due="at"), 0).toArrow()["due_ms"].to_pylist()
 
 
 @pytest.mark.parametrize("text", ["2030-01-01T12:00:00", "2030-01-01 12:00", "2030-01-01T13:00:00+01:00"])
 def test_texts_without_a_zone_are_utc(berlin: SparkSession, text: str) -> None:
-    assert due_of(berlin.sql(f"SELECT 7 AS pk, '{text}' AS at")) == [NOON]
+    assert due_of(berlin.sql(f"SELECT 7 AS pk, '{text}' AS at")) == [NOON_MS]
 
 
 def test_a_text_that_is_no_time_and_none_are_null(berlin: SparkSession) -> None:
@@ -51,4 +50,4 @@ def test_times_of_files_without_a_zone_are_utc(
 ) -> None:
     file = tmp_path / name
     file.write_text(text)
-    assert due_of(Files((str(file),), name.partition(".")[2], schema).read(berlin)) == [NOON]
+    assert due_of(Files((str(file),), name.partition(".")[2], schema).read(berlin)) == [NOON_MS]

@@ -20,7 +20,7 @@ from django_delayq.pipeline.history import History, HistoryOptions
 from django_delayq.pipeline.options import open_broker
 
 from ..support.event_entries import last_position
-from .history_stage import Database
+from .history_stage import Database, stepping
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ def make(spark: SparkSession, redis_url: str, broker: Broker, tmp_path: Path) ->
         database: Database | None = None, step: Callable[[str], None] = lambda name: None, **options: object
     ) -> History:
         given = HistoryOptions(str(tmp_path / "root"), redis=redis_url, prefix=broker.prefix, **options)  # type: ignore[arg-type]
-        return History(spark, given, database, step=step)
+        return stepping(History(spark, given, database), step)
 
     return make
 
@@ -244,8 +244,9 @@ def test_a_queue_that_was_deleted_unread_is_a_loss_and_a_read_one_is_not(
     with pytest.raises(EventsLost, match="'mails'") as raised:
         make(database).run()
     assert "'read'" not in str(raised.value)
+    assert make(database, fail_on_loss=False).run().rows == 0
     succeed(broker, "orders", 2)
-    assert make(database, fail_on_loss=False).run().rows >= 2
+    assert make(database).run().rows >= 2, "a loss is accepted once"
 
 
 def test_a_stream_that_began_anew_is_read_from_its_beginning(

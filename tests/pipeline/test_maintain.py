@@ -112,12 +112,12 @@ def test_what_changed_since_it_was_seen_is_not_hit(
     queue.cancel("anew")
     put(queue, "anew", "young")
     take(queue, "running")
-    seen: list[tuple[int, int]] = []
-    told = carry_out(selection.frame, options, total=selection.total, progress=lambda *step: seen.append(step))
+    seen: list[int] = []
+    told = carry_out(selection, options, seen.append)
     assert told == {"cancelled": 1, "gone": 3, "stopping": 1}
-    assert seen[-1] == (5, 5)
+    assert seen[-1] == 5
     assert picture(broker) == {"delayed": ["anew", "replaced", "young"], "reserved": ["running"]}
-    assert carry_out(selection.frame, options) == {"gone": 4, "stopping": 1}, "twice is once"
+    assert carry_out(selection, options) == {"gone": 4, "stopping": 1}, "twice is once"
 
 
 def test_failed_and_buried_jobs_are_retried_and_no_others(
@@ -131,7 +131,7 @@ def test_failed_and_buried_jobs_are_retried_and_no_others(
     selection = choose(spark, options)
     assert [group.jobs for group in selection.groups] == [2, 2]
     take(queue, "ran")
-    assert carry_out(selection.frame, options) == {"retried": 2, "live": 1, "running": 1}
+    assert carry_out(selection, options) == {"retried": 2, "live": 1, "running": 1}
     assert picture(broker) == {
         "delayed": ["f2", "fresh", "twin"],
         "ready": ["f1", "m1"],
@@ -139,7 +139,7 @@ def test_failed_and_buried_jobs_are_retried_and_no_others(
         "morgue": ["m2", "twin"],
     }
     again = MaintainOptions("retry", "id = 'twin'", access, delay_ms=60_000, replace=True)
-    assert carry_out(choose(spark, again).frame, again) == {"retried": 1}
+    assert carry_out(choose(spark, again), again) == {"retried": 1}
     assert picture(broker)["morgue"] == ["m2"]
 
 
@@ -152,9 +152,9 @@ def test_another_grave_of_an_id_is_not_hit(
     assert selection.total == 1
     assert queue.discard("a")
     buried(queue, "a")
-    assert carry_out(selection.frame, options) == {"gone": 1}
+    assert carry_out(selection, options) == {"gone": 1}
     assert picture(broker) == {"morgue": ["a"]}
-    assert carry_out(choose(spark, options).frame, options) == {"discarded": 1}
+    assert carry_out(choose(spark, options), options) == {"discarded": 1}
     assert picture(broker) == {}
 
 
@@ -168,9 +168,9 @@ def test_jobs_get_another_due_time(spark: SparkSession, broker: Broker, queue: Q
     later = MaintainOptions("reschedule", "id in ('a', 'held')", access, due_ms=now + 7_000_000)
     selection = choose(spark, later)
     assert [(group.state, group.jobs) for group in selection.groups] == [("gated", 1), ("waiting", 1)]
-    assert carry_out(selection.frame, later) == {"moved": 2}
+    assert carry_out(selection, later) == {"moved": 2}
     soon = MaintainOptions("reschedule", "id = 'b'", access, delay_ms=0)
-    assert carry_out(choose(spark, soon).frame, soon) == {"moved": 1}
+    assert carry_out(choose(spark, soon), soon) == {"moved": 1}
     assert picture(broker) == {"delayed": ["a"], "ready": ["b"], "reserved": ["held"]}
     view = broker.inspector.get("q", "a")
     assert view is not None
@@ -185,7 +185,7 @@ def test_merged_jobs_go_with_their_payloads(
         for n in range(6)
     )
     options = MaintainOptions("cancel", "payloads = 3 and id = 'm1'", access)
-    assert carry_out(choose(spark, options).frame, options) == {"cancelled": 1}
+    assert carry_out(choose(spark, options), options) == {"cancelled": 1}
     assert picture(broker) == {"delayed": ["m0"]}
 
 
@@ -197,15 +197,15 @@ def test_any_number_goes_through_in_chunks_and_a_repeated_call_does_the_rest(
     selection = choose(spark, options)
     steps: list[int] = []
 
-    def die(seen: int, _: int) -> None:
+    def die(seen: int) -> None:
         steps.append(seen)
         if len(steps) > 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        carry_out(selection.frame, options, progress=die)
+        carry_out(selection, options, progress=die)
     assert steps == [250, 500]
-    assert carry_out(selection.frame, options) == {"gone": 500, "cancelled": 700}
+    assert carry_out(selection, options) == {"gone": 500, "cancelled": 700}
     assert picture(broker) == {}
 
 
@@ -216,7 +216,7 @@ def test_jobs_of_a_deleted_queue_are_gone(
     options = MaintainOptions("cancel", "true", access)
     selection = choose(spark, options)
     assert broker.delete_queue("q", force=True)
-    assert carry_out(selection.frame, options) == {"gone": 1}
+    assert carry_out(selection, options) == {"gone": 1}
 
 
 @pytest.mark.broken_on_purpose
@@ -226,7 +226,7 @@ def test_a_job_that_nobody_can_read_is_counted_and_left_alone(
     put(queue, "a", "b")
     broker.client.hset(queue.shard(queue.shard_of("a")).names["body"], "a", b"x")
     options = MaintainOptions("cancel", "true", access)
-    assert carry_out(choose(spark, options).frame, options) == {"cancelled": 1, "unreadable": 1}
+    assert carry_out(choose(spark, options), options) == {"cancelled": 1, "unreadable": 1}
     assert broker.client.hkeys(queue.shard(queue.shard_of("a")).names["body"]) == [b"a"]
 
 
@@ -256,10 +256,10 @@ def test_a_condition_that_cannot_be_is_told_so(
         ("kill", {}, "verb"),
         ("reschedule", {}, "either a delay from now or a moment"),
         ("reschedule", {"delay_ms": 1, "due_ms": 1}, "either a delay from now or a moment"),
-        ("retry", {"due_ms": 1}, "then reschedule them"),
-        ("cancel", {"delay_ms": 1}, "cancel takes no time"),
-        ("discard", {"due_ms": 1}, "discard takes no time"),
-        ("cancel", {"replace": True}, "applies to retried jobs of the morgue"),
+        ("retry", {"due_ms": 1}, "retry takes no due; leave it out"),
+        ("cancel", {"delay_ms": 1}, "cancel takes no delay"),
+        ("discard", {"due_ms": 1}, "discard takes no due"),
+        ("cancel", {"replace": True}, "cancel takes no replace"),
     ],
 )
 def test_what_does_not_go_together_is_refused(verb: str, options: dict[str, Any], text: str) -> None:
@@ -271,4 +271,4 @@ def test_a_time_out_of_all_bounds_is_refused(spark: SparkSession, queue: Queue, 
     put(queue, "a")
     options = MaintainOptions("reschedule", "true", access, due_ms=10**14)
     with pytest.raises(InvalidJob):
-        carry_out(choose(spark, options).frame, options)
+        carry_out(choose(spark, options), options)

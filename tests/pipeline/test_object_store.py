@@ -17,7 +17,7 @@ from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline.delta import EventTable
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.history import read
-from django_delayq.pipeline.quarantine import file_system
+from django_delayq.pipeline.writer import file_system
 
 from .bucket_server import serving
 from .history_stage import move_day
@@ -93,7 +93,8 @@ def test_a_history_at_a_url_is_kept_without_renaming_anything(
     hours = [file.hour for file in table.files()]
     assert len(hours) == len(set(hours))
     assert read(spark, f"{root}/events").count() == 47
-    assert run("purge", "--events", "39")["days"] == [day]
+    settings.DELAYQ = {**settings.DELAYQ, "PIPELINE": {"root": root, "keep_events_days": 39}}
+    assert run("purge")["days"] == [day]
     assert table.files() == []
     assert set(PipelineRun.objects.values_list("state", flat=True)) == {"finished"}
 

@@ -25,26 +25,22 @@ def read(**options: str) -> ReadOptions:
 
 def test_without_options_all_queues_are_read_as_they_wait_and_run() -> None:
     options = read()
-    assert (options.queues, options.shards, options.states) == ((), None, ("waiting", "reserved"))
+    assert (options.queues, options.states) == ((), ("waiting", "reserved"))
     assert (options.low, options.high, options.ids) == (None, None, None)
-    assert (options.fetch, options.partitions, options.missing_queue) == (200, 200, "fail")
+    assert (options.fetch, options.missing_queue) == (200, "fail")
 
 
 def test_every_option_is_understood() -> None:
     options = read(
         queue=" a, b,a ",
         states="MORGUE, waiting",
-        shards="0,1025",
         dueFrom="2023-11-14T22:13:20Z",
         dueTo=str(T0_MS + 5),
         fetch="10",
-        partitions="3",
         missingQueue="empty",
         ids="a, b,a",
     )
-    assert options == ReadOptions(
-        ("a", "b"), frozenset({0, 1025}), ("waiting", "morgue"), T0_MS, T0_MS + 5, ("a", "b"), 10, 3, "empty"
-    )
+    assert options == ReadOptions(("a", "b"), ("waiting", "morgue"), T0_MS, T0_MS + 5, ("a", "b"), 10, "empty")
     assert read(queue="*", states="*") == ReadOptions(states=("waiting", "reserved", "gated", "morgue"))
 
 
@@ -73,15 +69,11 @@ def test_a_fraction_of_a_millisecond_is_rounded_up() -> None:
         ("states", "waiting,buried", "states must be one of waiting, .*; got 'buried'"),
         ("states", "wating", "Did you mean 'waiting'"),
         ("states", " , ", "empty"),
-        ("shards", "1,x", "numbers of shards"),
-        ("shards", "-1", "numbers of shards"),
-        ("shards", "", "option shards is empty"),
         ("queue", "", "empty"),
         ("queue", "a,1b", "queue name '1b' is not usable"),
         ("fetch", "0", "1 to 1000"),
         ("fetch", "1001", "1 to 1000"),
         ("fetch", "ten", "1 to 1000"),
-        ("partitions", "0", "whole number"),
         ("pushdown", "true", "'pushdown' is no option here"),
         ("ids", " , ", "option ids is empty"),
         ("ids", '["a"', "ids must be JSON like"),

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from django.core.management import call_command
 from django.utils import timezone
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from django_delayq import schedule
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.outcomes import bury
+from django_delayq.management.pipeline.model_rows import write_rows
 from django_delayq.pipeline.bulk import BulkOptions
 from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
 from django_delayq.repair.row_comparison import RowJobs
 from shop.models import Customer, Order
 from shop.tasks import remind_customer
-
-from .reconcile_tables import Tables
 
 HOUR = timedelta(hours=1)
 #: the same rows and jobs for both
@@ -58,12 +58,18 @@ def test_both_find_the_same_and_what_one_restores_the_other_knows(
     rows = RowJobs(model=Order, task=remind_customer, created="created_at", filters=filters, **made)
     wanted = BulkOptions(**made, task=remind_customer.name, redis=redis_url, prefix=delayq.prefix)
 
+    def read(before: datetime) -> DataFrame:
+        path = str(tmp_path / f"{uuid4()}.parquet")
+        write_rows(rows.rows(before), rows.columns, path)
+        return spark.read.parquet(path)
+
     def on_spark(*, restore: bool, **more: Any) -> dict[str, Any]:
-        tables = Tables(spark, rows, str(tmp_path), ["default"])
-        comparison = Reconciliation(spark, ReconcileOptions(jobs=wanted, **more), tables.rows, outbox=tables.outbox)
+        comparison = Reconciliation(spark, ReconcileOptions(jobs=wanted, **more), read)
         counts = comparison.look()
         outcomes = comparison.put_back(counts) if restore else {}
-        return {**{name: one for name, one in counts.values().items() if name != "first_bad"}, "outcomes": outcomes}
+        found = json.loads(json.dumps({**counts.values(), "outcomes": outcomes}))
+        del found["first_bad"]
+        return found
 
     queue = delayq.queue(remind_customer.options.queue, shards=2)
     kept, reserved, gated, buried, *missing = place(9)

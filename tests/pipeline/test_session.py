@@ -1,9 +1,8 @@
-"""Starting Spark: what a session is told, where its Pythons come from, whose signals its Java hears."""
+"""Starting Spark: what a session is told, and where its Pythons come from."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_delayq.pipeline import session
-from django_delayq.pipeline.errors import PipelineError, SparkMissing
+from django_delayq.pipeline.errors import SparkMissing
 from django_delayq.pipeline.session import SessionOptions, build, opened, running, settings
 
 if TYPE_CHECKING:
@@ -60,16 +59,7 @@ def test_what_workers_are_told_is_not_shown() -> None:
     assert "geheim" not in repr(SessionOptions(environ={"REDIS": "redis://:geheim@host"}))
 
 
-def test_an_old_pyspark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    import pyspark
-
-    assert session.check() == pyspark.__version__
-    monkeypatch.setattr(pyspark, "__version__", "4.1.2")
-    with pytest.raises(SparkMissing, match=r"pyspark 4\.1\.2 is too old, 4\.2 or newer is needed: pip install"):
-        session.check()
-
-
-@pytest.mark.parametrize("name", ["pyspark", "pyarrow", "pandas"])
+@pytest.mark.parametrize("name", session.PACKAGES)
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(SparkMissing, match=rf"The pipeline needs {name}: pip install 'django-delayq\[spark\]'"):
@@ -100,14 +90,13 @@ def test_a_cluster_has_as_many_shuffle_partitions_as_spark_chooses(master: str, 
 # -- in a process of its own -------------------------------------------------------------------------------------------
 
 PROBE = """
-import json, os, signal, sys, time
-os.environ["TZ"] = "America/Chicago"; time.tzset()          # what Django does
+import json, os, sys
 from django_delayq.pipeline.session import SessionOptions, build
 from tests.pipeline.few_rows import CONF
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 def look():
-    return (os.environ.get("WHERE"), sys.executable, time.tzname[0], os.environ.get("TZ"))
+    return (os.environ.get("WHERE"), sys.executable)
 
 class Reader(DataSourceReader):
     def read(self, partition):
@@ -118,7 +107,7 @@ class Source(DataSource):
     def name(cls):
         return "probe"
     def schema(self):
-        return "who string, told string, python string, zone string, tz string"
+        return "who string, told string, python string"
     def reader(self, schema):
         planned = ("plans", *look())
         class Both(Reader):
@@ -135,31 +124,24 @@ rows = [list(row) for row in frame.collect()]
 plan = frame._jdf.queryExecution().toString()
 java = spark._sc._gateway.proc
 words = open(f"/proc/{java.pid}/cmdline").read() + plan + str(spark.sparkContext.getConf().getAll())
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print(json.dumps({
-    "rows": rows, "secret": "geheim" in words, "zone": spark._jvm.java.util.TimeZone.getDefault().getID(),
-    "driver": [os.environ["TZ"], time.localtime(0).tm_hour, os.environ.get("PYTHONPATH")],
-    "java": java.pid, "group": os.getpgid(java.pid) == os.getpgid(0),
-}), flush=True)
-sys.stdin.readline()                                     # meanwhile the whole group is sent SIGTERM
-print(spark.range(5).count(), flush=True)
+print(json.dumps({"rows": rows, "secret": "geheim" in words, "java": java.pid}), flush=True)
 sys.stdin.readline()                                     # and now SIGKILL to this process alone
 """
 
 
+@pytest.mark.spark
 def test_a_session_of_its_own(spawn: Spawn, tmp_path: Path) -> None:
-    """One start of Spark for: the Python of the workers, their zone, the way of secrets, and signals."""
+    """One start of Spark for: the Python of the workers, the way of secrets, and the end of Java."""
     import json
 
     from tests.support.processes import alive, wait_until
 
-    # Neither is to count: a python3 without the packages, and a PYTHONPATH with nothing of ours.
+    # A python3 without the packages is not to count.
     (tmp_path / "python3").write_text("#!/bin/sh\nexit 7\n")
     (tmp_path / "python3").chmod(0o755)
     environ: dict[str, Any] = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "PYSPARK_PYTHON": "python3",
-        "PYTHONPATH": "",
     }
     process = spawn(
         sys.executable,
@@ -177,17 +159,9 @@ def test_a_session_of_its_own(spawn: Spawn, tmp_path: Path) -> None:
     line = process.stdout.readline()
     assert line, process.stderr.read()
     told = json.loads(line)
-    worker = ["redis://:geheim@host", sys.executable, "UTC", "UTC"]
+    worker = ["redis://:geheim@host", sys.executable]
     assert told["rows"] == [["plans", *worker], ["reads", *worker]]
     assert told["secret"] is False
-    assert told["zone"] == "UTC"
-    assert told["driver"] == ["America/Chicago", 18, ""], "nothing of this process is changed"
-    assert told["group"] is False
-
-    os.killpg(process.pid, signal.SIGTERM)
-    process.stdin.write("\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "5\n", "Java goes on until its Python ends it"
     process.kill()
     wait_until(lambda: not alive(told["java"]), 20, "the end of Java, whose Python was killed")
     noise = [one for one in process.stderr.read().splitlines() if "incubator" not in one]
@@ -217,6 +191,7 @@ print(json.dumps([before == conf(theirs), found, kept, same]))
 """
 
 
+@pytest.mark.spark
 def test_a_session_started_elsewhere_is_left_as_it_was(tmp_path: Path) -> None:
     import json
 
@@ -232,20 +207,15 @@ def test_a_session_started_elsewhere_is_left_as_it_was(tmp_path: Path) -> None:
     assert json.loads(answer.stdout) == [True, ["UTC", "TIMESTAMP_MICROS", "false"], ["new"], True]
 
 
-@pytest.mark.parametrize(
-    ("options", "environ", "words"),
-    [
-        ({"master": "sc://host"}, {}, "not Spark Connect"),
-        ({}, {"SPARK_REMOTE": "sc://host"}, "unset SPARK_REMOTE"),
-    ],
-)
-def test_spark_connect_is_refused(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], environ: dict[str, str], words: str
-) -> None:
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(PipelineError, match=words):
-        session._start(SessionOptions(**options))  # type: ignore[arg-type]
+def test_a_java_that_is_missing_is_named_with_a_way_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "version" in session.check_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkMissing, match=rf"{tmp_path}/bin/java does not run .*openjdk-17-jre-headless"):
+        session.check_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkMissing, match="java does not run"):
+        session.check_java()
 
 
 def test_a_java_that_does_not_start_is_explained() -> None:
@@ -265,12 +235,12 @@ from django_delayq.pipeline.session import SessionOptions, opened
 options = SessionOptions(master="local-cluster[2,1,1024]", environ={"WHERE": "redis://:geheim@host"})
 with opened(options) as spark:
     def look(batches):
-        import os, pandas, sys, time
+        import os, pandas, sys
         for _ in batches:
-            yield pandas.DataFrame([(os.environ.get("WHERE"), sys.executable, time.tzname[0])])
-    rows = spark.range(2, numPartitions=2).mapInPandas(look, "a string, b string, c string").distinct().collect()
+            yield pandas.DataFrame([(os.environ.get("WHERE"), sys.executable)])
+    rows = spark.range(2, numPartitions=2).mapInPandas(look, "a string, b string").distinct().collect()
     conf = str(spark.sparkContext.getConf().getAll())
-print([tuple(row) for row in rows] == [("redis://:geheim@host", os.sys.executable, "UTC")], "geheim" in conf)
+print([tuple(row) for row in rows] == [("redis://:geheim@host", os.sys.executable)], "geheim" in conf)
 """
 
 
@@ -284,7 +254,6 @@ def test_executors_of_other_processes_are_told_the_same_and_the_configuration_sh
         timeout=240,
         check=False,
         cwd=Path(__file__).resolve().parents[2],
-        env={**os.environ, "TZ": "America/Chicago"},
     )
     assert answer.returncode == 0, answer.stderr[-3000:]
     assert answer.stdout == "True False\n", answer.stdout + answer.stderr[-3000:]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from shop.models import Customer, Order, Product
+from shop import services
+from shop.models import Customer, Order, Product
 
 
 @pytest.fixture
@@ -23,22 +23,17 @@ def shop(transactional_db: None, delayq: Any, settings: Any) -> None:
 
 @pytest.fixture
 def customer(shop: None) -> Customer:
-    from shop.models import Customer
-
     return Customer.objects.create(name="Ada Lindqvist", email="ada@example.com")
 
 
 @pytest.fixture
 def hourglass(shop: None) -> Product:
-    from shop.models import Product
-
     return Product.objects.create(name="Hourglass", slug="hourglass", description="Sand.", price="24.00", stock=40)
 
 
 @pytest.fixture
 def place(customer: Customer, hourglass: Product) -> Callable[..., Order]:
     """``place()`` or ``place(3)``: an order of so many hourglasses."""
-    from shop import services
 
     def order(quantity: int = 1) -> Order:
         return services.place_order(customer, {hourglass: quantity})[0]

@@ -15,7 +15,6 @@ from django_delayq.status import Finding, take, warnings, warnings_of
 from django_delayq.status.json_form import as_json
 from django_delayq.status.report import report
 from django_delayq.worker.wake import WakeListener
-from tests.support.core_figures import ask_permits
 from tests.support.worker_stage import config, eventually, put, registry_of, working
 
 #: seconds for which the job of the world is due
@@ -47,7 +46,7 @@ def test_a_due_job_beside_a_free_slot_is_shown_with_what_to_do(late: DjangoBroke
     (finding,) = idle(late)
     assert finding.level == "WARN"
     assert finding.text == (
-        "Queue mail has due jobs, and worker w, which serves it, has had free slots for 20s: see its log; "
+        "Queue mail has due jobs, and worker w, which serves it, has had free slots for 20 s: see its log; "
         "if that gives no reason, restart it and report it."
     )
     assert f"WARN  idle: {finding.text}" in report(snapshot)
@@ -93,7 +92,8 @@ def test_a_limit_of_the_queue_is_a_reason_to_wait_only_when_it_is_reached(
     with override(QUEUES={"mail": {"concurrency": limit}}):
         assert conf().queue("mail").concurrency is not None
         for number, waits in ((1, {"mail": "w"}), (2, {})):
-            assert ask_permits(late, {"queue:mail": 2}, 1).blocks == [None]
+            late.queue("mail").schedule(NewJob(f"running-{number}", "work", priority=0))
+            assert len(late.queue("mail").reserve(0, 1, worker="w").jobs) == 1
             late.announce("w", {**IDLE, "jobs": [job] * number})
             assert found(late) == waits
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from django_delayq import limits
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.core.limit_status import LimitsPage, LimitStatus
 from django_delayq.core.limits import Limiter
 from django_delayq.core.options import Limits
+from django_delayq.limits import LimitsPage, LimitStatus
 from django_delayq.status import Snapshot, take, warnings_of
 from django_delayq.status.json_form import as_json
 from django_delayq.status.report import report
@@ -54,9 +54,9 @@ def test_the_report_has_a_line_for_each_limit_with_waiting_jobs() -> None:
     pages = (LimitsPage("mail", 50, T0, [task, idle], "zoo"), LimitsPage("news", 7, T0, [group]))
     lines = report(Snapshot(T0, limits=pages))
     assert "\n".join(lines[lines.index("") :]).split("\n\n")[1].splitlines() == [
-        "queue  limit           running   rate  waiting    for     next start",
-        "mail   task shop.slow      3/3      -       40  1m30s  when one ends",
-        "news   group acme\\x1b        0  0.5/s        7   1.0s         in 12s",
+        "queue  limit           running   rate  waiting         for     next start",
+        "mail   task shop.slow      3/3      –       40  1 min 30 s  when one ends",
+        "news   group acme\\x1b        0  0.5/s        7         1 s        in 12 s",
         "mail: groups behind zoo are not shown; 50 jobs are due in all",
     ]
 
@@ -67,5 +67,5 @@ def test_a_limit_that_lets_no_job_start_for_long_is_a_warning() -> None:
     found = warnings_of(Snapshot(T0, limits=(LimitsPage("mail", 14, T0, [far, near]),)))
     assert [(one.level, one.text) for one in found if one.check == "concurrency"] == [
         ("INFO", "Due jobs of mail (14) wait behind limits."),
-        ("WARN", "Queue mail: the limit of group acme lets no job start for another 2h00m."),
+        ("WARN", "Queue mail: the limit of group acme lets no job start for another 2 h."),
     ]

@@ -20,7 +20,6 @@ def test_a_database_that_was_away_is_there_again(delayq: Broker, settings: Any, 
     before = take(delayq).outbox
     connections[postgres_alias].connection.close()  # as the server does when it is started anew
     broken = take(delayq).outbox
-
     assert before is not None
     assert broken is None
     assert take(delayq).outbox == before

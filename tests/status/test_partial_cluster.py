@@ -18,6 +18,7 @@ from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
 from django_delayq.metrics.definitions import BY_NAME, measure
 from django_delayq.status import take
+from tests.management.stage import run, told
 from tests.support.api_caller import ALL, make_caller
 from tests.support.cluster_box import ClusterBox
 from tests.support.redis_box import RedisBox
@@ -71,20 +72,11 @@ def world(cluster_box: ClusterBox, prefix: str, settings: Any) -> Iterator[World
     connections.close_broker()
 
 
-def printed(*command: str, **options: Any) -> str:
-    """Return the output of a command."""
-    out = io.StringIO()
-    call_command(*command, stdout=out, no_color=True, **options)
-    return out.getvalue()
-
-
 def test_a_snapshot_has_the_living_masters_and_names_the_dead_one(world: World) -> None:
     dead, left = world.other_node, JOBS - world.jobs_on(world.other_node)
     missing = len(world.shards_on(dead))
     dead.kill()
-
     snapshot = take(world.broker)
-
     assert snapshot.totals.delayed == left
     (part,) = snapshot.unreachable
     assert (part.shards, part.registry) == ({"spread": missing}, False)
@@ -110,9 +102,7 @@ def test_without_the_registry_a_snapshot_has_the_queues_that_the_process_knows(w
     dead = world.registry_node
     left = JOBS - world.jobs_on(dead)
     dead.kill()
-
     snapshot = take(world.broker)
-
     assert (snapshot.totals.delayed, snapshot.has_registry) == (left, False)
     (part,) = snapshot.unreachable
     assert part.registry and f":{dead.port}" in part.slots
@@ -133,84 +123,51 @@ def test_a_master_that_hangs_hides_no_other_one(world: World, number: int) -> No
     assert sorted(counts.unreachable) == missing
 
 
-def test_the_status_is_printed_without_the_dead_master(world: World) -> None:
-    dead = world.other_node
-    dead.kill()
-
-    text, data = printed("delayq_status"), json.loads(printed("delayq_status", "--json"))
-
-    assert "ERROR connection: slots " in text and "of spread" in text and f":{dead.port}" in text
-    (part,) = data["unreachable"]
-    assert part["shards"] == {"spread": data["queues"][0]["unreachable_shards"]}
-
-
 def test_a_process_that_knows_no_queue_reports_the_registry_instead_of_none(world: World) -> None:
     world.registry_node.kill()
     connections.close_broker()  # as in a process that begins now
-
-    text = printed("delayq_status")
-
+    text = run("delayq_status")
     assert "ERROR connection: slots " in text and "the registry of queues and workers" in text
     assert "nothing was ever scheduled" not in text and "No worker is running" not in text
 
 
-def test_fsck_checks_the_living_masters_and_fails_with_what_is_left(world: World) -> None:
-    dead = world.other_node
-    missing = len(world.shards_on(dead))
-    dead.kill()
-    out = io.StringIO()
-
-    with pytest.raises(CommandError, match=f"not checked.*{missing} of {SHARDS} shards of spread.*:{dead.port}"):
-        call_command("delayq_fsck", stdout=out)
-
-    assert "0 violations" in out.getvalue() and not out.getvalue().startswith("0 entries")
-
-
-def test_the_check_names_the_dead_master_once(world: World) -> None:
-    dead = world.other_node
-    dead.kill()
-    out = io.StringIO()
-
-    with pytest.raises(CommandError, match="1 error,"):
-        call_command("delayq_check", "--json", stdout=out)
-
-    found = json.loads(out.getvalue())
-    (error,) = [one for one in found if one["level"] == "ERROR"]
-    assert error["what"] == "connection" and f":{dead.port}" in error["text"]
-    assert not any(one["what"] == "connection" for one in found if one["level"] == "OK")
-
-
-def test_lists_and_counts_of_the_api_have_the_living_masters(world: World) -> None:
+def test_every_view_has_the_living_masters_and_names_the_dead_one(world: World, admin_client: Client) -> None:
     dead = world.other_node
     missing, left = len(world.shards_on(dead)), JOBS - world.jobs_on(dead)
-    api = make_caller(*ALL)
+    address, api = f":{dead.port}", make_caller(*ALL)
     dead.kill()
+
+    text, data = run("delayq_status"), told("delayq_status")
+    assert "ERROR connection: slots " in text and "of spread" in text and address in text
+    assert [part["shards"] for part in data["unreachable"]] == [{"spread": data["queues"][0]["unreachable_shards"]}]
+
+    out = io.StringIO()
+    with pytest.raises(CommandError, match=f"not checked.*{missing} of {SHARDS} shards of spread.*{address}"):
+        call_command("delayq_fsck", stdout=out)
+    assert "0 violations" in out.getvalue() and not out.getvalue().startswith("0 entries")
+
+    out = io.StringIO()
+    with pytest.raises(CommandError, match="1 error,"):
+        call_command("delayq_check", "--json", stdout=out)
+    findings = [(one["level"], one["text"]) for one in json.loads(out.getvalue()) if one["what"] == "connection"]
+    assert [(level, address in text) for level, text in findings] == [("ERROR", True)]
 
     _, jobs = api.get("v1/queues/spread/jobs?limit=250")
     _, queues = api.get("v1/queues")
-
     assert (len(jobs["jobs"]), jobs["unreachable_shards"]) == (left, missing)
     assert [(one["counts"]["delayed"], one["unreachable_shards"]) for one in queues["queues"]] == [(left, missing)]
 
-
-@pytest.mark.parametrize("page", ["queueentry/", "livejob/", "dashboard/"])
-def test_pages_of_the_admin_show_the_rest_and_a_warning(world: World, admin_client: Client, page: str) -> None:
-    dead = world.other_node
-    dead.kill()
-
-    answer = admin_client.get(f"/admin/django_delayq/{page}")
-
-    assert answer.status_code == 200
-    assert f":{dead.port}" in answer.content.decode() and "of spread" in answer.content.decode()
+    for page in ("queueentry/", "livejob/", "dashboard/"):
+        answer = admin_client.get(f"/admin/django_delayq/{page}")
+        assert answer.status_code == 200
+        assert address in answer.content.decode() and "of spread" in answer.content.decode()
 
 
 def test_metrics_leave_out_a_queue_that_is_counted_in_part(world: World) -> None:
     missing = len(world.shards_on(world.other_node))
     before = measure()
     world.other_node.kill()
-
     after = measure()
-
     assert (
         before[BY_NAME["queue_unreachable_shards"]] == {("spread",): 0}
         and ("spread", "delayed") in before[BY_NAME["jobs"]]
@@ -222,10 +179,8 @@ def test_metrics_leave_out_a_queue_that_is_counted_in_part(world: World) -> None
 def test_a_change_of_shards_is_refused_before_it_begins(world: World) -> None:
     dead = world.other_node
     dead.kill()
-
     with pytest.raises(QueueUnavailable):
         world.broker.reshard("spread", 4)
-
     world.cluster.revive()
     assert [(one.shards, one.state) for one in world.broker.epochs.progress("spread")] == [(SHARDS, "open")]
 
@@ -241,7 +196,6 @@ def test_a_change_of_shards_that_fails_after_its_beginning_says_who_completes_it
     with pytest.raises(QueueUnavailable, match=r"has begun and is not finished .* a dispatcher finishes it"):
         world.broker.reshard("spread", 4)
     world.broker.observe(None)
-
     world.cluster.revive()
     world.broker.epochs.finish("spread")  # as dispatchers do
     assert [(one.shards, one.state) for one in world.broker.epochs.progress("spread")] == [(SHARDS, "old"), (4, "open")]

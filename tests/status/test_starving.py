@@ -75,7 +75,9 @@ def test_t52_a_priority_that_starves_is_shown_wherever_operators_look(loaded: Br
     snapshot = take(loaded, outbox=False)
     (queue,) = as_json(snapshot)["queues"]
     assert (queue["lag_by_priority"], queue["starving"]) == ({"0": 1.0, "4": 0.0, "7": 700.0}, 7)
-    text = "Jobs of priority 7 of orders have waited 11m40s for more urgent ones: add workers, or set starve_after."
+    text = (
+        "Jobs of priority 7 of orders have waited 11 min 40 s for more urgent ones: add workers, or set starve_after."
+    )
     assert text in [one.text for one in warnings_of(snapshot)]
     assert f"WARN  starving: {text}" in report(snapshot)
     lags = read(snapshot)[BY_NAME["priority_lag_seconds"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -13,59 +14,16 @@ from django_delayq.core import Job, Payload, Registry, Settlement, Task, TaskOpt
 from django_delayq.core.codec import decode_args, encode, encode_args
 from django_delayq.core.job import STARTED, UNCLEAR, UNRENEWED, new_key
 from django_delayq.core.retry import MAX_DELAY
-from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt, CurrentJob
-from django_delayq.worker.attempt import view_of as handler_view
+from django_delayq.worker.attempt import NEVER, Attempt, BatchAttempt, CurrentJob, view_of as handler_view
 from django_delayq.worker.ends import End, policy_of, safe_delay
 from django_delayq.worker.execution import Execution, ack_early
 from django_delayq.worker.hooks import Hooks
-from django_delayq.worker.record import AttemptLog, error_record
-from django_delayq.worker.record import logger as attempt_logger
+from django_delayq.worker.record import AttemptLog, error_record, logger as attempt_logger
 from django_delayq.worker.shards import Pace, Source
 from django_delayq.worker.slots import EventLoop, Slots
 from django_delayq.worker.timeouts import TimeoutMonitor
 
 from .worker_stage import registry_of
-
-__all__ = [
-    "ATTEMPT_LOGGER",
-    "MAX_DELAY",
-    "NEVER",
-    "STARTED",
-    "UNCLEAR",
-    "UNRENEWED",
-    "Attempt",
-    "AttemptLog",
-    "BatchAttempt",
-    "CurrentJob",
-    "EventLoop",
-    "Pace",
-    "Slots",
-    "Source",
-    "TimeoutMonitor",
-    "acks_early",
-    "decode_args",
-    "encode",
-    "encode_args",
-    "end_by_crash",
-    "end_by_error",
-    "end_by_lost_lease",
-    "end_by_overrun",
-    "end_unbegun",
-    "end_unknown",
-    "end_unprepared",
-    "error_record",
-    "execute",
-    "execute_batch",
-    "handler_view",
-    "idle_slots",
-    "make_attempt",
-    "make_job",
-    "payloads_of",
-    "perform",
-    "policy_of",
-    "safe_delay",
-    "strike",
-]
 
 #: name of the logger that has the lines of attempts
 ATTEMPT_LOGGER = attempt_logger.name
@@ -167,15 +125,31 @@ def strike(monitor: TimeoutMonitor, attempt: Attempt) -> None:
     monitor._check(attempt.limit_at)
 
 
+def strike_while_disarmed(timeout_monitor: TimeoutMonitor, attempt: Attempt) -> BaseException | None:
+    """Enforce the limit of an attempt whose thread waits to disarm it; return what that thread raised."""
+    raised, over = list[BaseException](), threading.Event()
+
+    def run() -> None:
+        try:
+            timeout_monitor.limited(attempt, 0, over.wait)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while attempt.limit_at == NEVER:
+        time.sleep(0.001)
+    with timeout_monitor._condition:
+        over.set()
+        time.sleep(0.1)  # the thread arrives at the lock, of which nothing tells
+        strike(timeout_monitor, attempt)
+    thread.join(10)
+    return raised[0] if raised else None
+
+
 def idle_slots(count: int) -> Slots:
     """Return threads for attempts that were not started; what runs in them is up to the test."""
     return Slots(count, lambda attempt: None, Hooks(), lambda: None)
-
-
-def settlement_of(attempt: Attempt) -> Settlement:
-    """Return what was decided about an attempt."""
-    assert attempt.settlement is not None
-    return attempt.settlement
 
 
 # --- decisions about one end

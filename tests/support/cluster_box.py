@@ -117,7 +117,7 @@ class ClusterBox:
         wait_until(lambda: all(map(self._complete, self.boxes)), 30, "a complete cluster")
         for node, replica in zip(self.nodes, self.replicas, strict=False):
             replica.client().execute_command("CLUSTER", "REPLICATE", node_id(node))
-        wait_until(lambda: all(map(_in_step, self.replicas)), 30, "the replicas' first copies")
+        wait_until(lambda: all(map(RedisBox.in_step, self.replicas)), 30, "the replicas' first copies")
         return self
 
     def add_master(self) -> RedisBox:
@@ -278,10 +278,6 @@ def _epochs(node: RedisBox) -> dict[str, str]:
     """Return the configuration epochs of all nodes, according to one of them."""
     lines = [line.split() for line in cluster_info(node, "NODES").decode().splitlines()]
     return {fields[0]: fields[6] for fields in lines}
-
-
-def _in_step(replica: RedisBox) -> bool:
-    return bool(replica.client().info("replication").get("master_link_status") == "up")
 
 
 def _fields(text: bytes) -> dict[str, str]:

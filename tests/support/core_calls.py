@@ -10,39 +10,12 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from django_delayq.core import Broker, Job, Queue, reading
+from django_delayq.core import Broker, Job, Queue, reading, wake
 from django_delayq.core.deployment import Deployment
 from django_delayq.core.job import Generation
 from django_delayq.core.redis.faults import Fault, classify
-from django_delayq.core.redis.scripts import Call, SentCalls, compose, pack_command, script_names
+from django_delayq.core.redis.scripts import Call, SentCalls, compose, script_names
 from django_delayq.core.wake import ChannelWaker, Waker
-
-__all__ = [
-    "Call",
-    "ChannelWaker",
-    "Fault",
-    "ScriptCall",
-    "SentCalls",
-    "Waker",
-    "before_layout_change",
-    "begin_stats",
-    "broker_clock",
-    "call_stats",
-    "classify",
-    "in_use",
-    "lock_of",
-    "pack_command",
-    "port_of",
-    "replace_script",
-    "script_names",
-    "scripts_used",
-    "send_twice",
-    "source_of",
-    "watch_begun",
-    "watch_calls",
-    "watch_commands",
-    "watch_pipelines",
-]
 
 
 @dataclass
@@ -291,4 +264,11 @@ def before_layout_change(broker: Broker, act: Callable[[dict[str, Any]], object]
         return store(name, stored, layout, **prepared)
 
     with mock.patch.object(broker.registry, "swap_layout", late):
+        yield
+
+
+@contextmanager
+def silence_is_checked_after(seconds: float) -> Iterator[None]:
+    """Let those who wait for wake-ups check a node in the block when it has been silent for so long."""
+    with mock.patch.object(wake, "_SILENT_SECONDS", seconds):
         yield

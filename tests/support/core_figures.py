@@ -10,51 +10,28 @@ from unittest import mock
 
 import pytest
 
-from django_delayq.backends.results import Record as ResultRecord
-from django_delayq.backends.results import Results
+from django_delayq.backends.results import Record as ResultRecord, Results
 from django_delayq.core import Broker, figures
-from django_delayq.core.figures import DepthPoint, Figures, Histogram, Tally, read_depths, record_depths
-from django_delayq.core.limit_status import LimitsPage, LimitStatus, read_limits
-from django_delayq.core.limits import Answer, Ask, Limit, Limiter, Place
-from django_delayq.core.limits import taken as taken_permits
+from django_delayq.core.figures import BUCKETS_MS, DepthPoint, Figures, Histogram, Tally, read_depths, record_depths
+from django_delayq.core.limits import Answer, Ask, Limiter, Place
+from django_delayq.core.options import Limits
 from django_delayq.core.outcomes import Offer
+from django_delayq.limits import LimitsPage, LimitStatus, pages as read_limits
 
 from .core_stored import permits_key
 
-__all__ = [
-    "DepthPoint",
-    "Figures",
-    "Histogram",
-    "LimitStatus",
-    "Limiter",
-    "LimitsPage",
-    "ResultRecord",
-    "Results",
-    "Tally",
-    "added",
-    "ask_permits",
-    "flush_now",
-    "highest_level",
-    "is_scheduled",
-    "permits_end_in_ms",
-    "read_depths",
-    "read_limits",
-    "record_depths",
-    "remind_again",
-    "set_pace",
-    "store_violations",
-    "taken_permits",
-    "watch_grants",
-    "without",
-]
+
+def taken_permits(broker: Broker, limit: str) -> int:
+    """Return how many permits of a limit are taken."""
+    return int(broker.client.zcount(permits_key(broker.prefix, limit), f"({broker.now_ms()}", "+inf"))
 
 
 def ask_permits(
-    broker: Broker, limits: Mapping[str, int | Limit], jobs: int, place: Place = ("q", 0), ms: int = 60_000
+    broker: Broker, limits: Mapping[str, int | Limits], jobs: int, place: Place = ("q", 0), ms: int = 60_000
 ) -> Answer:
     """Ask the limiter for permits of jobs of a shard; ``limits`` have their totals, or are whole limits."""
     offer = Offer(b"\0\1\0\5", "work", jobs, ms, 0)
-    each = [one if isinstance(one, Limit) else Limit(name, one) for name, one in limits.items()]
+    each = {name: one if isinstance(one, Limits) else Limits(one) for name, one in limits.items()}
     return Limiter(broker.registry).call([Ask.of(place, offer, jobs, each)])
 
 

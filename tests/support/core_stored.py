@@ -5,12 +5,27 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from django_delayq.core import Broker, Queue
-from django_delayq.core.fsck import assert_invariants
-from django_delayq.core.fsck import check as check_stored
-from django_delayq.core.layouts import QueueLimits, is_pending, limits_in_force, new_layout, queue_policy
-from django_delayq.core.layouts import rules_of as rules_of_layout
-from django_delayq.core.limits import Answer, Ask, Block, Grant, LaneNotes, Limit, Place, Unused, limits_of, pause_scope
-from django_delayq.core.limits import offer_of as offer_of_job
+from django_delayq.core.fsck import assert_invariants, check as check_stored
+from django_delayq.core.layouts import (
+    QueueLimits,
+    is_pending,
+    limits_in_force,
+    new_layout,
+    queue_policy,
+    rules_of as rules_of_layout,
+)
+from django_delayq.core.limits import (
+    Answer,
+    Ask,
+    Block,
+    Grant,
+    LaneNotes,
+    Place,
+    Unused,
+    limits_of,
+    offer_of as offer_of_job,
+    pause_scope,
+)
 from django_delayq.core.outcomes import Offer
 from django_delayq.core.reading import Inspector
 from django_delayq.core.records.frames import (
@@ -27,65 +42,8 @@ from django_delayq.core.records.frames import (
     unpack_payload,
     unpack_state,
 )
-from django_delayq.core.records.keys import (
-    DUE_KEYS,
-    MAX_SHARDS,
-    SHARD_KEYS,
-    number_of,
-    wake_key,
-)
+from django_delayq.core.records.keys import DUE_KEYS, MAX_SHARDS, SHARD_KEYS, number_of, wake_key
 from django_delayq.core.resharding import HEAD_START
-
-__all__ = [
-    "CHUNK",
-    "DUE_KEYS",
-    "HEAD_START",
-    "MAX_SHARDS",
-    "SHARD_KEYS",
-    "Answer",
-    "Ask",
-    "Block",
-    "Grant",
-    "LaneNotes",
-    "Limit",
-    "Offer",
-    "Place",
-    "Unused",
-    "assert_invariants",
-    "backdate_begun",
-    "bulk_load_key",
-    "check_stored",
-    "depth_key",
-    "digest",
-    "figures_keys",
-    "held_digests",
-    "is_pending",
-    "job_of",
-    "last_tick",
-    "limit_queue",
-    "limits_in_force",
-    "limits_of",
-    "new_layout",
-    "number_of",
-    "offer_of_job",
-    "pack",
-    "pack_new",
-    "pause_scope",
-    "permits_key",
-    "queue_policy",
-    "rules_of_layout",
-    "set_clock",
-    "shard_key",
-    "stored_rules",
-    "unpack",
-    "unpack_body",
-    "unpack_fields",
-    "unpack_marks",
-    "unpack_payload",
-    "unpack_state",
-    "wake_key",
-    "workers_key",
-]
 
 
 def shard_key(queue: Queue, name: str, number: int = 0) -> bytes:

@@ -22,35 +22,6 @@ from django_delayq.core.options import OPTIONS, Check
 from django_delayq.core.outcomes import AttemptOutcome, CompletionMark, ScheduleOutcome
 from django_delayq.core.reading import Lease
 
-__all__ = [
-    "CONFLICTS",
-    "DUE_POLICIES",
-    "PAYLOAD_POLICIES",
-    "POSTPONED",
-    "SCORE_POLICIES",
-    "STARTED",
-    "STOPPING",
-    "UNCLEAR",
-    "UNRENEWED",
-    "AttemptOutcome",
-    "CompletionMark",
-    "Generation",
-    "JobCounts",
-    "Lease",
-    "QueueNotEmpty",
-    "QueuePaused",
-    "ScheduleOutcome",
-    "Undecodable",
-    "created_ms",
-    "derived_key",
-    "encode",
-    "encode_args",
-    "is_durable",
-    "new_key",
-    "types_by_kind",
-    "types_by_tag",
-]
-
 
 def choices_of(name: str) -> tuple[str, ...]:
     """Return the values of an option that is one of some words."""

@@ -14,8 +14,7 @@ from django_delayq.core.workers import AnnouncementReply
 from django_delayq.worker.attempt import Attempt, trusted
 from django_delayq.worker.dead import Ends, LeaseReaper
 from django_delayq.worker.dispatcher import DepthSampler, ShardPoller, clean_epochs, prune_workers
-from django_delayq.worker.fetch import Consumer, ReadinessGate
-from django_delayq.worker.fetch import Stage as FetchStage
+from django_delayq.worker.fetch import Consumer, ReadinessGate, Stage as FetchStage
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.loop import Changes, Loop, Parts, Periodic, RedisHealth
@@ -26,39 +25,6 @@ from django_delayq.worker.worker import Worker
 from tests.core.stage import T0, Stage
 
 from .worker_stage import WorkerConfig, config
-
-__all__ = [
-    "EVERY",
-    "ID",
-    "RENEWAL",
-    "T0",
-    "AnnouncementReply",
-    "Changes",
-    "HangingCall",
-    "Loop",
-    "RedisHealth",
-    "Settling",
-    "TickingQueue",
-    "Tower",
-    "beat",
-    "call_limited",
-    "check_now",
-    "cleanup_of",
-    "command_receiver",
-    "heartbeat_of",
-    "hold",
-    "make_process",
-    "poller_of",
-    "prune",
-    "reap",
-    "reaper_of",
-    "recurring",
-    "sampler_of",
-    "source_of",
-    "trusted",
-    "unwritable_workers",
-    "work",
-]
 
 
 def make_process(
@@ -205,12 +171,14 @@ def heartbeat_of(
     end: Callable[[str], None] = lambda word: None,
 ) -> Heartbeat:
     """Return the heartbeat of a process that holds these runs; ``renew`` renews its permits, ``end`` ends it."""
-    consumer: Any = None
+    changed: Any = process
+    changed.entry, changed.end_by_command = describe, end
+    changed.scope = SimpleNamespace(follow=lambda choices: None)
     if held is not None:
-        consumer = SimpleNamespace(
-            held=held, tasks=None, limits=SimpleNamespace(renew=renew), slots=SimpleNamespace(running=[])
+        changed.consumer = SimpleNamespace(
+            held=held, limits=SimpleNamespace(renew=renew), slots=SimpleNamespace(running=[])
         )
-    return Heartbeat(process, describe, consumer, lambda reply: None, end)
+    return Heartbeat(process)
 
 
 def beat(
@@ -271,8 +239,12 @@ class Settling:
         self._consumer.advance(FetchStage.HALT)
 
     def call(self, call: Callable[[], Any], attempts: list[Attempt], source: Source) -> Any:
-        """Make a call to Redis that settles these attempts. Return its answer; None if it was given up."""
-        return self._consumer._call_with_retries(call, attempts, source)
+        """Make a call to Redis that settles these attempts. Return its answer; None if there is none."""
+        return self._consumer._call(call, attempts, source)
+
+    def kept(self, source: Source) -> list[Attempt]:
+        """Return the attempts of a shard whose ends are still to be stored."""
+        return self._consumer._ends.get(source, [])
 
     def settle(self, attempts: list[Attempt]) -> None:
         """Store the ends of these attempts, which belong to one shard."""

@@ -15,5 +15,7 @@ class OlderCopy:
     def put_back(self) -> None:
         """Let the server have this copy, and nothing else."""
         self._client.flushdb()
-        for key, dump in self._dumps.items():
-            self._client.restore(key, 0, dump)
+        with self._client.pipeline(transaction=False) as pipe:
+            for key, dump in self._dumps.items():
+                pipe.restore(key, 0, dump)
+            pipe.execute()

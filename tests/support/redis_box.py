@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,7 +21,7 @@ from typing import Any
 
 import redis
 
-from django_delayq.embedded import SERVER_NAMES, bundled_binary, find_binary, server_version
+from django_delayq.embedded import SERVER_NAMES, bundled_binary, find_binary
 
 from . import processes
 
@@ -61,6 +62,14 @@ def valkey_binary() -> str | None:
     folders = spec.submodule_search_locations if spec else None
     found = [str(path) for folder in folders or () for path in Path(folder).glob("_binaries/*/valkey-server")]
     return found[0] if found and os.access(found[0], os.X_OK) else None
+
+
+def server_version(binary: str) -> tuple[int, ...]:
+    """Return (major, minor, patch) of a server program."""
+    answer = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+    numbers = re.search(r"v=(\d+)\.(\d+)\.(\d+)", answer)
+    assert numbers is not None, answer
+    return tuple(int(part) for part in numbers.groups())
 
 
 def binary_since(version: tuple[int, ...], usual: str) -> str | None:
@@ -240,6 +249,15 @@ class RedisBox:
     def resume(self) -> None:
         """Send SIGCONT after :meth:`pause`."""
         os.kill(self.pid, signal.SIGCONT)
+
+    def follow(self, master: RedisBox) -> None:
+        """Become the replica of another server, and wait for the first copy of its data."""
+        self.client().execute_command("REPLICAOF", *map(str, master.address))
+        processes.wait_until(self.in_step, 30, "the replica's first copy")
+
+    def in_step(self) -> bool:
+        """Return True if it is a replica that gets what its master writes."""
+        return bool(self.client().info("replication").get("master_link_status") == "up")
 
     def configure(self, **settings: object) -> None:
         """Set configuration on the running server and for the next start: ``configure(maxmemory="10mb")``."""

@@ -66,9 +66,8 @@ class SentinelBox:
         """Start all three; return when the replica is in sync and registered with the sentinel."""
         self.first.start()
         self.second.start()
-        self.second.client().execute_command("REPLICAOF", *map(str, self.first.address))
+        self.second.follow(self.first)
         self.second.config["replicaof"] = f"127.0.0.1 {self.first.port}"
-        wait_until(lambda: self._in_step(self.second), 30, "the replica's first copy")
         (self.directory / "sentinel.conf").write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {self.directory}\nlogfile {self.directory}/sentinel.log\n"
             f"sentinel monitor {self.name} 127.0.0.1 {self.first.port} 1\n"
@@ -113,9 +112,6 @@ class SentinelBox:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _in_step(self, box: RedisBox) -> bool:
-        return bool(box.client().info("replication").get("master_link_status") == "up")
 
     def _leads(self, box: RedisBox) -> bool:
         """Return True if the box is the master, also in the list of masters, which changes last and redis-py reads."""

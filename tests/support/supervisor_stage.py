@@ -25,26 +25,6 @@ from .attempt_stage import make_attempt, make_job
 from .duty_stage import make_process
 from .worker_stage import config, eventually, registry_of
 
-__all__ = [
-    "DYING_CHILD",
-    "NOW_MS",
-    "ROOT",
-    "ChildSpec",
-    "Program",
-    "Slot",
-    "Supervisor",
-    "alive",
-    "decided",
-    "let_overrun",
-    "new_board",
-    "orphaned_child",
-    "record_of",
-    "salvage_of",
-    "sent_to_child",
-    "supervisor_of",
-    "worker_with",
-]
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: a time of Redis, Unix ms
 NOW_MS = 1_700_000_000_000.0
@@ -102,14 +82,13 @@ def supervisor_of(broker: Broker, program: str, *arguments: object, **settings: 
 DYING_CHILD = """
 import os, signal, sys
 from pathlib import Path
-from django_delayq.worker.child import Scoreboard, child_spec
+from django_delayq.worker.child import child_spec
 told = child_spec()
 births = Path(sys.argv[1])
-births.write_text(births.read_text() + told.name + chr(10))
-if told.name.endswith(".1"):
-    board = Scoreboard.open(told.board_fd, told.config.threads)
+births.write_text(births.read_text() + told.config.name + chr(10))
+if told.config.name.endswith(".1"):
     for word in sys.argv[2:]:
-        setattr(board, word, True)
+        os.kill(told.parent, signal.SIGUSR1 if word == "drain" else signal.SIGUSR2)
 else:
     os.kill(told.parent, signal.SIGTERM)
 os._exit(9)
@@ -124,7 +103,7 @@ def sent_to_child(spec: ChildSpec) -> ChildSpec | None:
 
 def orphaned_child(parent: int) -> ChildSpec:
     """Return what a child has from a supervisor whose pid is ``parent``; it is orphaned unless that is its parent."""
-    return ChildSpec(name="w-1", config=config(), board_fd=-1, parent=parent)
+    return ChildSpec(config(), board_fd=-1, parent=parent)
 
 
 def worker_with(consumer: Any) -> Worker:
@@ -140,11 +119,6 @@ def let_overrun(worker: Worker, attempt: Any) -> None:
 
 
 # --- the jobs of a dead child
-
-
-def new_board(slots: int) -> Scoreboard:
-    """Return shared memory for what a child runs; close it at the end."""
-    return Scoreboard.create(slots)
 
 
 def record_of(

@@ -37,26 +37,6 @@ from .attempt_stage import NEVER, idle_slots, make_attempt
 from .duty_stage import heartbeat_of, make_process
 from .worker_stage import config, registry_of
 
-__all__ = [
-    "BLOCKING_READS",
-    "Clock",
-    "DueShard",
-    "FetchRoom",
-    "IdleProcess",
-    "Member",
-    "Pace",
-    "ShardSelector",
-    "ShardState",
-    "Source",
-    "StuckAttempts",
-    "UnreachableLimiter",
-    "WaitingWorld",
-    "listener_threads",
-    "park_one",
-    "play",
-    "stalest",
-]
-
 TASKS = ("plain", "limited")
 #: s; within which a due job has to reach a free slot. Longer than the pause between two reminders
 SOON = 2.5
@@ -506,30 +486,6 @@ class FetchRoom:
     def room(self) -> int:
         """Number of jobs that it would reserve."""
         return self._consumer._room(self._source)
-
-
-class StuckAttempts:
-    """Attempts of a process that ignore their time limits, as its fetch loop counts them."""
-
-    def __init__(self) -> None:
-        slots: Any = SimpleNamespace(running=[])
-        self._running = slots.running
-        self._consumer = Consumer(make_process(), ShardSelector(), slots, None, ReadinessGate())
-
-    def add(self, attempt: Any) -> None:
-        """Add one that runs."""
-        self._running.append(attempt)
-        self._consumer.held.add(attempt)
-        self._consumer._stuck[attempt] = attempt.ended
-
-    def overran(self) -> None:
-        """Let the timeout monitor find another one."""
-        self._consumer.overran(make_attempt())
-
-    @property
-    def are_all(self) -> bool:
-        """True if the process holds nothing else."""
-        return self._consumer._has_only_stuck
 
 
 def listener_threads() -> list[threading.Thread]:

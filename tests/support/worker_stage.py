@@ -29,61 +29,6 @@ from django_delayq.worker.worker import Worker
 from .core_calls import ScriptCall
 from .event_entries import read_events
 
-__all__ = [
-    "DEADLINE",
-    "EXIT_FATAL",
-    "EXIT_NO_REDIS",
-    "EXIT_OK",
-    "EXIT_RECYCLE",
-    "EXIT_STUCK",
-    "STARTED",
-    "Changes",
-    "Hooks",
-    "Limits",
-    "Worker",
-    "WorkerConfig",
-    "announced_queues",
-    "assert_invariants",
-    "calls_of",
-    "config",
-    "config_of_settings",
-    "depths_of",
-    "drain",
-    "encode_args",
-    "epoch_of",
-    "events_of",
-    "eventually",
-    "exit_code",
-    "fails_once",
-    "free_slots",
-    "held_by",
-    "is_idle",
-    "is_listening",
-    "is_resting",
-    "new_key",
-    "outage_of",
-    "places",
-    "put",
-    "put_payload",
-    "put_unheard",
-    "registry_away",
-    "registry_named",
-    "registry_of",
-    "run_dry",
-    "runs_jobs",
-    "seconds_to_end",
-    "sees_no_outage",
-    "served_shards",
-    "settled_by",
-    "shards_of_epoch",
-    "stops_fetching",
-    "takes_longer",
-    "uncollected_ends",
-    "waiting_for_redis",
-    "worked_queues",
-    "working",
-]
-
 DEADLINE = 15.0
 #: calls by clients: scripts and waits
 ASKED = {f"cmdstat_{name}" for name in ("evalsha", "eval", "blpop", "client|id", "ping", "hgetall", "hello", "client")}
@@ -137,12 +82,34 @@ def put_payload(
     return broker.queue(queue).schedule(new)
 
 
-def put_unheard(broker: Broker, task: str) -> None:
+def put_unheard(broker: Broker, task: str, **options: Any) -> None:
     """Schedule a job whose wake-up token goes to a list that nobody reads."""
     with patch(
         "django_delayq.core.deployment.wake_key", lambda prefix, queue: f"{prefix}:{queue}:where nobody listens"
     ):
-        put(Broker(broker.connection, prefix=broker.prefix), task)
+        put(Broker(broker.connection, prefix=broker.prefix), task, **options)
+
+
+class Gate:
+    """Task whose attempts wait until the test opens the gate."""
+
+    def __init__(self) -> None:
+        self._begun = threading.Semaphore(0)
+        self._open = threading.Event()
+
+    def work(self, *_: Any) -> None:
+        """Wait for the gate."""
+        self._begun.release()
+        assert self._open.wait(DEADLINE)
+
+    def wait_begun(self, attempts: int = 1) -> None:
+        """Wait until so many more attempts have begun."""
+        for _ in range(attempts):
+            assert self._begun.acquire(timeout=DEADLINE)
+
+    def open(self) -> None:
+        """Let all attempts return."""
+        self._open.set()
 
 
 # --- workers
@@ -210,6 +177,11 @@ def is_idle(worker: Worker) -> bool:
     return is_resting(worker) and is_listening(worker)
 
 
+def learn_all(worker: Worker) -> None:
+    """Let the worker take every shard for one with due jobs, as after lost tokens."""
+    worker._selector.check_all()
+
+
 def served_shards(worker: Worker) -> list[tuple[str, int]]:
     """Return queue and number of each shard that the worker reserves from."""
     return [(source.queue.name, source.shard) for source in worker._selector.sources]
@@ -217,12 +189,12 @@ def served_shards(worker: Worker) -> list[tuple[str, int]]:
 
 def worked_queues(worker: Worker) -> list[str]:
     """Return the names of the queues whose jobs the worker runs."""
-    return [queue.name for queue in worker._scope.worked]
+    return [queue.name for queue in worker.scope.worked]
 
 
 def announced_queues(worker: Worker) -> list[str]:
     """Return the names of the queues with which the worker would announce itself now."""
-    names: list[str] = worker._entry()["queues"]
+    names: list[str] = worker.entry()["queues"]
     return names
 
 
@@ -275,11 +247,6 @@ def exit_code(worker: Worker) -> int:
     return worker.exit_code
 
 
-def seconds_to_end(worker: Worker) -> float:
-    """Return the seconds until the end of the grace period."""
-    return worker.seconds_left
-
-
 # --- trouble
 
 
@@ -307,11 +274,6 @@ def takes_longer(script: str, seconds: float) -> Callable[[ScriptCall], None]:
     return wait
 
 
-def sees_no_outage(worker: Worker) -> None:
-    """Let the worker believe that Redis is there, as one does whose calls to other nodes succeed."""
-    worker.health.lasting = lambda: 0.0  # type: ignore[method-assign]
-
-
 @contextlib.contextmanager
 def registry_away(broker: Broker, error: Exception) -> Iterator[None]:
     """Let reads of the registry of queues fail."""
@@ -334,7 +296,7 @@ def waiting_for_redis(worker: Worker, error: Exception) -> Iterator[threading.Ev
 
     with (
         patch("django_delayq.worker.worker.choices_of", lambda broker, program: {}),
-        patch.object(worker._scope, "refresh", refresh),
+        patch.object(worker.scope, "refresh", refresh),
         patch(
             "django_delayq.core.redis.faults.Backoff.next",
             lambda pause, fault: DEADLINE if long_pause.is_set() else 0.01,

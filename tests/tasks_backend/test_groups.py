@@ -83,7 +83,7 @@ def test_a_task_has_the_group_of_its_arguments_and_the_limits_that_are_set_for_i
     index = compat.task(insert_or_update_object_task)
     index.enqueue("home", "page", pk=7)
     (view,) = delayq.inspector.page("default", "waiting").jobs
-    assert (view.job.group, view.job.options["group_limits"]) == ("home.page:7", [1, 0, 0])
+    assert (view.job.group, view.job.options["group_limits"]) == ("home.page:7", [1, 0, 0, 1])
     limits.set("default", group="home.page:7", concurrency=2)
     assert limits.get("default", group="home.page:7") == {"concurrency": 2}
 

@@ -183,14 +183,6 @@ def test_a_task_that_waits_and_is_cancelled_has_failed(delayq: Broker) -> None:
     assert "cancelled, discarded or deleted" in result.errors[0].traceback
 
 
-def test_what_an_operator_deletes_has_failed_too(delayq: Broker) -> None:
-    result = deeds.noop.enqueue()
-    assert delayq.queue("default").cancel(result.id) == "cancelled"  # no signal tells
-    result.refresh()
-    assert (result.status, [error.exception_class for error in result.errors]) == (FAILED, [Gone])
-    assert "cancelled, discarded or deleted" in result.errors[0].traceback
-
-
 @pytest.mark.django_db(transaction=True)
 def test_a_task_can_be_rescheduled_by_the_id_of_its_result(delayq: Broker) -> None:
     result = deeds.letter.enqueue("Ann")

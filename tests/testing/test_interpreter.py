@@ -8,49 +8,19 @@ import redis
 
 from ..support.memory_server import memory_connection
 
-NUMBERS = [
-    "0",
-    "1",
-    "-1",
-    "127",
-    "128",
-    "-32",
-    "-33",
-    "-128",
-    "-129",
-    "255",
-    "256",
-    "65535",
-    "65536",
-    "-32769",
-    "4294967295",
-    "4294967296",
-    "-2147483649",
-]
-LARGE = [
-    "2^53",
-    "-2^53",
-    "2^62",
-    "2^63",
-    "-2^63",
-    "2^64",
-    "1.5",
-    "0.1",
-    "-0.1",
-    "1e300",
-    "3.5e38",
-    "16777216.5",
-    "1/0",
-    "-1/0",
-    "0/0",
-]
+EDGES = (0, 1, -1, 127, 128, -32, -33, -128, -129, 255, 256, 65535, 65536, -32769, 2**32 - 1, 2**32, -(2**31) - 1)
+NUMBERS = [str(number) for number in EDGES]
+LARGE = ["2^53", "-2^53", "2^62", "2^63", "-2^63", "2^64"]
+FRACTIONS = ["1.5", "0.1", "-0.1", "1e300", "3.5e38", "16777216.5", "1/0", "-1/0", "0/0"]
 TEXTS = [f"string.rep('\\{byte}', {size})" for byte in (0, 97, 255) for size in (0, 1, 31, 32, 255, 256, 65536)]
 TABLES = ["{}", "{1, 2}", "{'a', {b = 1}, false}", "{1, nil, 3}", "{[2] = 1}", "{[0] = 1}", "{[1.5] = 1}", "{1, a = 2}"]
 DEEP = "{" * 16 + "1" + "}" * 16
 MANY = "(function() local t = {} for i = 1, 70000 do t[i] = i end return t end)()"
 
 
-@pytest.mark.parametrize("value", [*NUMBERS, *LARGE, *TEXTS, *TABLES, DEEP, MANY, "true", "nil", "1, 'a', {}"])
+@pytest.mark.parametrize(
+    "value", [*NUMBERS, *LARGE, *FRACTIONS, *TEXTS, *TABLES, DEEP, MANY, "true", "nil", "1, 'a', {}"]
+)
 def test_values_are_packed_and_unpacked_as_redis_does_it(redis_client: redis.Redis, value: str) -> None:
     repacked = f"local packed = cmsgpack.pack({value}) return {{ packed, cmsgpack.pack(cmsgpack.unpack(packed)) }}"
     expected, mine = redis_client.eval(repacked, 0), memory_connection().client.eval(repacked, 0)

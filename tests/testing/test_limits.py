@@ -61,12 +61,6 @@ def test_a_rate_lets_jobs_start_when_the_clock_is_moved(delayq_fake: Fake, partn
     assert len(delayq_fake.run_due(until=timedelta(hours=1))) == 18
 
 
-def test_a_burst_starts_at_once_and_the_rate_follows(delayq_fake: Fake, partners: dict[str, Task]) -> None:
-    limits.set(task="paced", rate="2/s", burst=4)
-    schedule_many(partners["paced"], [{"args": [number]} for number in range(8)])
-    assert seconds_of(delayq_fake.run_due(until=10)) == [0, 0, 0, 0, 0.5, 1, 1.5, 2]
-
-
 def test_a_job_behind_a_limit_holds_up_no_other_one(delayq_fake: Fake, partners: dict[str, Task]) -> None:
     for number in range(15):
         schedule(partners["paced"], number)
@@ -129,13 +123,6 @@ def test_a_refusal_that_is_over_is_no_pause(delayq_fake: Fake, partners: dict[st
     assert [ran.outcome for ran in delayq_fake.run_due(until=1).runs] == ["released", "succeeded"]
 
 
-def test_a_refusal_without_a_limit_lets_its_own_job_wait(delayq_fake: Fake, partners: dict[str, Task]) -> None:
-    refusals.append(RateLimited(retry_after=30, scope="queue"))
-    schedule(partners["paced"])
-    (ran,) = delayq_fake.run_due().runs
-    assert (ran.outcome, ran.retry_in) == ("released", timedelta(seconds=30))
-
-
 def test_a_job_is_asserted_by_its_group(delayq_fake: Fake, partners: dict[str, Task]) -> None:
     schedule(partners["grouped"], "acme")
     schedule(partners["plain"])
@@ -149,13 +136,3 @@ def test_immediate_jobs_run_whatever_the_limit(delayq_fake: Fake, partners: dict
         for number in range(5):
             schedule(partners["paced"], number)
     assert delayq_fake.scheduled_jobs() == []
-
-
-def test_a_limit_of_a_queue_holds_as_soon_as_it_is_set(delayq_fake: Fake, partners: dict[str, Task]) -> None:
-    for _ in range(3):
-        schedule(partners["plain"])
-    assert len(delayq_fake.run_due(max_jobs=1)) == 1
-    limits.set("partners", rate="1/m")
-    assert [len(delayq_fake.run_due()) for _ in range(2)] == [1, 0]
-    limits.clear("partners")
-    assert len(delayq_fake.run_due()) == 1

@@ -7,15 +7,21 @@ from typing import Any
 
 import pytest
 
-from django_delayq import InvalidJob, QueueUnavailable, get_job, schedule, schedule_many, signals
-from django_delayq.core.errors import Crashed, DelayQError, JobTimeout
+from django_delayq import (
+    InvalidJob,
+    QueueUnavailable,
+    get_job,
+    schedule,
+    schedule_many,
+    signals,
+)
+from django_delayq.core.errors import Crashed, DelayQError
 from django_delayq.core.job import NewJob
-from django_delayq.core.outcomes import release
 from django_delayq.testing import Fake
 
 from ..support.moments import in_days
 from . import works
-from .works import brief, chain, decide, early, last, note, partly, sync, tell
+from .works import chain, decide, last, note, partly, sync, tell
 
 MINUTE = timedelta(minutes=1)
 
@@ -112,17 +118,10 @@ def test_an_error_that_is_raised_several_times_has_the_traceback_of_one_attempt(
 def test_a_verdict_is_no_error(delayq_fake: Fake, verdict: str, outcome: str, state: str, delay: float | None) -> None:
     schedule(decide, verdict, id="1")
     report = delayq_fake.run_due()
-    assert [ran.outcome for ran in report.runs] == [outcome]
+    wait = None if delay is None else timedelta(seconds=delay)
+    assert [(ran.outcome, ran.retry_in) for ran in report.runs] == [(outcome, wait)]
     (job,) = delayq_fake.scheduled_jobs(decide, state=state)
-    assert delay is None or job.delay == timedelta(seconds=delay)
-
-
-def test_merged_payloads_arrive_in_one_batch_in_the_order_of_their_scores(delayq_fake: Fake, done: list[Any]) -> None:
-    for ident, payload, score in (("a", "new", 2), ("b", "x", 1), ("a", "old", 1)):
-        schedule(sync, id=ident, payload=payload, score=score)
-    report = delayq_fake.run_due()
-    assert done == [{"a": ["old", "new"], "b": ["x"]}]
-    assert [ran.id for ran in report.succeeded] == ["a", "b"]
+    assert wait is None or job.delay == wait
 
 
 def test_of_a_partial_failure_only_the_bad_ones_come_back(delayq_fake: Fake) -> None:
@@ -134,53 +133,17 @@ def test_of_a_partial_failure_only_the_bad_ones_come_back(delayq_fake: Fake) -> 
 
 
 def test_a_batch_leaves_the_jobs_of_other_tasks_where_they_are(delayq_fake: Fake, done: list[Any]) -> None:
-    for ident, task in (("a", sync), ("good", partly), ("b", sync)):
-        schedule(task, id=ident, payload=1)
+    for ident, work in (("a", sync), ("good", partly), ("b", sync)):
+        schedule(work, id=ident, payload=1)
     report = delayq_fake.run_due()
     assert [(ran.id, ran.attempt) for ran in report.runs] == [("a", 1), ("b", 1), ("good", 1)]
     assert done == [{"a": [1], "b": [1]}]
-
-
-def test_an_exhausted_merged_job_gives_up_its_oldest_payload_only(delayq_fake: Fake, done: list[Any]) -> None:
-    schedule(sync, id="a", payload="old", score=1)
-    schedule(sync, id="a", payload="new", score=2)
-    delayq_fake.fail_next(sync, ValueError, times=2)
-    delayq_fake.run_due(until=MINUTE, raise_errors=False)
-    assert [job.payloads for job in delayq_fake.scheduled_jobs(sync, state="morgue")] == [["old"]]
-    assert done == [{"a": ["new"]}]
 
 
 def test_the_job_knows_itself(delayq_fake: Fake, done: list[Any]) -> None:
     schedule(tell, id="7", context={"trace": "abc"}, delay=60)
     delayq_fake.run_due(until=60)
     assert done == [("7", 1, 7, {"trace": "abc"}, delayq_fake.clock.now, True)]
-
-
-def test_a_job_that_comes_too_late_is_dropped(delayq_fake: Fake, done: list[Any]) -> None:
-    schedule(brief)
-    delayq_fake.travel(timedelta(minutes=2))
-    report = delayq_fake.run_due()
-    assert (len(report), report.expired, done, delayq_fake.scheduled_jobs()) == (0, 1, [], [])
-
-
-def test_an_early_ack_does_not_bring_the_job_back(delayq_fake: Fake, done: list[Any]) -> None:
-    schedule(early)
-    with pytest.raises(ZeroDivisionError):
-        delayq_fake.run_due()
-    assert (done, delayq_fake.scheduled_jobs()) == (["early"], [])
-
-
-def test_the_hook_of_the_last_attempt_is_called(delayq_fake: Fake, done: list[Any]) -> None:
-    schedule(last)
-    delayq_fake.run_due(raise_errors=False)
-    assert done == [ZeroDivisionError]
-
-
-def test_a_time_limit_is_played(delayq_fake: Fake) -> None:
-    schedule(note, "x")
-    delayq_fake.fail_next(note, JobTimeout)
-    report = delayq_fake.run_due(raise_errors=False)
-    assert [ran.outcome for ran in report.runs] == ["timeout"]
 
 
 def test_signals_and_middlewares_are_those_of_a_worker(delayq_fake: Fake, done: list[Any], settings: Any) -> None:
@@ -263,12 +226,6 @@ def test_a_lease_that_ran_out_during_the_last_attempt_calls_those_who_listen(
     assert done == [Crashed]
 
 
-def test_many_jobs_run_in_the_order_of_the_calls(delayq_fake: Fake, done: list[Any]) -> None:
-    schedule_many(note, [{"args": [str(n)]} for n in range(900)])
-    delayq_fake.run_due()
-    assert done == [str(n) for n in range(900)]
-
-
 def test_a_job_that_runs_is_seen_as_such(delayq_fake: Fake, monkeypatch: Any, done: list[Any]) -> None:
     seen: list[Any] = []
 
@@ -301,18 +258,6 @@ def test_payloads_of_a_running_job_and_of_the_one_behind_it(delayq_fake: Fake, m
     ]
 
 
-def test_a_release_to_the_old_place_keeps_the_order(delayq_fake: Fake, done: list[Any]) -> None:
-    for name in ("a", "b"):
-        schedule(note, name, id=name, delay=60)
-    delayq_fake.travel(90)
-    queue = delayq_fake.broker.queue("notes")
-    (job,) = queue.reserve(0, 1, worker="somebody").jobs
-    queue.settle([release(job, delay_ms=None)])
-    assert [(job.id, job.delay) for job in delayq_fake.scheduled_jobs()] == [("a", MINUTE * 0), ("b", MINUTE * 0)]
-    delayq_fake.run_due()
-    assert done == ["a", "b"]
-
-
 def test_a_queue_that_a_job_resumes_is_run_in_the_same_call(
     delayq_fake: Fake, done: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,13 +267,6 @@ def test_a_queue_that_a_job_resumes_is_run_in_the_same_call(
     monkeypatch.setattr(sync, "func", lambda payloads: broker.resume("notes"))
     schedule(sync, id="a", payload=1)
     assert [ran.task for ran in delayq_fake.run_due().runs] == ["works.sync", "works.note"]
-
-
-def test_jobs_of_a_queue_run_by_class_and_then_in_the_order_of_the_calls(delayq_fake: Fake, done: list[Any]) -> None:
-    for number in range(6):
-        schedule(note, str(number), priority=4 - number % 2)
-    delayq_fake.run_due()
-    assert done == ["1", "3", "5", "0", "2", "4"]
 
 
 def test_jobs_of_several_queues_run_in_the_order_of_their_due_times(delayq_fake: Fake, done: list[Any]) -> None:
@@ -352,3 +290,24 @@ def test_an_outage_during_a_run_loses_nothing(
     monkeypatch.undo()
     delayq_fake.run_due(until=MINUTE)
     assert done == ["x", {"a": [1]}]
+
+
+# -- what the real scripts do here, too --------------------
+
+
+@pytest.mark.parametrize("redis", ["redis://nowhere/0", {"URL": "redis://nowhere/0", "WAIT_REPLICAS": 1}])
+def test_confirmed_jobs_are_stored_without_a_wait(delayq_fake: Fake, settings: Any, redis: object) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": redis}
+    assert schedule(note, "x", wait_for_confirmation=True).outcome == "created"
+    assert schedule_many(note, [{"args": ["x"]}], wait_for_confirmation=True) == {"created": 1}
+    assert len(delayq_fake.scheduled_jobs()) == 2
+
+
+def test_run_due_waits_for_the_end_of_a_pause(delayq_fake: Fake) -> None:
+    schedule(note, "1")
+    delayq_fake.broker.pause("notes", "out", seconds=600)
+    assert not delayq_fake.run_due(until=0).runs
+    delayq_fake.travel(599)
+    assert not delayq_fake.run_due(until=0).runs
+    delayq_fake.travel(1)
+    assert len(delayq_fake.run_due(until=0).runs) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -66,27 +66,6 @@ def test_captured_callbacks_send_them(
 
 
 @pytest.mark.django_db
-def test_a_rolled_back_savepoint_drops_its_jobs(
-    delayq_fake: Fake, django_capture_on_commit_callbacks: Callable[..., Any]
-) -> None:
-    with django_capture_on_commit_callbacks(execute=True):
-        schedule(note, "stays")
-        with suppress(ZeroDivisionError), transaction.atomic():
-            schedule(note, "goes")
-            raise ZeroDivisionError
-    assert [job.args for job in delayq_fake.scheduled_jobs()] == [["stays"]]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_real_commit_sends_them(delayq_fake: Fake) -> None:
-    with transaction.atomic():
-        handle = schedule(note, "x")
-        delayq_fake.refute_scheduled(note)
-    delayq_fake.assert_scheduled(note)
-    assert handle.outcome == "created"
-
-
-@pytest.mark.django_db
 def test_what_a_job_schedules_is_sent_when_it_ends_as_in_a_worker(
     delayq_fake: Fake, django_capture_on_commit_callbacks: Callable[..., Any], done: list[Any]
 ) -> None:
@@ -116,9 +95,8 @@ def test_what_a_job_rolled_back_is_not_sent(
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("capture", [True, False])
 def test_a_transaction_that_is_left_open_is_found(
-    delayq_fake: Fake, django_capture_on_commit_callbacks: Callable[..., Any], capture: bool
+    delayq_fake: Fake, django_capture_on_commit_callbacks: Callable[..., Any]
 ) -> None:
     Group.objects.create(name="of the test")
     with django_capture_on_commit_callbacks(execute=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -77,17 +76,6 @@ def leak(name: str) -> None:
 @exactly_once
 def once(name: str) -> None:
     Group.objects.create(name=name)
-
-
-@task(name="works.brief", queue="notes", expires=timedelta(minutes=1))
-def brief() -> None:
-    done.append("brief")
-
-
-@task(name="works.slow", queue="slow", ack="early")
-def early() -> None:
-    done.append("early")
-    raise ZeroDivisionError
 
 
 @task(name="works.last", queue="notes", max_attempts=1, on_exhausted=lambda job, error: done.append(type(error)))

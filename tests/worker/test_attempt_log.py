@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ import pytest
 from django_delayq.core import Bury, Release, Retry
 from django_delayq.logs import JsonFormatter
 from django_delayq.masking import Mask
-from tests.support.attempt_stage import ATTEMPT_LOGGER, AttemptLog, execute, make_job
+from tests.support.attempt_stage import ATTEMPT_LOGGER, Attempt, AttemptLog, decode_args, execute, make_job
 from tests.support.worker_stage import Hooks
 
 
@@ -79,11 +82,6 @@ def test_at_level_debug_each_success_has_a_line_and_each_failure_a_traceback(eve
     assert every_line.text.count("Traceback") == 1
 
 
-def test_a_success_is_not_logged_at_level_info(lines: Lines) -> None:
-    execute(lambda: None)
-    assert lines.text == ""
-
-
 def test_secrets_in_messages_and_tracebacks_are_masked(every_line: Lines) -> None:
     def work() -> None:
         try:
@@ -141,7 +139,7 @@ def test_the_cause_of_a_verdict_has_a_traceback(lines: Lines) -> None:
             raise Bury("wrong address") from error
 
     execute(work)
-    _, head, *frames, error, cause = lines.text.splitlines()
+    _, head, *frames, cause, error = lines.text.splitlines()
     assert (head, cause) == ("Traceback (most recent call last):", "after ValueError: no answer")
     assert error.endswith("Bury: wrong address")
     assert frames[0].startswith("  File ") and all(line.startswith("  ") for line in frames)
@@ -165,3 +163,98 @@ def test_a_json_line_has_the_error_and_the_traceback(lines: Lines) -> None:
     assert (line["level"], line["error"], line["logger"]) == ("ERROR", "ValueError", ATTEMPT_LOGGER)
     assert line["traceback"].startswith("Traceback (most recent call last):\n  File")
     assert line["message"].endswith("ValueError: no answer")
+
+
+# --- tracebacks begin with the task's own code
+
+
+def inner() -> None:
+    raise ValueError("no")
+
+
+def plain() -> None:
+    inner()
+
+
+async def coroutine() -> None:
+    inner()
+
+
+def broken_call() -> None:
+    decode_args(b"\xff")
+
+
+def names(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def run(function: Callable[..., Any], **options: Any) -> tuple[list[str], str]:
+    """Return the names of the frames that the error tracker gets, and the stored traceback."""
+    reported: list[list[str]] = []
+    attempt = execute(
+        function, max_attempts=2, hooks=Hooks(report_error=lambda job, error: reported.append(names(error))), **options
+    )
+    assert attempt.settlement is not None
+    (seen,) = reported
+    return seen, json.loads(attempt.settlement.error)["traceback"]
+
+
+@pytest.mark.parametrize("task", [plain, coroutine])
+def test_a_traceback_begins_with_the_task(task: Callable[..., Any]) -> None:
+    frames, stored = run(task)
+    assert frames == [task.__name__, "inner"]
+    assert stored.startswith(f'  File "{__file__}", line ') and stored.count("  File ") == 2
+
+
+def timing(call: Any) -> Any:
+    def timed(attempt: Attempt) -> Any:
+        return call(attempt)
+
+    return timed
+
+
+def test_middlewares_of_the_project_are_kept() -> None:
+    assert run(plain, middlewares=[timing, timing])[0] == ["timed", "timed", "_call_handler", "plain", "inner"]
+
+
+def failing(call: Any) -> Any:
+    def refuse(attempt: Attempt) -> Any:
+        inner()
+
+    return refuse
+
+
+def test_a_middleware_that_fails_is_the_first_frame() -> None:
+    assert run(plain, middlewares=[timing, failing])[0] == ["timed", "refuse", "inner"]
+
+
+def test_frames_of_this_package_below_the_task_are_kept() -> None:
+    frames, _ = run(broken_call)
+    assert frames[:2] == ["broken_call", decode_args.__name__]
+
+
+def owners(stored: str) -> str:
+    """Return for each frame of a stored traceback "o" for our own code, "t" for that of this test."""
+    files = re.findall(r'  File "([^"]+)"', stored)
+    return "".join("t" if file == __file__ else "o" if "django_delayq" in Path(file).parts else "?" for file in files)
+
+
+def test_an_error_in_the_workers_own_code_keeps_its_frames() -> None:
+    _, stored = run(lambda: False, retry_on_false=True, middlewares=[timing])
+    assert re.sub("(o+)", "o", owners(stored)) == "to", "the middleware, ours"
+    frames, stored = run(plain, job=make_job(args=b"[1]"))
+    assert "plain" not in frames and owners(stored)[-1] == "o"
+
+
+def test_an_exception_whose_attributes_cannot_be_set_has_its_frames() -> None:
+    class FrozenError(Exception):
+        def __setattr__(self, name: str, value: object) -> None:
+            raise AttributeError(name)
+
+        def with_traceback(self, trace: object) -> FrozenError:
+            raise AttributeError("with_traceback")
+
+    def work() -> None:
+        raise FrozenError
+
+    assert run(work)[0] == ["work"]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import pytest
 
 from django_delayq import PartialFailure, current_job
 from django_delayq.core import (
+    Broker,
     Bury,
     Job,
     LeakedTransaction,
@@ -21,6 +24,7 @@ from django_delayq.core import (
     Settlement,
     Task,
     TaskOptions,
+    release,
 )
 from django_delayq.worker.attempt import arrange, batch_size_of, expected_batch
 from tests.support.attempt_stage import (
@@ -33,7 +37,19 @@ from tests.support.attempt_stage import (
     payloads_of,
     perform,
 )
-from tests.support.worker_stage import Hooks, registry_of
+from tests.support.waiting_stage import FetchRoom
+from tests.support.worker_stage import (
+    Gate,
+    Hooks,
+    config,
+    eventually,
+    places,
+    put_payload,
+    registry_of,
+    run_dry,
+    settled_by,
+    working,
+)
 
 # --- which jobs share a run
 
@@ -54,26 +70,8 @@ def test_runs_are_united_by_task_up_to_the_batch_size_in_the_order_they_came() -
     wanted = ["three", "plain", "two", "three", "one", "unknown", "three", "three", "two", "two", "one"]
     jobs = [make_job(id=str(n), task=task, merged=task != "plain") for n, task in enumerate(wanted)]
     arranged = arrange(registry, [make_attempt(job) for job in jobs])
-    assert [ids(attempt) for attempt in arranged] == [
-        ["0", "3", "6"],
-        ["1"],
-        ["2", "8"],
-        ["4"],
-        ["5"],
-        ["7"],
-        ["9"],
-        ["10"],
-    ]
-    assert [isinstance(attempt, BatchAttempt) for attempt in arranged] == [
-        True,
-        False,
-        True,
-        False,
-        False,
-        False,
-        False,
-        False,
-    ]
+    assert [" ".join(ids(attempt)) for attempt in arranged] == ["0 3 6", "1", "2 8", "4", "5", "7", "9", "10"]
+    assert [place for place, attempt in enumerate(arranged) if isinstance(attempt, BatchAttempt)] == [0, 2]
     first, second = ([part.job for part in attempt.parts] for attempt in arranged[:2])
     assert first == [jobs[0], jobs[3], jobs[6]] and second == [jobs[1]]
 
@@ -120,15 +118,6 @@ def test_the_handler_gets_all_ids_with_their_payloads_and_all_are_acked() -> Non
     assert seen == [{"a": [1, "a"], "b": [1, "b"], "c": [1, "c"]}]
     assert fates(attempt) == dict.fromkeys("abc", ACKED)
     assert all(member.ended and member.started for member in attempt.members)
-
-
-def test_t20_of_a_hundred_ids_the_one_that_failed_is_tried_again_and_the_rest_is_done() -> None:
-    def work(batch: dict[str, list[Any]]) -> None:
-        raise PartialFailure({ident: ValueError("no") for ident in batch if ident == "57"})
-
-    attempt = execute_batch(work, [merged(str(n)) for n in range(100)])
-    assert fates(attempt) == {str(n): FAILED if n == 57 else ACKED for n in range(100)}
-    assert json.loads(attempt.members[57].settlement.error)["class"] == "ValueError"  # type: ignore[union-attr]
 
 
 def test_each_id_is_decided_by_its_own_exception() -> None:
@@ -278,17 +267,6 @@ def test_a_leak_found_after_a_partial_failure_is_that_of_every_id() -> None:
     }
 
 
-def test_what_fails_before_the_handler_costs_no_id_an_attempt() -> None:
-    def work(batch: dict[str, list[Any]]) -> None:
-        raise AssertionError("not to be called")
-
-    def broken(job: Job) -> None:
-        raise OSError
-
-    attempt = execute_batch(work, [merged("a"), merged("b")], Hooks(before_job=broken))
-    assert fates(attempt) == dict.fromkeys("ab", ("release", "released", "not prepared: OSError"))
-
-
 def test_hooks_surround_a_batch_once_and_events_tell_of_every_job() -> None:
     told: list[str] = []
 
@@ -321,22 +299,9 @@ def test_the_current_job_of_a_batch_has_a_view_of_each_id() -> None:
         job = current_job()
         assert job is not None
         seen.append((job.id, job.token, job.should_stop, job.lost))
+        plain = attrgetter("id", "attempt", "lives", "key", "token", "payloads", "scores", "payload_keys")
         for one in job.jobs:
-            seen.append(
-                (
-                    one.id,
-                    one.attempt,
-                    one.lives,
-                    one.key,
-                    one.token,
-                    one.payloads,
-                    one.scores,
-                    one.payload_keys,
-                    one.due.timestamp(),
-                    dict(one.context),
-                    [same.id for same in one.jobs],
-                )
-            )
+            seen.append((*plain(one), one.due.timestamp(), dict(one.context), [same.id for same in one.jobs]))
 
     a = make_job(id="a", merged=True, failures=2, payloads=payloads_of("x", "y"))
     b = make_job(
@@ -382,4 +347,121 @@ def test_the_smallest_time_limit_of_a_batch_counts() -> None:
     members = [make_attempt(merged(name, options_json=own)) for name, own in own_limits]
     registry = registry_of(work, merge=True, batch_size=3, timeout=9.0)
     perform(members, registry, timeout_monitor=Watch())
-    assert limits == [4]
+    assert set(limits) == {4}
+
+
+# --- in a worker, from the queue to the ends of the attempts
+
+
+def test_a_free_slot_has_room_however_large_the_batches_are_that_run() -> None:
+    """Else the fetch loop, which has a free slot and a due shard, would turn round and round."""
+
+    def work(batch: dict[str, list[Any]]) -> None: ...
+
+    shard = FetchRoom(registry_of(work, merge=True, batch_size=2), threads=5, batch_size=2)
+    shard.run_batches(4, 250)
+    assert shard.room == 1
+    shard.run_batches(5, 200)
+    assert shard.room <= 0
+
+
+def test_reserves_are_as_large_as_the_batches(broker: Broker) -> None:
+    sizes: list[int] = []
+
+    def work(batch: dict[str, list[Any]]) -> None:
+        sizes.append(len(batch))
+
+    for n in range(25):
+        put_payload(broker, "work", str(n), n)
+    run_dry(broker, registry_of(work, merge=True, batch_size=10), threads=1)
+    assert sizes == [10, 10, 5] and places(broker) == {}
+
+
+def test_a_batch_runs_all_payloads_of_all_ids_in_score_order_once(broker: Broker) -> None:
+    ran: dict[str, list[int]] = {}
+    lock = threading.Lock()
+
+    def work(batch: dict[str, list[int]]) -> None:
+        with lock:
+            for ident, payloads in batch.items():
+                ran.setdefault(ident, []).extend(payloads)
+
+    broker.queue("default", shards=3)
+    for score in (3, 1, 2):
+        for n in range(50):
+            put_payload(broker, "work", str(n), score, score=score)
+    worker = run_dry(broker, registry_of(work, merge=True, batch_size=20))
+    assert ran == {str(n): [1, 2, 3] for n in range(50)} and places(broker) == {}
+    assert settled_by(worker) == 50
+
+
+def test_one_lost_id_does_not_cost_the_others_their_end(broker: Broker) -> None:
+    calls: list[list[str]] = []
+    answers: list[Any] = []
+
+    def work(batch: dict[str, list[Any]]) -> None:
+        job = current_job()
+        assert job is not None
+        calls.append(sorted(batch))
+        if len(calls) == 1:
+            queue = broker.queue("default")
+            lost = next(held for held in queue.leases(0) if held.id == "b")
+            queue.settle([release(lost)])  # as the supervisor of another machine would
+            answers.extend([job.touch(), [one.lost for one in job.jobs], job.should_stop, job.lost])
+
+    for ident in "abc":
+        put_payload(broker, "work", ident, ident)
+    with working(broker, registry_of(work, merge=True, batch_size=3), config(threads=1)):
+        eventually(lambda: places(broker) == {})
+    assert answers == [True, [False, True, False], False, False]
+    assert calls == [["a", "b", "c"], ["b"]]
+
+
+def test_the_heartbeat_keeps_all_jobs_of_a_long_batch(connection: Any, prefix: str) -> None:
+    broker = Broker(connection, prefix=prefix, lease_ms=1000)
+    calls: list[list[str]] = []
+    started: list[set[bool]] = []
+
+    def work(batch: dict[str, list[Any]]) -> None:
+        calls.append(sorted(batch))
+        eventually(lambda: {bool(job.flags & 1) for job in broker.queue("default").leases(0)} == {True}, "all started")
+        threading.Event().wait(2.0)
+        started.append({bool(job.flags & 1) for job in broker.queue("default").leases(0)})
+
+    for ident in "abc":
+        put_payload(broker, "work", ident, ident)
+    run_dry(broker, registry_of(work, merge=True, batch_size=3), heartbeat=0.2)
+    assert calls == [["a", "b", "c"]] and started == [{True}] and places(broker) == {}
+
+
+def test_slow_batches_are_not_held_beyond_the_free_slots(broker: Broker) -> None:
+    gate = Gate()
+    for n in range(50):
+        put_payload(broker, "work", str(n), n)
+    with working(broker, registry_of(gate.work, merge=True, batch_size=5), config(threads=3)):
+        gate.wait_begun(3)
+        assert eventually(lambda: places(broker) == {"ready": 35, "reserved": 15})
+        gate.open()
+        eventually(lambda: places(broker) == {})
+
+
+# --- the end of attempts
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2, 3])
+def test_t30_each_payload_of_a_merged_job_gets_exactly_its_attempts(broker: Broker, max_attempts: int) -> None:
+    seen: list[tuple[list[str], int]] = []
+
+    def work(batch: dict[str, list[str]]) -> None:
+        job = current_job()
+        assert job is not None
+        seen.append((batch["x"], job.attempt))
+        raise ValueError("no")
+
+    put_payload(broker, "work", "x", "old", score=1)
+    put_payload(broker, "work", "x", "new", score=2)
+    registry = registry_of(work, merge=True, max_attempts=max_attempts, retry_in=lambda n: 0.0)
+    with working(broker, registry):
+        eventually(lambda: places(broker) == {"morgue": 2})
+    attempts = range(1, max_attempts + 1)
+    assert seen == [*((["old", "new"], n) for n in attempts), *((["new"], n) for n in attempts)]

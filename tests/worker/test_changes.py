@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq.core import Broker, Bury, Connection, Tick, ack, bury, fail
 from django_delayq.worker.loop import Changes
-from tests.support.duty_stage import Loop, RedisHealth, TickingQueue, check_now, poller_of
+from tests.support.duty_stage import TickingQueue, check_now, poller_of
 from tests.support.worker_stage import (
     DEADLINE,
     config,
@@ -19,7 +19,6 @@ from tests.support.worker_stage import (
     put,
     put_payload,
     registry_of,
-    run_dry,
     working,
 )
 
@@ -76,18 +75,6 @@ class Clerk:
         self.turns.append(self.changes.take("marks"))
         self.worked.release()
         return 3600.0
-
-
-def test_a_duty_that_subscribed_is_done_again_at_once() -> None:
-    changes = Changes()
-    clerk = Clerk(changes)
-    loop = Loop("clerk", clerk, RedisHealth())
-    loop.start()
-    assert clerk.worked.acquire(timeout=DEADLINE)
-    changes.note("a", 1, "marks")
-    assert clerk.worked.acquire(timeout=DEADLINE)
-    loop.close()
-    assert clerk.turns == [set(), {("a", 1)}]
 
 
 # -- who notes -------------------------------------------------------------------------------------------------------
@@ -215,12 +202,3 @@ def test_the_duties_of_a_process_run_whether_it_has_a_dispatcher_or_not(broker: 
         assert everywhere.worked.acquire(timeout=DEADLINE)
         put(broker, "work", key=new_key(durable=True))
         eventually(lambda: HERE in everywhere.turns, "the news of the end")
-
-
-def test_a_worker_without_books_needs_nothing_of_this(broker: Broker) -> None:
-    def work() -> None:
-        pass
-
-    put(broker, "work", key=new_key(durable=True))
-    run_dry(broker, registry_of(work))
-    assert [mark.end for mark in broker.queue("default").marks(0)] == ["done"]

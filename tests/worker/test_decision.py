@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from django_delayq.core import Bury, Job, JobTimeout, Release, Retry, Settlement, Task, TaskOptions
+from django_delayq.core import Broker, Bury, Job, JobTimeout, Release, Retry, Settlement, Task, TaskOptions
 from tests.support.attempt_stage import (
     MAX_DELAY,
     STARTED,
@@ -25,7 +27,9 @@ from tests.support.attempt_stage import (
     error_record,
     make_job,
     policy_of,
+    safe_delay,
 )
+from tests.support.worker_stage import eventually, put, registry_of, working
 
 
 def policy(**changes: Any) -> TaskOptions:
@@ -57,15 +61,6 @@ def said(settlement: Settlement) -> tuple[str, str, str, int | None]:
 def test_the_error_and_the_number_of_failures_decide(failures: int, error: BaseException, expected: object) -> None:
     job = make_job(failures=failures, reserves=failures + 1)
     assert said(end_by_error(job, policy(max_attempts=3), error, 0, 0)) == expected
-
-
-@pytest.mark.parametrize("max_attempts", [1, 2, 3, 26])
-def test_max_attempts_is_exact(max_attempts: int) -> None:
-    verbs = []
-    for failures in range(max_attempts):
-        settlement = end_by_error(make_job(failures=failures), policy(max_attempts=max_attempts), ValueError(), 0, 0)
-        verbs.append(settlement.verb)
-    assert verbs == ["fail"] * (max_attempts - 1) + ["bury"]
 
 
 @pytest.mark.parametrize(
@@ -318,11 +313,6 @@ def test_a_job_that_was_released_a_thousand_times_is_postponed_like_a_new_one() 
     assert end_unprepared(job, policy(), OSError(), 0).delay_ms == 1_000
 
 
-def test_a_broken_back_off_falls_back_to_the_default() -> None:
-    settlement = end_by_error(make_job(), policy(retry_in=lambda n: 1 / 0), ValueError(), 0, 0)
-    assert settlement.verb == "fail" and settlement.delay_ms and settlement.delay_ms >= 15_000
-
-
 class Unreadable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no")
@@ -361,3 +351,80 @@ def test_an_error_record_names_the_place_and_the_cause() -> None:
         record = json.loads(error_record(error))
     assert record["class"] == "ValueError" and record["message"] == "outer"
     assert "after KeyError: 'inner'" in record["traceback"] and __file__ in record["traceback"]
+
+
+# --- a release with a priority
+
+
+def test_a_handler_gives_its_job_back_with_another_priority(broker: Broker) -> None:
+    def work() -> None:
+        raise Release(delay=60, priority=1)
+
+    put(broker, "work", id="a")
+    with working(broker, registry_of(work)):
+        eventually(lambda: broker.inspector.counts("default").delayed, "the job is given back")
+    view = broker.inspector.get("default", "a")
+    assert view is not None
+    assert (view.job.priority, view.job.failures) == (1, 0)
+
+
+@pytest.mark.parametrize("wrong", [8, -1, True, "urgent", 1.0])
+def test_what_is_no_priority_is_logged_and_changes_nothing(wrong: object, caplog: pytest.LogCaptureFixture) -> None:
+    error = Release(priority=wrong)  # type: ignore[arg-type]
+    settlement = end_by_error(make_job(), policy_of(None), error, 1, 2)
+    assert (settlement.verb, settlement.priority) == ("release", None)
+    assert "is no priority" in caplog.text
+
+
+@pytest.mark.parametrize("verdict", [Release, Retry])
+@pytest.mark.parametrize("wrong", [30, 0.5, timedelta(seconds=30)])
+def test_a_pause_in_the_place_of_the_reason_is_an_error_of_the_handler(
+    verdict: type[Release] | type[Retry], wrong: object
+) -> None:
+    with pytest.raises(TypeError, match=rf"the first argument of {verdict.__name__} is the reason.*delay="):
+        verdict(wrong)  # type: ignore[arg-type]
+
+
+# --- back-offs that fail, or return no pause
+
+
+def _raises(_n: int) -> float:
+    raise ValueError("no")
+
+
+def _exits(_n: int) -> float:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        _raises,
+        _exits,
+        lambda n: None,
+        lambda n: "10",
+        lambda n: math.nan,
+        lambda n: math.inf,
+        lambda n: True,
+        lambda: 1.0,
+        lambda n: -math.inf,
+        lambda n: 1j,
+    ],
+)
+def test_a_broken_policy_falls_back_to_the_default_and_is_logged(policy: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        assert 16 <= safe_delay(policy, 1) <= 76
+    assert "the default back-off is used" in caplog.text
+
+
+def test_the_default_is_clamped_too() -> None:
+    assert safe_delay(TaskOptions().retry_in, 10**9) == MAX_DELAY
+    assert safe_delay(TaskOptions().retry_in, 10**90) == MAX_DELAY
+
+
+def test_the_programs_end_is_not_swallowed() -> None:
+    def interrupted(_n: int) -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        safe_delay(interrupted, 0)

@@ -52,17 +52,6 @@ def test_an_expired_lease_is_taken_away(broker: Broker, forgotten: str) -> None:
     eventually(lambda: guard.run() >= 0 and state(broker, forgotten) == "ready", "the end of the lost lease")
 
 
-def test_the_log_says_what_happened_to_the_job(
-    broker: Broker, forgotten: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    guard = patrol(broker, RedisHealth())
-    eventually(lambda: guard.run() >= 0 and state(broker, forgotten) == "ready", "the end of the lost lease")
-    assert (
-        f"{forgotten}: task work: the job went back uncounted: the lease of worker gone ran out before a known start"
-        in caplog.messages
-    )
-
-
 def test_the_first_call_that_comes_through_after_an_outage_takes_nothing_away(broker: Broker, forgotten: str) -> None:
     health = RedisHealth()
     guard = patrol(broker, health)

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-from collections import Counter
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from django_delayq import PartialFailure, current_job
-from django_delayq.core import Broker, QueueUnavailable, Registry, Release, Settlement, Task, TaskOptions, release
+from django_delayq.core import Broker, QueueUnavailable, Release, Settlement, release
 from tests.support.attempt_stage import Attempt, make_attempt, make_job, payloads_of, perform
 from tests.support.core_calls import watch_calls
-from tests.support.supervisor_stage import Program
 from tests.support.worker_stage import (
     Hooks,
-    config,
     events_of,
-    eventually,
     fails_once,
     places,
     put,
-    put_payload,
     registry_of,
     run_dry,
-    working,
 )
 
 
@@ -189,49 +180,3 @@ def test_of_a_batch_those_begin_whose_lease_still_stood() -> None:
     assert [member.settlement.outcome for member in members[1:] if member.settlement] == ["succeeded", "failed"]
     assert [member.lost for member in members] == [True, False, False]
     assert [member.acked for member in members] == [False, True, True]
-
-
-def test_batches_are_acked_early_too(broker: Broker) -> None:
-    ran: Counter[str] = Counter()
-
-    def work(batch: dict[str, list[Any]]) -> None:
-        assert places(broker).get("reserved", 0) <= 3 * 3  # what other slots and the inbox hold
-        ran.update(list(batch))
-        raise PartialFailure({ident: ValueError() for ident in batch if ident == "7"})
-
-    for n in range(12):
-        put_payload(broker, "work", str(n), n)
-    run_dry(broker, registry_of(work, merge=True, batch_size=3, ack="early"))
-    assert ran == Counter(map(str, range(12))) and places(broker) == {}
-    assert events(broker) == sorted(("failed" if n == 7 else "succeeded", str(n)) for n in range(12))
-
-
-def test_the_job_of_a_killed_process_is_lost_and_never_begins_again(
-    program: Callable[..., Program],
-    broker: Broker,
-) -> None:
-    put(broker, "wait_early", id="once")
-    put(broker, "wait", id="again")
-    running = program(threads=2)
-    first = running.await_words("begun", 2)
-    os.kill(first[0][3], signal.SIGKILL)
-    third = running.await_words("begun", 3)[2]
-    assert third[1] == "again"
-    running.client.rpush("release", 1)
-    running.await_words("ended")
-    eventually(lambda: places(broker) == {})
-    assert [entry[1] for entry in running.trace() if entry[0] == "begun"].count("once") == 1
-    running.signal(signal.SIGTERM)
-    assert running.wait() == 0
-
-
-def test_early_and_late_tasks_share_a_queue(broker: Broker) -> None:
-    ran: Counter[str] = Counter()
-    registry = Registry()
-    for name, ack in (("first", "early"), ("second", "late")):
-        registry.add(Task(lambda name=name: ran.update([name]), name=name, options=TaskOptions(ack=ack)))
-    for n in range(100):
-        put(broker, "first" if n % 2 else "second")
-    with working(broker, registry, config(threads=2)):
-        eventually(lambda: places(broker) == {})
-        eventually(lambda: ran == Counter(first=50, second=50))

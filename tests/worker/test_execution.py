@@ -7,21 +7,16 @@ import contextvars
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from django_delayq import current_job
-from django_delayq.core import Bury, Job, JobTimeout, LeakedTransaction, Payload, Release, Retry
+from django_delayq.core import Broker, Bury, Job, JobTimeout, LeakedTransaction, Payload, Release, Retry
 from tests.support.attempt_stage import Attempt, encode, encode_args, execute, make_attempt, make_job, perform
-from tests.support.worker_stage import Hooks, registry_of
-
-
-def test_a_handler_that_returns_is_acked_whatever_it_returns() -> None:
-    for result in (None, 0, False, object(), threading.Lock(), float("nan")):
-        attempt = execute(lambda result=result: result)
-        assert attempt.settlement and attempt.settlement.verb == "ack"
+from tests.support.worker_stage import Hooks, places, put, registry_of, run_dry
 
 
 def test_arguments_arrive() -> None:
@@ -64,29 +59,12 @@ def test_no_exception_leaves_the_job_boundary(error: BaseException) -> None:
     assert attempt.settlement and attempt.settlement.verb == "fail" and attempt.settlement.error
 
 
-def test_stop_iteration_out_of_a_coroutine_is_a_failure_too() -> None:
-    async def handler() -> None:
-        raise StopIteration
-
-    assert execute(handler).settlement.verb == "fail"  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize(
     ("error", "verb"), [(Retry(delay=1), "fail"), (Bury("no"), "bury"), (Release(delay=1), "release")]
 )
 def test_a_handler_decides_by_verdict(error: Exception, verb: str) -> None:
     attempt = execute(raising(error))
     assert attempt.settlement and attempt.settlement.verb == verb
-
-
-def test_a_wrong_signature_is_an_ordinary_failure() -> None:
-    attempt = execute(lambda: None, "one too many")
-    assert attempt.settlement and (attempt.settlement.verb, attempt.settlement.error_class) == ("fail", "TypeError")
-
-
-def test_undecodable_arguments_bury_only_that_job() -> None:
-    attempt = execute(lambda: None, job=make_job(args=b"\xff\xfe not ours"))
-    assert attempt.settlement and (attempt.settlement.verb, attempt.settlement.reason) == ("bury", "undecodable")
 
 
 def test_an_unknown_task_is_given_back() -> None:
@@ -120,7 +98,9 @@ def test_async_handlers_run_on_the_event_loop() -> None:
     assert attempt.settlement and attempt.settlement.verb == "ack" and where == ["delayq-async"]
 
 
-@pytest.mark.parametrize("error", [ValueError(), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError()])
+@pytest.mark.parametrize(
+    "error", [ValueError(), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration()]
+)
 def test_async_handlers_may_raise_anything_too(error: BaseException) -> None:
     async def handler() -> None:
         raise error
@@ -144,11 +124,6 @@ def test_the_current_job_is_there_during_the_run_only() -> None:
         ({"trace": "t"}, 1_700_000_000.0, False, 1),
     ]
     assert current_job() is None
-
-
-def test_the_jobs_own_options_override_the_tasks() -> None:
-    attempt = execute(raising(ValueError()), job=make_job(options_json=b'{"max_attempts":1}'))
-    assert attempt.settlement and attempt.settlement.verb == "bury"
 
 
 LEFT: contextvars.ContextVar[str] = contextvars.ContextVar("left", default="clean")
@@ -300,3 +275,57 @@ def test_an_attempt_whose_end_cannot_be_decided_counts_as_a_failure(failures: in
     assert run.settlement and run.settlement.verb == verb
     assert (run.settlement.delay_ms or 0) >= 15_000 or verb == "bury", "after the default back-off"
     assert json.loads(run.settlement.error)["message"] == "no answer", "the handler's error, not that of the decision"
+
+
+# --- what a handler returns, and the past of its job
+
+
+@pytest.mark.parametrize("value", [False, None, 0, ""])
+def test_every_return_is_a_success_unless_the_task_says_otherwise(broker: Broker, value: object) -> None:
+    put(broker, "work", id="x")
+    run_dry(broker, registry_of(work := _returning(value)))
+    assert places(broker) == {} and work.ran == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_false_is_a_retry_where_the_task_wants_it(broker: Broker, is_async: bool) -> None:
+    """delayedQueue: a handler that returns false is tried again."""
+    answers = [False, False, True, 0]
+
+    def work() -> Any:
+        return answers.pop(0)
+
+    async def later() -> Any:
+        return answers.pop(0)
+
+    later.__name__ = "work"
+    put(broker, "work", id="x")
+    run_dry(broker, registry_of(later if is_async else work, retry_on_false=True, retry_in=0))
+    assert answers == [0] and places(broker) == {}
+
+
+def test_a_handler_knows_how_often_it_was_released_and_when_it_was_scheduled(broker: Broker) -> None:
+    seen: list[tuple[int, int, float]] = []
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None and job.created is not None
+        seen.append((job.attempt, job.releases, job.created.timestamp()))
+        if len(seen) == 1:
+            raise Release(delay=0)
+        if len(seen) == 2:
+            raise ValueError
+
+    before = time.time()
+    put(broker, "work", id="x")
+    run_dry(broker, registry_of(work, retry_in=0))
+    assert [(attempt, releases) for attempt, releases, _ in seen] == [(1, 0), (1, 1), (2, 1)]
+    assert len({created for *_, created in seen}) == 1 and before - 0.01 <= seen[0][2] <= time.time()
+
+
+def _returning(value: object) -> Any:
+    def work() -> object:
+        work.ran = getattr(work, "ran", 0) + 1  # type: ignore[attr-defined]
+        return value
+
+    return work

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from django_delayq.core import Broker, NewJob, RedisConfig, connect
-from django_delayq.core.figures import BUCKETS_MS, Figures
-from tests.support.core_calls import ScriptCall, watch_calls
-from tests.support.core_figures import is_scheduled, set_pace
+from django_delayq.core import Broker, NewJob, RedisConfig, ack, bury, connect
+from django_delayq.worker.dispatcher import SAMPLE_SECONDS, DepthSampler
+from tests.support.core_figures import BUCKETS_MS, Figures
 from tests.support.duty_stage import RedisHealth
 from tests.support.redis_box import RedisBox
-from tests.support.supervisor_stage import Program
 from tests.support.worker_stage import (
-    DEADLINE,
+    Gate,
     config,
+    depths_of,
     encode_args,
     eventually,
     outage_of,
@@ -77,70 +73,17 @@ def test_lateness_counts_from_the_due_time_and_length_from_the_start(broker: Bro
     assert 60 <= figures.run["default", "work"].sum_ms < 10_000
 
 
-def test_jobs_that_are_acked_before_they_begin_are_counted_when_they_end(broker: Broker) -> None:
-    def work() -> None:
-        pass
-
-    put(broker, "work")
-    run_dry(broker, registry_of(work, ack="early"))
-    assert counts(broker.figures()) == ({"default": 1}, {("default", "work"): 1})
-
-
-def test_the_run_that_killed_its_process_is_counted_by_the_supervisor(
-    program: Callable[..., Program],
-    broker: Broker,
-) -> None:
-    put(broker, "crash_once")
-    program()
-    eventually(lambda: counts(broker.figures())[1] == {("default", "crash_once"): 2})
-
-
-def test_a_worker_tells_while_it_works_and_in_few_calls(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float] = []
-
-    def remember(call: ScriptCall) -> None:
-        if call.name == "note":
-            told.append(time.monotonic())
-
-    def work() -> None:
-        pass
-
-    began = time.monotonic()
-    set_pace(monkeypatch, 0.2)
-    with watch_calls(broker, before=remember), working(broker, registry_of(work)):
-        for _ in range(60):
-            put(broker, "work")
-            threading.Event().wait(0.01)
-        eventually(lambda: counts(broker.figures())[0] == {"default": 60})
-    # Each call tells what was counted for at least one pace; one more may come at the end of the worker.
-    assert 2 <= len(told) <= (told[-1] - began) / 0.2 + 1
-
-
-def test_an_idle_worker_tells_nothing(broker: Broker) -> None:
-    with working(broker, registry_of(print), config(heartbeat=0.02)):
-        eventually(lambda: broker.workers())
-        first = broker.workers()[0]["seen_ms"]
-        eventually(lambda: broker.workers()[0]["seen_ms"] > first + 100)  # several heartbeats
-        assert not is_scheduled(broker.tally)
-    assert not broker.client.exists(f"{{{broker.prefix}}}:figures")
-
-
 def test_figures_of_an_outage_are_told_when_it_is_over(redis_factory: Callable[..., Any]) -> None:
     box: RedisBox = redis_factory(aof="always")
     connection = connect(RedisConfig.parse(f"{box.url}?retries=0"))
     broker = Broker(connection)
-    began, go = threading.Event(), threading.Event()
-
-    def work() -> None:
-        began.set()
-        assert go.wait(DEADLINE)
-
+    gate = Gate()
     put(broker, "work")
-    with working(broker, registry_of(work), config(heartbeat=0.1)) as worker:
-        assert began.wait(DEADLINE)
+    with working(broker, registry_of(gate.work), config(heartbeat=0.1)) as worker:
+        gate.wait_begun()
         box.kill()
         eventually(lambda: outage_of(worker))
-        go.set()
+        gate.open()
         box.start()
         eventually(lambda: counts(broker.figures())[0] == {"default": 1})
         errors = eventually(lambda: broker.figures().counts)
@@ -156,3 +99,93 @@ def test_the_weather_counts_what_redis_does_and_not_what_we_do() -> None:
     health.failed("loop", ZeroDivisionError())
     health.failed("loop", ConnectionError("gone"))
     assert seen == ["transient", "transient"]
+
+
+# --- samples of the depth
+
+
+def sample(broker: Broker, name: str = "w1", **options: int) -> DepthSampler:
+    sampler = DepthSampler(broker, name, **options)
+    assert sampler.run() == SAMPLE_SECONDS
+    sampler.run()
+    return sampler
+
+
+def stock(broker: Broker) -> None:
+    """Two jobs that wait, one that runs and one in the morgue in "orders"; one done in "mail"."""
+    orders, mail = broker.queue("orders", shards=3), broker.queue("mail")
+    orders.schedule(NewJob("later", "t", delay_ms=600_000))
+    orders.schedule(NewJob("now", "t"))
+    for name in ("dead", "held"):
+        orders.schedule(NewJob(name, "t"))
+        (job,) = orders.reserve_id(name, worker="w", ttr_ms=60_000).jobs
+        if name == "dead":
+            orders.settle([bury(job, 0, 1, reason="buried")])
+    mail.schedule(NewJob("one", "t"))
+    (job,) = mail.reserve_id("one", worker="w", ttr_ms=60_000).jobs
+    mail.settle([ack(job, 1, 2)])
+
+
+def points(broker: Broker, *queues: str) -> list[Any]:
+    return [series[-1] for series in depths_of(broker, queues).values() if series]
+
+
+def test_t86_a_sample_has_each_queue_and_all_together(broker: Broker) -> None:
+    stock(broker)
+    sample(broker)
+    assert [
+        (one.delayed, one.ready, one.reserved, one.failed, one.morgue) for one in points(broker, "orders", "mail", "")
+    ] == [(1, 1, 1, 0, 1), (0, 0, 0, 0, 0), (1, 1, 1, 0, 1)]
+
+
+def test_a_process_that_ends_within_a_minute_sends_nothing(broker: Broker) -> None:
+    stock(broker)
+    assert DepthSampler(broker, "w1").run() == SAMPLE_SECONDS
+    assert points(broker, "orders") == []
+
+
+def test_of_several_dispatchers_one_takes_the_sample(broker: Broker) -> None:
+    stock(broker)
+    sample(broker)
+    calls: list[str] = []
+    broker.observe(lambda verb, seconds, failed: calls.append(verb))
+    sample(broker, "w2")
+    broker.observe(None)
+    assert calls == [], "neither counted nor stored"
+
+
+def test_a_sample_takes_one_call_for_all_queues_beside_the_counts(broker: Broker) -> None:
+    stock(broker)
+    calls: list[str] = []
+    broker.observe(lambda verb, seconds, failed: calls.append(verb))
+    sample(broker)
+    broker.observe(None)
+    assert calls[-1] == "depth"
+    # On a cluster the counts are a call for each shard, sent together and not observed.
+    assert calls[:-1] == ([] if broker.connection.cluster else ["stats"])
+
+
+def test_the_queues_that_did_most_have_series_and_all_are_in_the_total(broker: Broker) -> None:
+    stock(broker)
+    sample(broker, most_queues=1)
+    assert [bool(points(broker, name)) for name in ("orders", "mail", "")] == [True, False, True]
+
+
+def test_lateness_is_that_of_the_attempts_since_the_last_sample(broker: Broker) -> None:
+    stock(broker)
+    sampler = sample(broker)
+    (before,) = points(broker, "")
+    assert before.p50_ms is None
+    broker.queue("mail").schedule(NewJob("two", "t"))
+    (job,) = broker.queue("mail").reserve_id("two", worker="w", ttr_ms=60_000).jobs
+    broker.tally.ended("mail", [ack(job, job.due_ms + 400, 1)])
+    broker.tally.flush()
+    broker.client.delete(f"{{{broker.prefix}}}:sampler")
+    sampler.run()
+    (after,) = points(broker, "mail")
+    assert 250 < after.p50_ms <= 500
+
+
+def test_without_queues_nothing_is_stored(broker: Broker) -> None:
+    sample(broker)
+    assert points(broker, "") == []

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from django_delayq import PartialFailure, current_job
-from django_delayq.core import Broker, Bury
+from django_delayq.core import Broker, Bury, Release
 from tests.support.attempt_stage import encode_args, execute, execute_batch, make_job, payloads_of
-from tests.support.worker_stage import Hooks, eventually, places, put, registry_of, run_dry, working
+from tests.support.worker_stage import Hooks, eventually, places, put, registry_of, working
 
 
 def fail() -> None:
@@ -52,16 +52,6 @@ def test_it_does_not_hear_of_what_is_no_exhaustion(error: BaseException | None) 
 
     run = execute(work, max_attempts=1, give_up_on=(KeyError,), on_exhausted=lambda job, error: heard.append(job))
     assert run.settlement and run.settlement.verb == ("bury" if error else "ack") and heard == []
-
-
-def test_a_coroutine_may_hear_of_it() -> None:
-    heard: list[str] = []
-
-    async def exhausted(job: Any, error: BaseException) -> None:
-        heard.append(job.id)
-
-    execute(fail, max_attempts=1, on_exhausted=exhausted)
-    assert heard == ["job-1"]
 
 
 def test_in_a_batch_it_hears_of_each_id_that_is_exhausted() -> None:
@@ -186,21 +176,39 @@ def test_t42_whatever_users_hang_in_may_raise_and_the_worker_lives_on(broker: Br
         eventually(lambda: ran == [1] and places(broker) == {"morgue": 1})
 
 
-def test_t42_a_middleware_that_raises_fails_the_job_and_nothing_else(broker: Broker) -> None:
-    def middleware(following: Any) -> Any:
-        def call(run: Any) -> Any:
-            if run.job.id == "bad":
-                raise OSError("disk")
-            return following(run)
+# --- report_error
 
-        return call
 
-    ran: list[str] = []
+def test_every_failure_is_reported_with_task_id_and_attempt() -> None:
+    reported: list[Any] = []
 
-    def work(name: str) -> None:
-        ran.append(name)
+    def report(job: Any, error: BaseException) -> None:
+        reported.append((job.task, job.id, job.attempt, str(error)))
 
-    for ident in ("bad", "good"):
-        put(broker, "work", ident, id=ident)
-    run_dry(broker, registry_of(work), middlewares=[middleware])
-    assert ran == ["good"] and places(broker) == {"delayed": 1, "failed": 1}
+    for failures in (0, 1, 2):
+        job = make_job(id=f"job-{failures}", failures=failures)
+        execute(fail, job=job, max_attempts=3, hooks=Hooks(report_error=report))
+    task = reported[0][0]
+    assert reported == [(task, f"job-{n}", n + 1, "no") for n in range(3)] and task
+
+
+@pytest.mark.parametrize("error", [None, Release()])
+def test_what_is_no_failure_is_not_reported(error: BaseException | None) -> None:
+    reported: list[Any] = []
+
+    def work() -> None:
+        if error is not None:
+            raise error
+
+    execute(work, hooks=Hooks(report_error=lambda job, error: reported.append(job)))
+    assert reported == []
+
+
+def test_a_tracker_that_is_down_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def report(job: Any, error: BaseException) -> None:
+        raise OSError("the tracker is down")
+
+    with caplog.at_level(logging.ERROR):
+        run = execute(fail, max_attempts=2, hooks=Hooks(report_error=report))
+    assert run.settlement and run.settlement.verb == "fail"
+    assert "report_error of task" in caplog.text and "the tracker is down" in caplog.text

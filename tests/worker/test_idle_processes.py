@@ -19,7 +19,6 @@ from tests.support.worker_stage import (
     config,
     eventually,
     is_idle,
-    is_resting,
     put,
     registry_of,
     working,
@@ -167,20 +166,6 @@ def test_a_backlog_of_one_queue_does_not_hide_the_jobs_of_another(broker: Broker
         put(broker, "work", "few", queue="few")
         eventually(lambda: "few" in ran)
         assert len(ran) < 100
-
-
-def test_an_idle_process_with_a_limited_queue_sends_nothing(broker: Broker) -> None:
-    calls: list[str] = []
-    settings = config(queues=("partner", "default"), limits={"partner": Limits(total=2)})
-    with ExitStack() as stack:
-        for _ in range(2):
-            worker = stack.enter_context(working(broker, registry_of(lambda: None), settings))
-            eventually(lambda worker=worker: is_resting(worker))  # type: ignore[misc]
-        time.sleep(0.5)  # a moment for what the start of one causes in the other
-        broker.observe(lambda verb, seconds, failed: calls.append(verb))
-        time.sleep(2.0)
-        broker.observe(None)
-    assert len(calls) <= 4, calls
 
 
 @pytest.mark.one_server("on channels every process gets every token")

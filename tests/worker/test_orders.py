@@ -19,7 +19,17 @@ from django_delayq.worker.slots import MOST_SHOWN
 from tests.support.attempt_stage import BatchAttempt, idle_slots, make_attempt, make_job
 from tests.support.duty_stage import AnnouncementReply, command_receiver, prune
 from tests.support.supervisor_stage import DYING_CHILD, Program, supervisor_of
-from tests.support.worker_stage import DEADLINE, config, eventually, places, put, put_payload, registry_of, working
+from tests.support.worker_stage import (
+    DEADLINE,
+    Gate,
+    config,
+    eventually,
+    places,
+    put,
+    put_payload,
+    registry_of,
+    working,
+)
 
 #: s; workers of these tests announce themselves so often
 BEAT = 0.05
@@ -37,20 +47,15 @@ def tell_all(broker: Broker, word: str, count: int = 1) -> list[str]:
 
 
 def test_a_worker_that_is_told_to_stop_finishes_what_runs_and_is_gone(broker: Broker) -> None:
-    began, go = threading.Event(), threading.Event()
-
-    def work() -> None:
-        began.set()
-        assert go.wait(DEADLINE)
-
+    gate = Gate()
     put(broker, "work")
-    with working(broker, registry_of(work), config(heartbeat=BEAT, threads=1)) as worker:
-        assert began.wait(DEADLINE)
+    with working(broker, registry_of(gate.work), config(heartbeat=BEAT, threads=1)) as worker:
+        gate.wait_begun()
         put(broker, "work", id="later")
         tell_all(broker, "stop")
         eventually(lambda: broker.workers()[0]["stopping"])
         assert not worker.done.is_set()
-        go.set()
+        gate.open()
         assert worker.done.wait(DEADLINE)
         eventually(lambda: broker.workers() == [])
         assert places(broker) == {"ready": 1}
@@ -58,19 +63,14 @@ def test_a_worker_that_is_told_to_stop_finishes_what_runs_and_is_gone(broker: Br
 
 
 def test_a_worker_that_is_told_to_drain_runs_what_it_holds_and_is_gone(broker: Broker) -> None:
-    began, go = threading.Event(), threading.Event()
-
-    def work() -> None:
-        began.set()
-        assert go.wait(DEADLINE)
-
+    gate = Gate()
     put(broker, "work")
-    with working(broker, registry_of(work), config(heartbeat=BEAT, threads=1)):
-        assert began.wait(DEADLINE)
+    with working(broker, registry_of(gate.work), config(heartbeat=BEAT, threads=1)):
+        gate.wait_begun()
         tell_all(broker, "drain")
         eventually(lambda: not broker.client.keys(f"{{{broker.prefix}}}:commands:*"), "it said that it has done so")
         put(broker, "work", id="later")
-        go.set()
+        gate.open()
         eventually(lambda: broker.workers() == [])
         assert places(broker) == {"ready": 1}
 
@@ -205,7 +205,7 @@ def test_a_child_that_dies_of_what_it_was_told_is_heard_all_the_same(broker: Bro
     assert births.read_text() == "base.1\n", "no other one was started in its place"
 
 
-@pytest.mark.parametrize(("words", "stops"), [(["drain"], False), (["drain", "stop"], True)])
+@pytest.mark.parametrize(("words", "stops"), [(["drain"], False), (["stop", "drain"], True)])
 def test_of_two_requests_at_once_the_stronger_one_is_carried_out(
     broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture, words: list[str], stops: bool
 ) -> None:
@@ -233,23 +233,6 @@ def test_a_system_that_refuses_a_process_for_a_moment_does_not_end_the_program(
     assert supervisor_of(broker, DYING_CHILD, births, "stop", name="base").run() == 0
     assert births.read_text() == "base.1\n"
     assert refusals == []
-
-
-@pytest.mark.parametrize("word", ["stop", "drain"])
-def test_a_program_without_a_supervisor_does_so_itself(
-    program: Callable[..., Program],
-    broker: Broker,
-    word: str,
-) -> None:
-    put(broker, "wait", id="a")
-    running = program("single", heartbeat=0.2)
-    running.await_words("begun")
-    tell_all(broker, word)
-    eventually(lambda: not broker.client.keys(f"{{{broker.prefix}}}:commands:*"))
-    running.client.rpush("release", 1)
-    assert running.wait() == 0
-    assert [entry[0] for entry in running.trace()] == ["begun", "ended"]
-    assert broker.workers() == []
 
 
 def test_a_signal_behind_the_word_stop_does_not_end_a_program_at_once(

@@ -18,7 +18,6 @@ from redis.exceptions import AuthenticationError
 from django_delayq.core import (
     Broker,
     Misconfigured,
-    NewJob,
     Queue,
     QueueFull,
     QueueUnavailable,
@@ -31,10 +30,8 @@ from tests.support.duty_stage import Loop, RedisHealth, TickingQueue, check_now,
 from tests.support.supervisor_stage import orphaned_child
 from tests.support.worker_stage import (
     DEADLINE,
-    Hooks,
     Worker,
     config,
-    encode_args,
     eventually,
     places,
     put,
@@ -44,33 +41,6 @@ from tests.support.worker_stage import (
     waiting_for_redis,
     working,
 )
-
-
-def test_jobs_survive_a_killed_redis_and_the_worker_goes_on(
-    redis_factory: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    box = redis_factory(aof="always")
-    connection = connect(RedisConfig.parse(box.url))
-    broker = Broker(connection)
-    ran: Counter[int] = Counter()
-    half = threading.Event()
-
-    def work(n: int) -> None:
-        ran[n] += 1
-        if len(ran) == 100:
-            half.set()
-        threading.Event().wait(0.002)
-
-    broker.queue("default").schedule_many(NewJob(f"j{n}", "work", encode_args((n,), {})) for n in range(1000))
-    with caplog.at_level(logging.WARNING, "django_delayq.worker"), working(broker, registry_of(work)):
-        assert half.wait(DEADLINE)
-        box.restart()
-        eventually(lambda: len(ran) == 1000, "all of them run")
-        eventually(lambda: places(broker) == {})
-    told = [record.getMessage() for record in caplog.records if "Redis" in record.getMessage()]
-    assert sum("no work with Redis" in line for line in told) == sum("Redis is back" in line for line in told) <= 2
-    assert sum(ran.values()) <= 1050  # an ack whose answer was lost is asked for again, not run again
-    connection.close()
 
 
 @pytest.mark.parametrize("refusal", [QueueUnavailable("gone"), AuthenticationError("NOAUTH")], ids=["away", "NOAUTH"])
@@ -204,17 +174,6 @@ def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
     assert queue.holds == [False, False, True] and queue.reaped == 0
 
 
-def test_nothing_is_reaped_after_an_outage_longer_than_a_heartbeat() -> None:
-    now = time.time() * 1000
-    queue = TickingQueue([Tick(now, None, None, False, False), Tick(now, None, None, False, True)])
-    health = RedisHealth()
-    patrol = poller_of([queue], health=health, reaper=reaper_of(registry_of(), runs_at_once=True))
-    patrol.run()
-    health.last_outage, health.cleared_at = 7.0, 1.0
-    patrol.run()
-    assert queue.holds == [False, True]
-
-
 @pytest.mark.parametrize(
     ("error", "fault"),
     [
@@ -229,13 +188,6 @@ def test_trouble_is_told_once(error: Exception, fault: Fault, caplog: pytest.Log
     with caplog.at_level(logging.WARNING, "django_delayq.worker"):
         assert [health.failed("loop", error) for _ in range(5)] == [fault] * 5
     assert len(caplog.records) == 1
-
-
-def test_hooks_do_nothing_unless_told() -> None:
-    hooks = Hooks()
-    hooks.process_start()
-    hooks.notify("job_started", job=None)
-    assert hooks.before_job is None and not hooks.wants("job_started", None)
 
 
 @pytest.mark.one_server("a cluster's nodes announce their own addresses")

@@ -7,11 +7,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from cronsim import CronSim
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from django_delayq.core import InvalidJob, Misconfigured, Task, TaskOptions
-from django_delayq.worker.recurring import Cron, Every, check_recurring, grace_ms, recurrence_of
+from django_delayq.worker.recurring import Cron, Every, check_recurring, grace_ms
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -31,6 +30,12 @@ def ticks(expression: str, start: str, count: int, zone: str = "Europe/Berlin") 
     return found
 
 
+def recurrence_of(options: TaskOptions, zone: str = "Europe/Berlin") -> Cron | Every:
+    recurrence = check_recurring(Task(lambda: None, name="work", options=options), zone)
+    assert recurrence is not None
+    return recurrence
+
+
 # --- every
 
 
@@ -43,7 +48,7 @@ def test_intervals_are_counted_from_1970_on_every_machine() -> None:
 
 
 def test_an_interval_does_not_care_about_summer_time() -> None:
-    every = recurrence_of(TaskOptions(every=timedelta(days=1)), "Europe/Berlin")
+    every = recurrence_of(TaskOptions(every=timedelta(days=1)))
     assert every.following(ms("2024-03-30T12:00", "Europe/Berlin")) == ms("2024-03-31T00:00+00:00")
 
 
@@ -173,11 +178,11 @@ def test_an_expression_that_cannot_be_read_is_refused(expression: str, text: str
 
 def test_the_zone_of_the_task_wins_over_the_zone_of_the_project() -> None:
     def zone(options: TaskOptions) -> str:
-        return recurrence_of(options, "Europe/Berlin").zone
+        return recurrence_of(options).zone
 
     assert zone(TaskOptions(cron="0 3 * * *")) == "Europe/Berlin"
     assert zone(TaskOptions(cron="0 3 * * *", timezone="Asia/Tokyo")) == "Asia/Tokyo"
-    with pytest.raises(InvalidJob, match="Mars/Olympus"):
+    with pytest.raises(Misconfigured, match="Mars/Olympus"):
         recurrence_of(TaskOptions(cron="0 3 * * *"), "Mars/Olympus")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
@@ -11,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq import current_job
 from django_delayq.core import (
     Broker,
+    InvalidJob,
     Misconfigured,
     QueueUnavailable,
     RedisConfig,
@@ -22,11 +21,11 @@ from django_delayq.core import (
     TaskOptions,
     connect,
 )
-from django_delayq.worker.recurring import LONGEST_REST_SECONDS, RecurringTicker
+from django_delayq.worker.recurring import LONGEST_REST_SECONDS, RecurringTicker, resume, run_now, work_of
 from tests.support.core_stored import last_tick
 from tests.support.duty_stage import EVERY, ID, T0, Changes, Loop, RedisHealth, Tower, recurring, work
 from tests.support.older_copy import OlderCopy
-from tests.support.worker_stage import DEADLINE, config, eventually, working
+from tests.support.worker_stage import config, eventually, working
 
 # --- a tick
 
@@ -65,31 +64,6 @@ def test_three_dispatchers_fire_each_tick_once(tower: Tower) -> None:
     assert dues == [[EVERY], [2 * EVERY], [3 * EVERY], [4 * EVERY]]
     assert tower.picture() == {}
     assert tower.counters()["created"] == 4
-
-
-def test_three_dispatchers_at_once_fire_each_second_once_and_on_time(broker: Broker) -> None:
-    dues: list[int] = []
-    enough = threading.Event()
-
-    def work() -> None:
-        job = current_job()
-        assert job is not None and job.tick == job.due
-        dues.append(round(job.tick.timestamp() * 1000))
-        if len(dues) == 3:
-            enough.set()
-
-    registry = Registry()
-    registry.add(Task(work, name="work", options=TaskOptions(every=1)))
-    health = RedisHealth()
-    others = [Loop(f"recurring-ticker-{n}", RecurringTicker(broker, registry), health) for n in range(2)]
-    for loop in others:
-        loop.start()
-    with working(broker, registry):
-        assert enough.wait(DEADLINE)
-    for loop in others:
-        loop.close()
-    assert [due % 1000 for due in dues] == [0] * len(dues)
-    assert [later - due for due, later in itertools.pairwise(dues)] == [1000] * (len(dues) - 1)
 
 
 def test_the_job_of_a_tick_has_the_priority_and_the_limit_of_its_task(tower: Tower) -> None:
@@ -166,17 +140,6 @@ def test_of_many_missed_ticks_the_latest_is_fired_at_once(tower: Tower) -> None:
     assert tower.picture() == {}
 
 
-def test_missed_ticks_can_be_left_out(tower: Tower) -> None:
-    tower.started(missed="skip")
-    tower.wait(7 * EVERY + 40_000)
-    dispatcher = tower.dispatcher(missed="skip")
-    dispatcher.run()
-    assert tower.picture() == {}
-    tower.wait(EVERY - 40_000)
-    dispatcher.run()
-    assert tower.picture() == {"waiting": [f"{ID} +{8 * EVERY}"]}
-
-
 def test_a_skipped_tick_is_logged_once_whoever_skips_it_and_however_often_they_start(
     tower: Tower, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -237,22 +200,6 @@ def test_a_tick_waits_for_room_in_a_full_queue(tower: Tower) -> None:
 
 
 # --- trouble
-
-
-def test_a_clock_that_ran_ahead_and_was_put_back_does_not_silence_the_task(tower: Tower) -> None:
-    dispatchers = [tower.started() for _ in range(2)]
-    tower.wait(1000 * EVERY)
-    for dispatcher in dispatchers:
-        dispatcher.run()
-    tower.done(*tower.take())
-    tower.wait(-999 * EVERY)
-    for dispatcher in (*dispatchers, tower.dispatcher()):
-        dispatcher.run()
-    assert tower.picture() == {}
-    tower.wait(EVERY)
-    for dispatcher in dispatchers:
-        dispatcher.run()
-    assert tower.picture() == {"waiting": [f"{ID} +{2 * EVERY}"]}
 
 
 def test_a_clock_that_was_put_back_by_little_more_than_an_hour_does_not_silence_the_task(tower: Tower) -> None:
@@ -426,3 +373,96 @@ def test_a_worker_does_not_start_with_a_schedule_that_it_cannot_read(broker: Bro
         working(broker, recurring(cron="61 * * * *")),
     ):
         pass
+
+
+# --- pauses of recurring tasks
+
+
+def test_a_paused_task_fires_no_tick_and_the_latest_one_when_it_is_resumed(tower: Tower) -> None:
+    dispatcher = tower.started()
+    tower.pause("work")
+    tower.wait(3 * EVERY)
+    assert dispatcher.run() == pytest.approx(5, abs=0.01)
+    assert tower.picture() == {}
+    tower.resume("work")
+    tower.wait(5_000)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{3 * EVERY}"]}
+
+
+def test_ticks_missed_during_a_pause_can_be_left_out(tower: Tower) -> None:
+    dispatcher = tower.started(missed="skip")
+    tower.pause("work")
+    tower.wait(3 * EVERY)
+    dispatcher.run()
+    tower.wait(EVERY / 2)
+    tower.resume("work")
+    dispatcher.run()
+    assert tower.picture() == {}
+    tower.wait(EVERY / 2)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{4 * EVERY}"]}
+
+
+def test_a_pause_survives_restarts_of_all_processes(tower: Tower) -> None:
+    tower.started()
+    tower.pause("work")
+    since = tower.paused_since()
+    tower.pause("work")
+    assert tower.paused_since() == since, "it keeps its beginning"
+    tower.wait(EVERY)
+    for _ in range(3):
+        tower.dispatcher().run()
+    assert tower.picture() == {}
+    assert tower.paused_since().keys() == {"work"}
+
+
+def test_a_pause_concerns_one_task_only(tower: Tower) -> None:
+    dispatcher = tower.started()
+    tower.pause("other")
+    tower.wait(EVERY)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
+
+
+def test_run_now_adds_a_run_and_leaves_the_ticks_alone(tower: Tower) -> None:
+    dispatcher = tower.started()
+    work = work_of(recurring(), "work")
+    now_ms = tower.us // 1000
+    tower.broker.now_ms = lambda: now_ms  # type: ignore[method-assign]
+    assert run_now(tower.broker, work) == "created"
+    assert run_now(tower.broker, work) == "replaced", "at most one waits"
+    job = tower.take_one()
+    assert job.id == ID
+    assert run_now(tower.broker, work) == "gated", "at most one is active"
+    tower.done(job)
+    tower.done(tower.take_one())
+    tower.wait(EVERY)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
+
+
+def test_what_is_no_recurring_task_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="'nightly' is no recurring task of this project; these are: work"):
+        work_of(recurring(), "nightly")
+
+
+def test_a_pause_holds_for_a_task_that_was_renamed(tower: Tower) -> None:
+    dispatcher = tower.started(aliases=("shop.work",))
+    tower.pause("shop.work")
+    tower.wait(EVERY)
+    dispatcher.run()
+    assert tower.picture() == {}
+    assert resume(tower.broker, recurring(aliases=("shop.work",)), "work") == "work"
+    assert tower.paused_since() == {}
+    tower.wait(5_000)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
+
+
+def test_a_pause_of_a_task_that_is_gone_can_be_ended(tower: Tower) -> None:
+    tower.pause("shop.gone")
+    assert resume(tower.broker, recurring(), "shop.gone") == "shop.gone"
+    assert tower.paused_since() == {}
+    with pytest.raises(InvalidJob, match=r"'shop\.gone' is no recurring task of this project"):
+        resume(tower.broker, recurring(), "shop.gone")

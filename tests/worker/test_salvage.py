@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, Job, QueueUnavailable, Settlement
+from django_delayq.core import Broker, Bury, Job, QueueUnavailable, Settlement
+from tests.support.attempt_stage import ATTEMPT_LOGGER
 from tests.support.core_calls import watch_calls
-from tests.support.supervisor_stage import record_of, salvage_of
-from tests.support.worker_stage import Hooks, events_of, fails_once, places, put, registry_of
+from tests.support.core_stored import backdate_begun
+from tests.support.supervisor_stage import Program, record_of, salvage_of
+from tests.support.worker_stage import (
+    Hooks,
+    events_of,
+    eventually,
+    fails_once,
+    places,
+    put,
+    put_payload,
+    registry_of,
+    run_dry,
+)
 
 
 def work() -> None: ...
@@ -77,3 +92,115 @@ def test_an_attempt_of_a_dead_child_began_by_redis_clock_not_by_that_of_its_host
     salvage_of([record_of(culprit, started=time.monotonic())], ONCE)(broker, [broker.queue("default")])
     (event,) = [one for one in events_of(broker) if one.id == "culprit"]
     assert began_ms - 100 < int(event.fields["started"]) < broker.now_ms() + 100
+
+
+# --- listeners of ended jobs, whatever ends them and whichever process settles them
+
+
+ENDS = "job_failed,job_buried"
+
+
+# --- settled by the supervisor
+
+
+def test_the_ends_of_lost_attempts_are_notified_logged_and_stored_as_those_of_any_other(
+    program: Callable[..., Program], broker: Broker, tmp_path: Path
+) -> None:
+    put(broker, "always_exit", id="poison", options=b'{"max_attempts":1}')
+    put(broker, "crash_once", id="once", delay_ms=500)
+    put(broker, "stubborn", id="stubborn", delay_ms=1500)
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        running = program(threads=1, listen=ENDS, grace=0.5, patience=0.2, stderr=stderr)
+        eventually(lambda: places(broker) == {"morgue": 2}, "the ends of all three", seconds=60)
+        eventually(lambda: "task stubborn went to the morgue" in log.read_text(), "the line that follows the end")
+    assert running.ends() == [
+        "on_exhausted:poison:Crashed:always_exit",
+        "job_buried:poison:poison:Crashed",
+        "job_failed:once:crashed:Crashed",
+        "on_exhausted:stubborn:JobTimeout:stubborn",
+        "job_buried:stubborn:exhausted:JobTimeout",
+    ]
+    counts = {task: found.count for (_, task), found in broker.figures().run.items()}
+    assert counts == {"always_exit": 1, "crash_once": 2, "stubborn": 1}, "counted by the supervisor"
+    text = log.read_text().replace(ATTEMPT_LOGGER, "attempts")
+    assert "ERROR attempts poison: task always_exit went to the morgue (poison) after attempt 1: Crashed: ended" in text
+    assert "WARNING attempts once: attempt 1 of task crash_once failed (crashed), the next one in 0.0 s" in text
+    assert "ERROR attempts stubborn: task stubborn ignores its time limit" in text
+    end = "ERROR attempts stubborn: task stubborn went to the morgue (exhausted) after attempt 1: JobTimeout: "
+    assert end in text and "in stubborn\n    time.sleep(60)" in text.partition(end)[2], "where it was at its limit"
+    view = broker.inspector.get("default", "stubborn")
+    assert view is not None and "in stubborn\n    time.sleep(60)" in json.loads(view.job.error)["traceback"]
+
+
+# --- settled by a dispatcher
+
+
+def lose(broker: Broker, ident: str, task: str = "note", **options: Any) -> None:
+    """A job whose run began under a lease that is over, and whose holder is gone."""
+    put(broker, task, id=ident, options=b'{"max_attempts":1}', **options)
+    (job,) = broker.queue("default").reserve(0, 1, worker="gone", ttr_ms=1, started=True).jobs
+    eventually(lambda: [one.id for one in broker.queue("default").expired(0)].count(job.id))
+
+
+def test_what_a_lost_machine_had_begun_is_notified_by_one_of_several_dispatchers(
+    program: Callable[..., Program],
+    broker: Broker,
+) -> None:
+    """Jobs whose leases are over, one of them with payloads, and one that was acked early."""
+    queue = broker.queue("default")
+    put(broker, "wait_early", id="early")
+    (early,) = queue.reserve(0, 1, worker="gone").jobs
+    assert queue.settle([Settlement(early, verb="ack_early", event=False)]) == [True]
+    backdate_begun(queue, 0)
+    for ident in ("a", "b"):
+        lose(broker, ident)
+    put_payload(broker, "explode", "merged", "fine", options=b'{"max_attempts":1}')
+    queue.reserve(0, 1, worker="gone", ttr_ms=1, started=True)
+    first, _ = (program("single", listen=ENDS, consumer=False) for _ in range(2))
+    eventually(lambda: places(broker) == {"morgue": 3} and queue.begun(0) == [])
+    assert sorted((event.id, event.outcome) for event in events_of(broker)) == [
+        ("a", "poison"),
+        ("b", "poison"),
+        ("early", "crashed"),
+        ("merged", "poison"),
+    ]
+    ends = first.ends()
+    assert sorted(end for end in ends if ":early:" not in end) == [
+        "job_buried:a:poison:Crashed",
+        "job_buried:b:poison:Crashed",
+        "job_buried:merged:poison:Crashed",
+        "on_exhausted:a:Crashed:note",
+        "on_exhausted:b:Crashed:note",
+        "on_exhausted:merged:Crashed:explode,fine",
+    ]
+    # What is acked has no lease by which one dispatcher would keep it from the other.
+    early_ends = {"job_failed:early:crashed:Crashed", "on_exhausted:early:Crashed:wait_early"}
+    assert {end for end in ends if ":early:" in end} == early_ends
+
+
+def test_an_end_whose_dispatcher_died_before_it_was_stored_is_notified_by_the_next_one(
+    program: Callable[..., Program],
+    broker: Broker,
+) -> None:
+    lose(broker, "a")
+    broker.client.rpush("deadly", 1)
+    first = program("single", listen=ENDS, consumer=False, lease=1000)
+    assert first.wait() == 9
+    assert places(broker) == {"reserved": 1}
+    second = program("single", listen=ENDS, consumer=False, lease=1000)
+    eventually(lambda: places(broker) == {"morgue": 1})
+    assert second.ends() == ["on_exhausted:a:Crashed:note", "job_buried:a:poison:Crashed"] * 2
+
+
+# --- settled by the worker
+
+
+def test_a_reason_that_no_encoding_has_does_not_keep_an_end_from_being_stored(broker: Broker) -> None:
+    def work() -> None:
+        raise Bury("lone \ud800 surrogate")
+
+    put(broker, "work", id="a")
+    run_dry(broker, registry_of(work), dispatcher=False)
+    view = broker.inspector.get("default", "a")
+    assert view is not None and view.state == "morgue" and view.reason.startswith("lone ")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from django_delayq.core import Misconfigured
 from tests.support.attempt_stage import NEVER, Pace
-from tests.support.waiting_stage import ShardSelector, Source
+from tests.support.waiting_stage import DueShard, ShardSelector, Source
+from tests.support.worker_stage import config_of_settings
 
 
 def queue(name: str, shards: int = 1) -> Any:
@@ -201,3 +205,92 @@ def test_a_shard_that_may_not_be_reserved_from_takes_no_safety_check_from_the_ot
                 selector.begin_reserve(due, now)
                 selector.apply_reply(due, now, None, 0)
     assert set(checked.values()) <= {5, 6}, "each once in a rotation of 15 s"
+
+
+# --- a scheduler of the project's own
+
+
+HERE = "tests.worker.test_shard_selector"
+
+
+def last_first(due: Sequence[DueShard]) -> DueShard:
+    return due[-1]
+
+
+class Turns:
+    """A scheduler with state."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+    def __call__(self, due: Sequence[DueShard]) -> DueShard:
+        self.turn += 1
+        return due[self.turn % len(due)]
+
+
+turns = Turns()
+
+
+async def late(due: Sequence[DueShard]) -> DueShard:
+    return due[0]
+
+
+def test_it_decides_among_the_shards_with_due_work() -> None:
+    seen: list[Sequence[DueShard]] = []
+
+    def choose(due: Sequence[DueShard]) -> DueShard:
+        seen.append(due)
+        return last_first(due)
+
+    first, second, third = sources(1, 4, 1)
+    first.due_at, third.due_at = 7.0, NEVER
+    second.sent_at = 8.5
+    assert ShardSelector([first, second, third], scheduler=choose).due(9.0) is second
+    assert seen == [(DueShard("q0", 0, 1.0, 2.0, math.inf), DueShard("q1", 0, 4.0, math.inf, 0.5))]
+
+
+def test_it_is_not_called_without_a_choice() -> None:
+    def never(due: Sequence[DueShard]) -> DueShard:
+        raise AssertionError
+
+    first, second = sources(1, 1)
+    second.due_at = NEVER
+    selector = ShardSelector([first, second], scheduler=never)
+    assert selector.due(9.0) is first
+    first.due_at = NEVER
+    assert selector.due(9.0) is None
+
+
+@pytest.mark.parametrize("wrong", [lambda due: 1 / 0, lambda due: None, lambda due: "q1", lambda due: due[99]])
+def test_when_it_fails_the_weights_decide_and_it_is_logged_once(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        names = served(ShardSelector(sources(3, 1), scheduler=wrong), 40)
+    assert names.count("q0") == 30
+    (record,) = caplog.records
+    assert "the weights decide whenever that happens" in record.getMessage()
+    assert record.exc_info
+
+
+def test_the_setting_names_a_function_or_a_callable_object(settings: Any) -> None:
+    def scheduler_of(path: str | None) -> Any:
+        settings.DELAYQ = {**settings.DELAYQ, "WORKER": {"scheduler": path}}
+        return config_of_settings().scheduler
+
+    assert scheduler_of(None) is None
+    assert scheduler_of(f"{HERE}.last_first") is last_first
+    assert scheduler_of(f"{HERE}.turns") is turns
+    assert served(ShardSelector(sources(1, 1), scheduler=turns), 3) == ["q1", "q0", "q1"]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("no.such", "cannot be imported"),
+        (f"{HERE}.HERE", "is not callable"),
+        (f"{HERE}.late", "is async or a generator"),
+    ],
+)
+def test_a_wrong_scheduler_is_refused_before_anything_starts(settings: Any, path: str, text: str) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "WORKER": {"scheduler": path}}
+    with pytest.raises(Misconfigured, match=rf"DELAYQ\['WORKER'\]\['scheduler'\]: .*{text}"):
+        config_of_settings()

@@ -9,16 +9,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from django_delayq.core import Broker
-from tests.support.attempt_stage import make_job
+from django_delayq.worker.child import ENDED, RUNNING, TIMED_OUT, Scoreboard, place_of
+from tests.support.attempt_stage import NEVER, make_attempt, make_job
 from tests.support.supervisor_stage import ROOT, ChildSpec, Program, alive, decided, record_of, sent_to_child
-from tests.support.worker_stage import Limits, config, eventually, places, put, registry_of
+from tests.support.worker_stage import Limits, config, eventually, places, put, put_payload, registry_of
 
 
 def failures(broker: Broker, ident: str) -> int:
@@ -43,38 +46,6 @@ def test_a_killed_worker_is_replaced_and_its_job_runs_again_at_once(
     eventually(lambda: places(broker) == {"delayed": 1})
     running.signal(signal.SIGTERM)
     assert running.wait() == 0
-
-
-def test_a_job_that_kills_its_process_is_tried_alone_and_then_buried_as_poison(
-    program: Callable[..., Program], broker: Broker
-) -> None:
-    put(broker, "crash_once", id="once")
-    running = program(processes=1)
-    assert [entry[2] for entry in running.await_words("begun", 2)] == [1, 2]
-    eventually(lambda: places(broker) == {})
-    put(broker, "always_exit", id="poison")
-    eventually(lambda: failures(broker, "poison"))
-    queue = broker.queue("default")
-    for expected in (2, 3):
-        eventually(lambda: queue.run_now("poison") or places(broker) == {"morgue": 1})
-        running.await_words("begun", expected + 2)
-    eventually(lambda: places(broker) == {"morgue": 1})
-    running.signal(signal.SIGTERM)
-    assert running.wait() == 0
-
-
-def test_stopping_in_the_middle_of_long_jobs_costs_no_attempt(program: Callable[..., Program], broker: Broker) -> None:
-    put(broker, "wait", id="a")
-    put(broker, "wait", id="b")
-    running = program(grace=1.0)
-    running.await_words("begun", 2)
-    begin = time.monotonic()
-    running.signal(signal.SIGTERM)
-    assert running.wait() == 0
-    assert time.monotonic() - begin < 2.5
-    assert places(broker) == {"ready": 2}
-    jobs = broker.queue("default").reserve(0, 10, worker="look").jobs
-    assert [(job.failures, job.crashes, job.quarantined) for job in jobs] == [(0, 0, False)] * 2
 
 
 def test_a_second_signal_ends_it_at_once(program: Callable[..., Program], broker: Broker) -> None:
@@ -146,28 +117,6 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_children_end_when_their_supervisor_is_killed(program: Callable[..., Program], broker: Broker) -> None:
-    put(broker, "note")
-    running = program(grace=1.0)
-    (entry,) = running.await_words("ran")
-    running.signal(signal.SIGKILL)
-    assert running.wait() == -signal.SIGKILL
-    eventually(lambda: not alive(entry[3]))
-
-
-def test_a_job_that_ignores_its_limit_is_the_only_one_to_pay(program: Callable[..., Program], broker: Broker) -> None:
-    put(broker, "wait", id="neighbour")
-    running = program(grace=1.5, patience=0.3)
-    running.await_words("begun")
-    put(broker, "stubborn", id="stubborn")
-    again = running.await_words("begun", 3)[2]
-    assert (again[1], again[2]) == ("neighbour", 1)
-    running.client.rpush("release", 1, 1)
-    eventually(lambda: places(broker) == {"morgue": 1})
-    running.signal(signal.SIGTERM)
-    assert running.wait() == 0
-
-
 def test_a_child_that_shows_no_life_is_killed(program: Callable[..., Program], broker: Broker) -> None:
     put(broker, "hold", 30.0, id="hog")
     running = program(lease=3000, heartbeat=0.5)
@@ -192,9 +141,9 @@ def test_children_that_die_fast_are_not_started_in_a_hot_loop(
     )
     environment = {"DQ_URL": redis_url, "DQ_PREFIX": prefix, "PYTHONPATH": str(ROOT)}
     process = spawn(sys.executable, "-c", script, env=environment, cwd=ROOT)
-    eventually(lambda: births.exists() and len(births.read_text()) >= 2)
-    threading.Event().wait(1.0)
-    assert len(births.read_text()) <= 4
+    eventually(lambda: births.exists() and len(births.read_text()) == 4, "the first one, and three at once")
+    threading.Event().wait(0.7)
+    assert len(births.read_text()) == 4
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
 
@@ -221,18 +170,6 @@ def test_a_child_that_is_ended_while_it_starts_is_no_death(
     assert (process.returncode, told) == (0, "")
 
 
-def test_a_single_worker_without_supervisor_obeys_the_signals_too(
-    program: Callable[..., Program], broker: Broker
-) -> None:
-    put(broker, "note")
-    running = program("single")
-    running.await_words("ran")
-    running.signal(signal.SIGTTIN)
-    running.signal(signal.SIGINT)
-    assert running.wait() == 0
-    assert broker.workers() == []
-
-
 @pytest.mark.parametrize("role", ["supervise", "single"])
 def test_sigttin_shows_what_every_thread_is_doing(
     program: Callable[..., Program], broker: Broker, tmp_path: Path, role: str
@@ -253,14 +190,15 @@ def test_sigttin_shows_what_every_thread_is_doing(
     assert "(most recent call first)" in output.read_text(), "also where there is no log"
     running.client.rpush("release", 1)
     running.await_words("ended")
-    running.signal(signal.SIGTERM)
+    running.signal(signal.SIGINT)
     assert running.wait() == 0
+    assert broker.workers() == []
 
 
 def test_a_child_gets_the_whole_configuration_of_its_supervisor() -> None:
     limits = {"a": Limits(total=3), "b": Limits(local=1)}
     settings = config(queues=("a", "b"), awaited=frozenset({"b"}), weights={"a": 2.0}, limits=limits, max_rss=500)
-    spec = ChildSpec("w.1", settings, board_fd=3, parent=os.getpid(), program="p")
+    spec = ChildSpec(replace(settings, name="w.1", which="quarantined"), board_fd=3, parent=os.getpid())
     assert sent_to_child(spec) == spec and "DELAYQ_CHILD" not in os.environ
 
 
@@ -288,3 +226,75 @@ def test_what_a_dead_child_held_is_settled_by_what_it_was_doing() -> None:
 def test_a_run_that_had_ended_before_its_process_died_did_not_exceed_its_limit() -> None:
     (settlement,) = decided([make_job()], [record_of("job-1", limit_at=5.0, ended=True)])
     assert settlement.outcome == "crashed"
+
+
+# --- when the next child starts
+
+
+def batches(client: redis.Redis) -> list[list[str]]:
+    """Each call of the handler: ``id attempt`` of all that it got."""
+    return [entry.decode().split(",") for entry in client.lrange("batches", 0, -1)]
+
+
+def test_t11_ids_that_shared_a_call_with_a_deadly_payload_run_alone_and_are_done(
+    program: Callable[..., Program],
+    broker: Broker,
+) -> None:
+    for ident in ("a", "b", "deadly", "z"):
+        put_payload(broker, "explode", ident, "boom" if ident == "deadly" else "fine")
+    put(broker, "wait", id="neighbour", delay_ms=86_400_000)
+    running = program(threads=1)
+    eventually(lambda: places(broker) == {"delayed": 1, "morgue": 1})
+    first, together, *alone = batches(running.client)
+    assert first == ["a 1"], "the queue has plain tasks too, so the worker begins with as much as one of those takes"
+    assert together == ["b 1", "deadly 1", "z 1"]
+    assert sorted(alone) == [["b 2"], ["deadly 2"], ["z 2"]]
+    (grave,) = broker.inspector.page("default", "morgue").jobs
+    assert (grave.job.id, grave.reason, grave.job.crashes) == ("deadly", "poison", 2)
+    running.signal(signal.SIGTERM)
+    assert running.wait() == 0
+
+
+# --- the board between a child and its supervisor
+
+
+@pytest.fixture
+def board() -> Iterator[Scoreboard]:
+    made = Scoreboard.create(3)
+    yield made
+    os.close(made.fd)
+
+
+def test_the_supervisor_reads_what_the_child_marks(board: Scoreboard) -> None:
+    child = Scoreboard.open(os.dup(board.fd), 3)
+    job = make_job(key=b"\0key of 16 bytes", token=1_795_230_051_941_001)
+    child.mark(make_attempt(job, slot=1, started=12.5))
+    (record,) = board.records()
+    assert (record.flag, record.started, record.limit_at, record.places) == (RUNNING, 12.5, NEVER, {place_of(job)})
+    child.slots[1].limit_at = 99.0
+    child.mark_timed_out(1, "é" * 4000)
+    (late,) = board.records()
+    assert (late.flag, late.limit_at, late.stack.decode()) == (TIMED_OUT, 99.0, "é" * 1500)
+    child.clear(1)
+    assert [(one.flag, one.places) for one in board.records()] == [(ENDED, {place_of(job)})]
+    assert record.flag == RUNNING, "it is a copy"
+    os.close(child.fd)
+
+
+def test_all_jobs_of_a_batch_are_on_the_board(board: Scoreboard) -> None:
+    jobs = [make_job(id=f"order-{n}") for n in range(251)]
+    board.mark(make_attempt(jobs[0], slot=1), [make_attempt(job) for job in jobs])
+    board.mark(make_attempt(make_job(id="alone"), slot=0))
+    alone, batch = board.records()
+    assert batch.places == {place_of(job) for job in jobs}
+    assert alone.places == {place_of(make_job(id="alone"))}
+    board.mark(make_attempt(jobs[3], slot=1))
+    assert board.records()[1].places == {place_of(jobs[3])}, "nothing is left of the batch before"
+
+
+def test_signs_of_life(board: Scoreboard) -> None:
+    assert (board.stamped, board.ready, board.leaving) == (0.0, 0.0, False)
+    child = Scoreboard.open(os.dup(board.fd), 3)
+    child.stamped, child.ready, child.leaving = 5.0, 6.0, True
+    assert (board.stamped, board.ready, board.leaving) == (5.0, 6.0, True)
+    os.close(child.fd)

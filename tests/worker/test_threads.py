@@ -12,7 +12,6 @@ from django_delayq.core import Broker
 from django_delayq.worker.shutdown import Signals
 from tests.support.attempt_stage import Attempt, EventLoop, acks_early
 from tests.support.duty_stage import RENEWAL, beat, hold
-from tests.support.waiting_stage import StuckAttempts
 
 from ..support.preemption import each_line
 
@@ -29,28 +28,6 @@ def test_an_early_ack_in_the_middle_of_a_heartbeat_stays_one(broker: Broker) -> 
             beat(broker, [attempt])
         assert attempt.acked is line.reached
         assert not attempt.lost and not attempt.should_stop
-
-
-class Overrunning:
-    """Stuck attempt; when it is counted, the time limit of another one ends."""
-
-    settlement = None
-
-    def __init__(self, others: StuckAttempts) -> None:
-        self._others = others
-        self.parts = (self,)
-
-    @property
-    def ended(self) -> float:
-        self._others.overran()
-        return 0.0
-
-
-def test_the_fetch_loop_survives_that_another_attempt_gets_stuck_while_it_counts_them() -> None:
-    """An error there would end its thread, and with it the process."""
-    stuck = StuckAttempts()
-    stuck.add(Overrunning(stuck))
-    assert stuck.are_all
 
 
 def test_signals_end_a_wait_and_so_does_a_poke() -> None:

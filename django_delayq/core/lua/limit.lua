@@ -8,9 +8,10 @@
 --         granted; and since when it counts), <stem>pause:<limit> (until when it grants nothing, ms), what was done
 --         lately: <stem>refund:<grant>:<limit>, and <stem>reply:<first part of its permits>, the reply;
 --         and <stem>limits (hash: limit -> numbers that were set at run time, packed by cmsgpack)
--- ARGV    1 a map of what is not empty: release = permits; renew = {permit, ms} each; pass_on = limits of which a freed
---         permit was of no use where it was offered last; pause = {limit, ms for which it grants nothing} each;
---         refund = {limit, us of its rate that were not used, when they were granted, name of the grant} each;
+-- ARGV    1 a map of what is not empty: release = limits of permits -> their names; renew = {name, limits, ms} each; pass_on =
+--         limits of which a freed permit was of no use where it was offered last; pause = {limit, ms for which it grants
+--         nothing} each;
+--         refund = {limit, starts that were not used, when they were granted, name of the grant} each;
 --         limits = limit -> {total: permits that exist, interval: us from one start to the next, burst: starts at once};
 --         look = true if the states of these limits are wanted;
 --         asks = {place that waits if there are too few permits, number of jobs, ms, first part of the permits, limits}
@@ -18,7 +19,7 @@
 --         their number.
 -- Returns a map, packed by cmsgpack: now (us), granted = number for each ask, blocked = for each ask {limit that grants no
 --         more, ms after which to ask again} or false, freed = {limit, place} each: these waited, and may ask again now;
---         intervals = limit -> us, of those of rate; states = {limit, state} each, see look_at.
+--         states = {limit, state} each, see look_at.
 -- Events  none
 -- include text
 local time = redis.call('TIME')
@@ -51,26 +52,17 @@ local RETRY_MS, WAITERS_MS = 5000, 60000
 -- Most waiters of a limit that one call looks at.
 local MOST_WAITERS = 100
 
-local function each_limit_of(permit, visit)
-  local name, limits = string.match(permit, '^([^%z]*)(.*)$')
-  for limit in string.gmatch(limits, '[^%z]+') do
-    visit(name, limit)
-  end
-end
-
+-- Books permits, each with its end in front, for at most so many ms.
 local function book(limit, permits, ms)
-  local key, entries = key_of('permits', limit), {}
-  for i, name in ipairs(permits) do
-    entries[2 * i - 1], entries[2 * i] = text(now_ms + ms), name
-  end
-  redis.call('ZADD', key, unpack(entries))
+  local key = key_of('permits', limit)
+  redis.call('ZADD', key, unpack(permits))
   if redis.call('PTTL', key) < ms + WAITERS_MS / 2 then
     redis.call('PEXPIRE', key, text(ms + WAITERS_MS))
   end
 end
 
--- Of each limit when all its starts would be over, when the last ones were granted, and since when it counts; and for how
--- long it is paused.
+-- Of each limit when all its starts would be over, when the last ones were granted, since when it counts with the same
+-- interval, and that interval; and for how long it is paused.
 local rates, pauses = {}, {}
 
 -- Return how many of `n` starts a limit allows now, or more; if they are too few, the ms after which to ask again, and true
@@ -81,13 +73,11 @@ local function free_of(limit, n)
   if pauses[limit] > 0 then
     return 0, pauses[limit], false
   end
-  local key, free, ms = key_of('permits', limit), math.huge, 0
-  if total then
-    free = total - redis.call('ZCARD', key)
-  end
+  local key, ms = key_of('permits', limit), 0
+  local free = total and total - redis.call('ZCARD', key) or math.huge
   if free < n then
     free = free + redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now_ms)) -- these ended by themselves
-    ms = math.min(RETRY_MS, (tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge) - now_ms)
+    ms = math.min(RETRY_MS, (tonumber(redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) or math.huge) - now_ms)
   end
   local ahead = interval and rates[limit][1] - now_us
   local starts = interval and math.floor(burst - ahead / interval + 1e-6) or math.huge
@@ -106,19 +96,21 @@ local function look_at(limit)
   return { limits[limit], is_own[limit] or false, taken, free, is_full and -1 or free > 0 and 0 or ms }
 end
 
-local function move_rate(limit, moment, last, since)
+local function move_rate(limit, moment, last, since, interval)
   moment = math.max(now_us, moment)
-  rates[limit] = { moment, last, since }
-  local rate = text(moment) .. ' ' .. text(last) .. ' ' .. text(since)
-  redis.call('SET', key_of('rate', limit), rate, 'PX', text((moment - now_us) / 1000 + 1))
+  rates[limit] = { moment, last, since, interval }
+  redis.call('SET', key_of('rate', limit), struct.pack('<dddd', unpack(rates[limit])), 'PX', text((moment - now_us) / 1000 + 1))
 end
 
 local freed = {}
 
-for _, permit in ipairs(want.release or {}) do
-  each_limit_of(permit, function(name, limit)
-    freed[limit] = (freed[limit] or 0) + redis.call('ZREM', key_of('permits', limit), name)
-  end)
+for limits, permits in pairs(want.release or {}) do
+  for limit in string.gmatch(limits, '[^%z]+') do
+    for first = 1, #permits, 250 do
+      local gone = redis.call('ZREM', key_of('permits', limit), unpack(permits, first, math.min(first + 249, #permits)))
+      freed[limit] = (freed[limit] or 0) + gone
+    end
+  end
 end
 for _, limit in ipairs(want.pass_on or {}) do
   freed[limit] = (freed[limit] or 0) + 1
@@ -138,28 +130,28 @@ for i, limit in ipairs(moved) do
 end
 local stored = #keys > 0 and redis.call('MGET', unpack(keys)) or {}
 for i, limit in ipairs(moved) do
-  local moment, last, since = string.match(stored[2 * i - 1] or '', '^(%d+) (%d+) (%d+)$')
-  rates[limit] = { math.max(now_us, tonumber(moment) or 0), tonumber(last), tonumber(since) or math.huge }
+  rates[limit] = { struct.unpack('<dddd', stored[2 * i - 1] or struct.pack('<dddd', 0, 0, math.huge, 0)) }
+  rates[limit][1] = math.max(now_us, rates[limit][1])
   pauses[limit] = (tonumber(stored[2 * i]) or 0) - now_ms
 end
 -- Without the starts that were not used, the moment would be earlier by their intervals, less the time for which the rate
 -- would have been unused: at most that from their grant to the last one. What is given back is never more.
 for _, one in ipairs(want.refund or {}) do
-  local limit, us, at, grant = unpack(one)
-  local moment, last, since = unpack(rates[limit])
-  us = at >= since and us - (last - at) or 0
+  local limit, n, at, grant = unpack(one)
+  local moment, last, since, interval = unpack(rates[limit])
+  local us = at >= since and n * interval - (last - at) or 0
   if us > 0 and redis.call('SET', key_of('refund', grant .. ':' .. limit), '', 'NX', 'PX', WAITERS_MS) then
-    move_rate(limit, moment - us, last, since)
+    move_rate(limit, moment - us, last, since, interval)
     freed[limit] = (freed[limit] or 0) + 1
   end
 end
 for _, one in ipairs(want.renew or {}) do
-  each_limit_of(one[1], function(name, limit)
-    book(limit, { name }, one[2])
-  end)
+  for limit in string.gmatch(one[2], '[^%z]+') do
+    book(limit, { text(now_ms + one[3]), one[1] }, one[3])
+  end
 end
 
-local granted, blocked = {}, {}
+local granted, blocked, states = {}, {}, {}
 for i, ask in ipairs(want.asks or {}) do
   local place, n, ms, first, names = unpack(ask)
   local most, blocking = n, nil
@@ -169,17 +161,18 @@ for i, ask in ipairs(want.asks or {}) do
       most, blocking = free, limit
     end
   end
-  local permits = {}
+  local permits, end_ms = {}, text(now_ms + ms)
   for number = 1, most do
-    permits[number] = first .. number
+    permits[2 * number - 1], permits[2 * number] = end_ms, first .. string.char(number)
   end
   for _, limit in ipairs(most > 0 and names or {}) do
     if limits[limit].total then
       book(limit, permits, ms)
     end
-    if limits[limit].interval then
-      local moment, _, since = unpack(rates[limit])
-      move_rate(limit, moment + most * limits[limit].interval, now_us, math.min(since, now_us))
+    local interval = limits[limit].interval
+    if interval then
+      local moment, _, since, before = unpack(rates[limit])
+      move_rate(limit, moment + most * interval, now_us, interval == before and since or now_us, interval)
     end
   end
   granted[i], blocked[i] = most, false
@@ -213,14 +206,10 @@ for limit, n in pairs(#keys > 0 and redis.call('EXISTS', unpack(keys)) > 0 and f
     end
   end
 end
-local intervals, states = {}, {}
-for i, name in ipairs(names) do
-  intervals[name] = limits[name].interval
-  states[i] = want.look and { name, look_at(name) } or nil
+for i, name in ipairs(want.look and names or {}) do
+  states[i] = { name, look_at(name) }
 end
-local reply = cmsgpack.pack({
-  now = now_us, granted = granted, blocked = blocked, freed = waiting, intervals = intervals, states = states,
-})
+local reply = cmsgpack.pack({ now = now_us, granted = granted, blocked = blocked, freed = waiting, states = states })
 if mark then
   redis.call('SET', mark, reply, 'PX', REPLY_MS)
 end

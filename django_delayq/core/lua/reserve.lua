@@ -4,8 +4,8 @@
 --         at once (a holder without a heartbeat), '2' = also, and a job's own ttr replaces 5; 7 the only id that is
 --         wanted, or ''; 8 of that one: 'e' in it = also before it is due, 'b' in it = if no job of the id is live, that
 --         of its youngest morgue record, which comes back with its failures reset (kick.lua); 9 and 10 the first and the
---         last class that is served (lib/keys); 11 what the caller says of limits (lib/offers), with a wanted id the permit of
---         its job, or ''; missing = all classes, no limits
+--         last class that is served (lib/keys); 11 what the caller says of limits (lib/offers); missing = all classes, no
+--         limits
 -- Returns the batch (lib/reserve); for a retried call, the jobs that the first call handed out and that are still held,
 --         with a new lease. Or v: the wanted id is not live in this closed shard.
 -- Events  none
@@ -25,7 +25,7 @@ local function reserve_one(id, early, worker)
   if due and (early or is_due(due)) and not paused_out then
     take_token(worker)
     leave_due(body, id)
-    lease_jobs(class_of(body), { id }, { due }, { body }, ARGV[11] ~= '' and { ARGV[11] } or nil)
+    lease_jobs(class_of(body), { id }, { due }, { body })
     count('reserved', 1)
   end
   return batch()

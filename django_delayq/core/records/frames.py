@@ -186,21 +186,14 @@ def bad_id(ident: bytes) -> InvalidJob:
 
 def pack_body(job: NewJob) -> bytes:
     """Return the body of one generation without its task number, which the script puts behind byte 1."""
-    flags = job.priority | (BODY_MERGED if job.payload is not None else 0) | (BODY_OPTIONS if job.options else 0)
-    if job.group:
-        return _pack_grouped(job, flags)
-    head = bytes((flags | BODY_VERSION << 5,))
+    flags = job.priority | BODY_VERSION << 5 | (BODY_MERGED if job.payload is not None else 0)
+    group = options = b""
     if job.options:
-        return b"".join((head, job.key or new_key(), _U16.pack(len(job.options)), job.options, job.args))
-    return b"".join((head, job.key or new_key(), job.args))
-
-
-def _pack_grouped(job: NewJob, flags: int) -> bytes:
-    """Return the body of a job with a group, which waits in a lane from the beginning."""
-    group = job.group.encode()
-    options = _U16.pack(len(job.options)) + job.options if job.options else b""
-    head = bytes((flags | BODY_VERSION << 5 | _IN_LANE,))
-    return b"".join((head, job.key or new_key(), bytes((len(group),)), group, options, job.args))
+        flags, options = flags | BODY_OPTIONS, _U16.pack(len(job.options)) + job.options
+    if job.group:  # it waits in a lane from the beginning
+        name = job.group.encode()
+        flags, group = flags | _IN_LANE, bytes((len(name),)) + name
+    return b"".join((bytes((flags,)), job.key or new_key(), group, options, job.args))
 
 
 def pack_new(job: NewJob) -> bytes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.template.defaultfilters import pluralize
 
 from ... import connections
-from ..base import DelayQCommand, positive
+from ..base import DelayQCommand
 from ..diagnosis import findings
 
 
@@ -21,22 +21,12 @@ class Command(DelayQCommand):
     )
     examples = ("delayq_check", "delayq_check --deploy --fail-level warning", "delayq_check --max-outbox-age 300")
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the command's arguments."""
-        parser.add_argument("--deploy", action="store_true", help="also run the checks for production")
-        parser.add_argument(
-            "--fail-level",
-            choices=("warning", "error"),
-            default="error",
-            help="lowest level that makes the exit code 1 (default: error)",
-        )
-        parser.add_argument(
-            "--max-outbox-age",
-            type=positive(float, "a number of seconds"),
-            metavar="SECONDS",
-            help="report an error if a durable job has waited longer than this to be sent to Redis",
-        )
-        parser.add_argument("--json", action="store_true", help="print JSON")
+    options = """
+        --deploy                    also run the checks for production
+        --fail-level warning|error  lowest level that makes the exit code 1 (default: error)
+        --max-outbox-age SECONDS    report an error if a durable job has waited longer than this to be sent to Redis
+        --json                      print JSON
+    """
 
     def run(self, **options: Any) -> None:
         """Run the checks, print the findings, and fail on errors."""
@@ -47,8 +37,4 @@ class Command(DelayQCommand):
         errors = sum(finding.level == "ERROR" for finding in results)
         warnings = sum(finding.level == "WARN" for finding in results)
         if errors or (warnings and options["fail_level"] == "warning"):
-            raise CommandError(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+            raise CommandError(f"{errors} error{pluralize(errors)}, {warnings} warning{pluralize(warnings)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -11,7 +10,7 @@ from ... import connections
 from ...core.figures import Figures
 from ...core.fsck import check
 from ...status.formatting import printable
-from ..base import DelayQCommand, queue_list
+from ..base import DelayQCommand
 
 
 class Command(DelayQCommand):
@@ -23,21 +22,19 @@ class Command(DelayQCommand):
     )
     examples = ("delayq_fsck", "delayq_fsck --queues orders --repair")
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the command's arguments."""
-        parser.add_argument(
-            "--queues", type=queue_list, default=(), metavar="A,B", help="only these queues (default: all)"
-        )
-        parser.add_argument("--repair", action="store_true", help="repair what can be repaired without losing a job")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = """
+        --queues QUEUES  only these queues (default: all)
+        --repair         repair what can be repaired without losing a job
+        --json           print one JSON object
+    """
 
     def run(self, **options: Any) -> None:
         """Check, print, and fail if violations remain."""
-        broker = connections.broker()
-        for name in options["queues"]:
+        broker, queues = connections.broker(), options["queues"] or ()
+        for name in queues:
             broker.require_queue(name)
         with self.progress("fsck", unit="entries") as progress:
-            report = check(broker, queues=options["queues"], repair=options["repair"], progress=progress.update)
+            report = check(broker, queues=queues, repair=options["repair"], progress=progress.update)
         violations = len(report.violations)
         counts = {"checked": report.checked, "violations": report.violations, "repaired": report.repaired}
         self.print_answer(
@@ -48,7 +45,7 @@ class Command(DelayQCommand):
         if report.unreachable:
             missing = printable("; ".join(report.unreachable), 2000)
             raise CommandError(f"not checked, because no answer came: {missing}. Run the command again when all do")
-        if not options["queues"]:  # a part of the deployment gives no total for the metric
+        if not queues:  # a part of the deployment gives no total for the metric
             found = {("fsck", "violations"): violations, ("fsck", "at_ms"): int(broker.now_ms())}
             broker.note_figures(Figures(counts=found), replace=True)
         if violations > report.repaired:

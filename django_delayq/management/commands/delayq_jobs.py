@@ -6,9 +6,8 @@ import json
 import time
 from argparse import ArgumentParser, ArgumentTypeError
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from itertools import groupby, islice
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice, product
 from typing import Any, Final, NamedTuple
 
 from django.core.management.base import CommandError
@@ -17,23 +16,21 @@ from ... import connections
 from ...core import bulk
 from ...core.actions import Kick
 from ...core.errors import InvalidJob, Misconfigured
-from ...core.inputs import short
-from ...core.job_filter import CONDITIONS, JobFilter
+from ...core.job_filter import CONDITIONS, EVERY_JOB, JobFilter
 from ...core.job_view import JobView
 from ...core.queue import Queue
-from ...core.reading import INDEXES, SEARCHED
+from ...core.reading import SEARCHED
 from ...core.times import ms_of, parse_moment
 from ...outbox import row_verbs
 from ...repair.rows import seconds
 from ...status.formatting import printable, table
 from ...status.job_content import job_as_dict
-from ..base import DelayQCommand, add_show_secrets, count_text, mask_for, positive
+from ..base import DelayQCommand, add_options, count_text, mask_for, positive, refuse_options
 
+#: jobs that are read in one call, and payloads that are shown of a merged job
 PAGE: Final = 250
-COLUMNS: Final = ("queue", "state", "id", "task", "time", "failures", "error", "content")
 #: options that only one action has
-OF_ACTION: Final = {"cursor": "list", "delay": "retry", "per_second": "retry", "replace": "retry"}
-_SHARD: Final = attrgetter("job.shard")
+OF_ACTION: Final = {"delay": ("retry",), "per_second": ("retry",), "replace": ("retry",)}
 
 
 class JobAction(NamedTuple):
@@ -48,7 +45,7 @@ class JobAction(NamedTuple):
     help: str
     verbs: Mapping[str, bulk.Verb]
     question: str = ""
-    on_all: Callable[..., dict[str, int]] | None = None
+    on_all: Callable[..., bulk.Changed] | None = None
 
 
 ACTIONS: Final[dict[str, JobAction]] = {
@@ -97,56 +94,35 @@ class Command(DelayQCommand):
         "delayq_jobs discard --buried-before 30d",
     )
 
+    options = """
+        [action] list|show|run|cancel|bury|retry|discard  default: list
+        --queue NAME   only this queue (default: all)
+        --place waiting|reserved|failed|morgue…  only jobs in this place; may be repeated for list and show
+        --id ID…       only the job of this id; may be repeated
+        --all          act on every job of the place
+        --limit N      at most this many jobs (default: 50 for list)
+        --delay SECONDS  retry: run the jobs after this time (default: at once)
+        --per-second RATE  retry without --id: how many jobs of each queue become due per second (default: all at once)
+        --replace      retry: replace a live job of the same id
+        --yes          do not ask for confirmation
+        --json         print JSON
+        --show-secrets  do not mask values whose names suggest secrets (password, token)
+    """
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
-        actions = ("list", "show", *ACTIONS)
-        parser.add_argument("action", nargs="?", default="list", choices=actions, help="default: list")
-        parser.add_argument("--queue", help="only this queue (default: all)")
-        parser.add_argument(
-            "--place",
-            action="append",
-            choices=tuple(INDEXES),
-            dest="places",
-            help="only jobs in this place; may be repeated for list and show",
-        )
-        parser.add_argument(
-            "--id", action="append", default=[], dest="ids", help="only the job of this id; may be repeated"
-        )
-        parser.add_argument("--all", action="store_true", help="act on every job of the place")
-        parser.add_argument(
-            "--limit", type=positive(int, "a number of jobs"), help="at most this many jobs (default: 50 for list)"
-        )
-        parser.add_argument("--cursor", default="", help="list: continue an earlier list, which printed this")
-        parser.add_argument(
-            "--delay",
-            type=positive(float, "a number of seconds", zero=True),
-            default=0.0,
-            metavar="SECONDS",
-            help="retry: run the jobs after this time (default: at once)",
-        )
-        parser.add_argument(
-            "--per-second",
-            type=positive(float, "a number of jobs"),
-            metavar="JOBS",
-            help="retry without --id: how many jobs of each queue become due per second (default: all at once)",
-        )
-        parser.add_argument("--replace", action="store_true", help="retry: replace a live job of the same id")
-        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-        parser.add_argument("--json", action="store_true", help="print JSON")
-        add_show_secrets(parser)
+        super().add_arguments(parser)
         _add_conditions(parser)
 
     def run(self, **options: Any) -> None:
         """Run the chosen action."""
-        action = options["action"]
-        where = JobFilter(**{name: options[name] for name in CONDITIONS if options[name] is not None})
-        for option, of in OF_ACTION.items():
-            if options[option] and action != of:
-                raise CommandError(f"--{option.replace('_', '-')} is for {of}: leave it out", returncode=2)
-        if options["ids"] and not where.is_empty:
+        action, queue = options["action"] or "list", options["queue"]
+        given = {name: options[_option_of(name)] for name in CONDITIONS}
+        where = JobFilter(**{name: value for name, value in given.items() if value is not None})
+        refuse_options(options, OF_ACTION)
+        if options["id"] and not where.is_empty:
             raise CommandError("--id names the jobs already; leave the conditions out, or leave --id out")
-        name = options["queue"]
-        queues = connections.broker().queues() if name is None else [connections.broker().require_queue(name)]
+        queues = connections.broker().queues() if queue is None else [connections.broker().require_queue(queue)]
         if action == "list":
             self.print_list(queues, where, options)
         elif action == "show":
@@ -157,29 +133,25 @@ class Command(DelayQCommand):
     # -- list and show
 
     def print_list(self, queues: list[Queue], where: JobFilter, options: Mapping[str, Any]) -> None:
-        """Print the jobs that meet the conditions."""
-        hide, search = mask_for(options), Search(queues, where, options)
-        found = search.find(options["limit"] or 50)
-        jobs = [job_as_dict(view, hide) for view in found]
-        lines = table(COLUMNS, map(_row, jobs), left=len(COLUMNS)) if jobs else ["no job found"]
-        self.print_answer(jobs, *lines)
-        if cursor := search.cursor:
-            note = (
-                f"These are the first {len(found)} jobs; there may be more. Raise --limit to see them, or continue "
-                f"with --cursor {cursor}"
-            )
+        """Print the jobs of the given ids, or those that meet the conditions."""
+        limit, hide = options["limit"] or 50, mask_for(options)
+        found = list(find(queues, options["place"] or SEARCHED, options["id"] or (), where, limit + 1))
+        jobs = [job_as_dict(view, hide) for view in found[:limit]]
+        self.print_answer(jobs, *(table(map(_row, jobs), left=8) or ["no job found"]))
+        if len(found) > limit:
+            note = f"These are the first {limit} jobs; there are more. Raise --limit to see them, or give conditions"
             (self.stderr if self.as_json else self.stdout).write(note)
 
     def print_jobs(self, queues: list[Queue], options: Mapping[str, Any]) -> None:
         """Print all details of the jobs of the given ids."""
-        if not options["ids"] or options["all"]:
+        if not options["id"] or options["all"]:
             raise CommandError("show needs --id ID (and --queue NAME if several queues have that id)")
-        hide, views = mask_for(options), Search(queues, JobFilter(), options).find()
+        views = list(find(queues, options["place"] or SEARCHED, options["id"]))
         for view in views:
             if view.job.merged and view.state != "morgue":
                 payloads = connections.broker().inspector.payloads(view.job.queue, view.id)
                 view.payloads = tuple(islice(payloads, PAGE))
-        jobs = [job_as_dict(view, hide, details=True) for view in views]
+        jobs = [job_as_dict(view, mask_for(options), details=True) for view in views]
         if not jobs:
             raise CommandError("there is no such job")
         self.print_answer(jobs, *(line for job in jobs for line in _details(job)))
@@ -188,36 +160,33 @@ class Command(DelayQCommand):
 
     def act(self, name: str, queues: list[Queue], where: JobFilter, options: dict[str, Any]) -> None:
         """Act on the jobs of the given ids, on those that meet the conditions, or on all."""
-        action, ids, limit = ACTIONS[name], options["ids"], options["limit"]
+        action, ids, limit = ACTIONS[name], options["id"] or (), options["limit"]
         if bool(ids) + options["all"] + (not where.is_empty) != 1:
             raise CommandError(f"{name} which jobs? Give --id ID (may be repeated), --all, or conditions")
         if options["per_second"] and (ids or limit):
             raise CommandError("--per-second needs --all or conditions, without --limit")
-        (place, *others) = options["places"] or list(action.verbs)[:1]
+        (place, *others) = options["place"] or list(action.verbs)[:1]
         if others or place not in action.verbs:
             raise CommandError(f"{name} is for jobs in one of these places: {', '.join(action.verbs)}")
-        verb, selected = action.verbs[place], {**options, "places": [place]}
         if action.question and not ids:
             self.confirm(_question(action.question, place, queues, options), yes=options["yes"])
         counts: Counter[str] = Counter()
         with self.progress(name) as progress:
             for queue in queues:
-                if name == "retry":
-                    verb = _kick(queue, options)
+                verb = _kick(queue, options) if name == "retry" else action.verbs[place]
                 if ids or limit:
                     left = None if limit is None else limit - counts.total()
-                    views = Search([queue], where, selected).find(left) if left != 0 else []
-                    counts.update(_act_on(queue, views, verb, progress.part()))
+                    for view in list(find([queue], [place], ids, where, left)):
+                        member = (view.id, view.job.key)
+                        counts.update(bulk.act_in_shard(queue, view.job.shard, [member], verb.action))
+                        progress.update(counts.total())
                 elif where.is_empty and action.on_all is not None:
-                    counts.update(action.on_all(queue, progress=progress.part()))
+                    counts.update(action.on_all(queue, progress=progress.part()).counts)
                 else:
                     counts.update(bulk.change(queue, verb, where, progress=progress.part()).counts)
-        self.print_outcome(bulk.retried(counts), options)
-
-    def print_outcome(self, counts: Counter[str], options: dict[str, Any]) -> None:
-        """Print counts by outcome, and fail if jobs need a decision of the operator."""
+        counts = bulk.retried(counts)
         self.print_answer(dict(counts), count_text(counts))
-        if options["ids"] and not counts:
+        if ids and not counts:
             raise CommandError("there is no such job in that place")
         if counts["live"]:
             raise CommandError(
@@ -226,70 +195,25 @@ class Command(DelayQCommand):
             )
 
 
-class Search:
-    """Search for jobs in places of queues, one after the other.
+def find(
+    queues: Sequence[Queue],
+    places: Sequence[str],
+    ids: Sequence[str] = (),
+    where: JobFilter = EVERY_JOB,
+    limit: int | None = None,
+) -> Iterator[JobView]:
+    """Return up to ``limit`` jobs of these ids in these places, or without an id those that meet the conditions."""
+    stops = list(product([queue.name for queue in queues], dict.fromkeys(places)))
+    return islice(_of_ids(stops, ids) if ids else _of_places(stops, where, min(PAGE, limit or PAGE)), limit)
 
-    ``cursor`` continues it, and is empty at the end.
-    """
 
-    def __init__(self, queues: list[Queue], where: JobFilter, options: Mapping[str, Any]) -> None:
-        self._where = where
-        self._ids: list[str] = options["ids"]
-        places = dict.fromkeys(options["places"] or SEARCHED)
-        self._stops = [(queue.name, place) for queue in queues for place in places]
-        self._position = ""
-        self.cursor: str = options["cursor"]
-        if self.cursor:
-            begin, _, self._position = self.cursor.partition(":")
-            names = ["/".join(stop) for stop in self._stops]
-            if begin not in names:
-                cursor = short(self.cursor)
-                raise InvalidJob(f"{cursor} is not a cursor of this list; give the same --queue and --place again")
-            self._stops = self._stops[names.index(begin) :]
-
-    def find(self, limit: int | None = None) -> list[JobView]:
-        """Return the jobs of the given ids, or up to ``limit`` jobs that meet the conditions, each once.
-
-        Raises:
-            InvalidJob: the cursor is not valid.
-        """
-        return list(islice(self._of_ids(), limit) if self._ids else self._of_places(limit or PAGE))
-
-    def _of_ids(self) -> Iterator[JobView]:
-        inspector = connections.broker().inspector
-        for ident in self._ids:
-            for queue, place in self._stops:
-                if place == "morgue":
-                    yield from inspector.graves(queue, ident)
-                elif (view := inspector.get(queue, ident)) is not None and _is_in(view, place):
-                    yield view
-
-    def _of_places(self, limit: int) -> Iterator[JobView]:
-        inspector = connections.broker().inspector
-        seen: set[tuple[str, str, bytes]] = set()
-        position = self._position
-        for queue, place in self._stops:
-            while len(seen) < limit:
-                page = inspector.page(
-                    queue,
-                    place,
-                    cursor=position,
-                    limit=min(PAGE, limit - len(seen)),
-                    reverse=place == "morgue",
-                    where=self._where,
-                )
-                for view in page.jobs:
-                    name = queue, view.id, view.job.key if place == "morgue" else b""
-                    if name not in seen:
-                        seen.add(name)
-                        yield view
-                position = page.cursor
-                if not position:
-                    break
-            else:
-                self.cursor = f"{queue}/{place}:{position}"
-                return
-        self.cursor = ""
+def _of_ids(stops: Sequence[tuple[str, str]], ids: Sequence[str]) -> Iterator[JobView]:
+    inspector = connections.broker().inspector
+    for ident, (queue, place) in product(ids, stops):
+        if place == "morgue":
+            yield from inspector.graves(queue, ident)
+        elif (view := inspector.get(queue, ident)) is not None and _is_in(view, place):
+            yield view
 
 
 def _is_in(view: JobView, place: str) -> bool:
@@ -297,6 +221,23 @@ def _is_in(view: JobView, place: str) -> bool:
     if view.state in ("reserved", "morgue") or place == "reserved":
         return view.state == place
     return place == "waiting" or view.job.failures > 0
+
+
+def _of_places(stops: Sequence[tuple[str, str]], where: JobFilter, size: int) -> Iterator[JobView]:
+    """Yield each job once, also one that moves to another place meanwhile."""
+    seen: set[tuple[str, str, bytes]] = set()
+    for queue, place in stops:
+        cursor: str | None = ""
+        while cursor is not None:
+            page = connections.broker().inspector.page(
+                queue, place, cursor=cursor, limit=size, reverse=place == "morgue", where=where
+            )
+            for view in page.jobs:
+                name = queue, view.id, view.job.key if place == "morgue" else b""
+                if name not in seen:
+                    seen.add(name)
+                    yield view
+            cursor = page.cursor or None
 
 
 def _details(job: Mapping[str, Any]) -> Iterator[str]:
@@ -309,7 +250,7 @@ def _details(job: Mapping[str, Any]) -> Iterator[str]:
     yield from (*(f"  {printable(line, 500)}" for line in trace), "")
 
 
-def _row(job: Mapping[str, Any]) -> list[object]:
+def _row(job: Mapping[str, Any]) -> dict[str, str]:
     """Return a job for the table: the arguments in their stored form, the error's class without its module."""
     error = job["error_class"].rpartition(".")[2] or job["error_class"]
     content = {"a": job["args"], "k": job["kwargs"]} if job.get("kwargs") else job.get("args")
@@ -317,24 +258,21 @@ def _row(job: Mapping[str, Any]) -> list[object]:
         content = job.get(name, content)
     if content is None:
         content = f"{job.get('payload_count', 0)} payloads"
-    texts = (
-        job["queue"],
-        job["state"],
-        job["id"],
-        job["task"],
-        job["buried"] or job["due"],
-        str(job["failures"]),
-        " ".join(filter(None, (job["reason"], error))),
-        content if isinstance(content, str) else json.dumps(content, ensure_ascii=False),
-    )
-    return [printable(text) for text in texts]
+    texts = {
+        **{name: job[name] for name in ("queue", "state", "id", "task")},
+        "time": job["buried"] or job["due"],
+        "failures": str(job["failures"]),
+        "error": " ".join(filter(None, (job["reason"], error))),
+        "content": content if isinstance(content, str) else json.dumps(content, ensure_ascii=False),
+    }
+    return {name: printable(text) for name, text in texts.items()}
 
 
 def _question(question: str, place: str, queues: list[Queue], options: Mapping[str, Any]) -> str:
     """Return a question with the number of jobs, so that the operator sees the effect."""
-    inspector, number = connections.broker().inspector, 0
+    number = 0
     for queue in queues:
-        counts = inspector.counts(queue.name)
+        counts = connections.broker().inspector.counts(queue.name)
         if place == "waiting":
             number += counts.delayed + (row_verbs.count_unsent(queue) if options["all"] else 0)
             number += counts.ready if options["action"] == "cancel" else 0
@@ -347,20 +285,10 @@ def _question(question: str, place: str, queues: list[Queue], options: Mapping[s
 
 def _kick(queue: Queue, options: Mapping[str, Any]) -> bulk.Verb:
     """Return the verb that retries jobs of a queue as the options say."""
-    delay_ms, per_second = int(options["delay"] * 1000), options["per_second"]
+    delay_ms, per_second = int((options["delay"] or 0) * 1000), options["per_second"]
     first_ms = int(queue.deployment.now_ms()) + delay_ms if per_second else 0
     kick = Kick(delay_ms, per_second=per_second, first_ms=first_ms, replace=options["replace"])
     return bulk.Verb("morgue", kick)
-
-
-def _act_on(queue: Queue, views: list[JobView], verb: bulk.Verb, progress: bulk.Progress) -> Iterator[str]:
-    """Apply a verb to jobs; yield the outcome of each."""
-    done = 0
-    for number, mine in groupby(sorted(views, key=_SHARD), key=_SHARD):
-        outcomes = bulk.act_in_shard(queue, number, [(view.id, view.job.key) for view in mine], verb.action)
-        yield from outcomes
-        done += len(outcomes)
-        progress(done, len(views))
 
 
 # -- conditions --------------------------------------------------------------------------------------------------------
@@ -384,22 +312,23 @@ def _moment(text: str) -> int:
         raise ArgumentTypeError(str(error)) from None
 
 
-#: kind of a condition → type of its option
-_TYPES: Final[dict[str, Any]] = {
-    "text": {"type": _text},
-    "id": {},
-    "moment": {"type": _moment, "metavar": "TIME"},
-    "failures": {"type": positive(int, "a number of failures", zero=True)},
-    "flag": {"action": "store_true"},
-}
+#: names of the values of conditions, by their kinds
+_VALUES: Final = {"text": " TEXT", "id": " ID", "moment": " MOMENT", "failures": " COUNT", "flag": ""}
+
+
+def _option_of(condition: str) -> str:
+    """Return the name of a condition among the options."""
+    return condition.removesuffix("_ms")
 
 
 def _add_conditions(parser: ArgumentParser) -> None:
     """Add an option for each condition of a filter."""
-    group = parser.add_argument_group(
-        "conditions",
-        "Only jobs that meet all of them. A TIME is a moment (ISO 8601), or the time since then (90s, 2h30m, 30d).",
+    text = "Only jobs that meet all of them. A MOMENT is ISO 8601, or the time since then (90s, 2h30m, 30d)."
+    lines = [
+        f"--{_option_of(name).replace('_', '-')}{_VALUES[kind]}  jobs {text}"
+        for name, (kind, text) in CONDITIONS.items()
+    ]
+    count = positive(int, "a number of failures", zero=True)
+    add_options(
+        parser.add_argument_group("conditions", text), "\n".join(lines), TEXT=_text, MOMENT=_moment, COUNT=count
     )
-    for name, (kind, text) in CONDITIONS.items():
-        flags = [f"--{name.removesuffix('_ms').replace('_', '-')}", *(["--match"] if name == "text" else [])]
-        group.add_argument(*flags, dest=name, help=f"jobs {text}", **_TYPES[kind])

@@ -8,12 +8,11 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from ...pipeline import java
 from ...pipeline.errors import SparkMissing, plain_errors
-from ...pipeline.session import check, running
+from ...pipeline.session import check, check_java, running
 from ..base import share_options, with_examples
 from ..pipeline import bulk, doctor, history, jobs
-from ..pipeline.common import MISSING, PipelineCommand, Subcommand, root
+from ..pipeline.common import MISSING, PipelineCommand, Subcommand
 
 SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     **history.SUBCOMMANDS,
@@ -56,22 +55,12 @@ class Command(PipelineCommand):
                 if subcommand.needs != "nothing":
                     check()
                 if subcommand.needs == "java" and running() is None:
-                    java.find()
+                    check_java()
                 code = subcommand.run(self, options)
         except SparkMissing as error:
             text = f"{error}\n`manage.py delayq_pipeline doctor` lists everything that is missing."
             raise CommandError(text, returncode=MISSING) from error
         except OSError as error:
-            raise CommandError(f"{error}{_hint(str(error))}") from error
+            raise CommandError(str(error)) from error
         if code:
             sys.exit(code)
-
-
-def _hint(text: str) -> str:
-    """Return advice on the history's folder for an error of a file, unless the error names a file elsewhere."""
-    if "/" in text and root() not in text:
-        return ""
-    return (
-        "\nIs the folder DELAYQ['PIPELINE']['root'] writable, and has its disk free space? "
-        "`manage.py delayq_pipeline doctor` tests both."
-    )

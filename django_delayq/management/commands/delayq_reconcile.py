@@ -46,59 +46,43 @@ class Command(DelayQCommand):
         "delayq_reconcile --model shop.Order --created created_at --task shop.remind --id 'order-{pk}' --dry-run",
     )
 
+    options = """
+        --outbox    send waiting rows, record the ends of jobs, and send jobs again that Redis has lost, also new ones
+        --mirror    copy all failed jobs and the morgue from Redis again; where MIRROR is off, delete the copies
+        --buried    restore durable jobs whose record in the morgue was lost; they run when they are due
+        --refused   send durable jobs again that Redis refused
+        --queue NAME  only this queue; does not apply to --outbox
+        --id ID…    only this job; for --buried and --refused; may be repeated. For --model: the id made of fields, like
+                    'order-{pk}'
+        --dry-run   change nothing, print what would be changed
+        --yes       do not ask for confirmation
+        --json      print JSON
+    """
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
-        parser.add_argument(
-            "--outbox",
-            action="store_true",
-            help="send waiting rows, record the ends of jobs, and send jobs again that Redis has lost, also new ones",
-        )
-        parser.add_argument(
-            "--mirror",
-            action="store_true",
-            help="copy all failed jobs and the morgue from Redis again; where MIRROR is off, delete the copies",
-        )
-        parser.add_argument(
-            "--buried",
-            action="store_true",
-            help="restore durable jobs whose record in the morgue was lost; they run when they are due",
-        )
-        parser.add_argument("--refused", action="store_true", help="send durable jobs again that Redis refused")
-        parser.add_argument("--queue", help="only this queue; does not apply to --outbox")
-        parser.add_argument(
-            "--id",
-            action="append",
-            default=[],
-            dest="ids",
-            help="only this job; for --buried and --refused; may be repeated. For --model: the id made of fields, like "
-            "'order-{pk}'",
-        )
-        parser.add_argument("--dry-run", action="store_true", help="change nothing, print what would be changed")
-        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-        parser.add_argument("--json", action="store_true", help="print JSON")
+        super().add_arguments(parser)
         add_rows(parser)
 
     def run(self, **options: Any) -> None:
         """Run the chosen reconciliations in a fixed order."""
         steps = [name for name in ("outbox", "mirror", "buried", "refused") if options[name]]
-        if options["model"]:
-            if steps:
-                raise CommandError(f"--model is compared alone: leave --{steps[0]} out", returncode=2)
+        of_rows = [f"--{name}" for name in ("filter", "created", "task", "due", "rate") if options[name] is not None]
+        model, of_jobs = options["model"], {"buried", "refused"} & {*steps}
+        for is_wrong, text in (
+            (model and steps, f"--model is compared alone: leave --{', --'.join(steps)} out"),
+            (not model and of_rows, f"{', '.join(of_rows)} is about the rows of a table: name its model with --model"),
+            (not model and options["id"] and not of_jobs, "--id is for --buried and --refused: give one of them"),
+            (
+                not model and options["queue"] and steps in ([], ["outbox"]),
+                "--queue does not apply to --outbox, which has the rows of all queues: leave --queue out",
+            ),
+        ):
+            if is_wrong:
+                raise CommandError(text, returncode=2)
+        if model:
             self._reconcile_rows(options)
             return
-        of_rows = [name for name in ("filter", "created", "task", "due", "rate") if options[name] is not None]
-        if of_rows:
-            raise CommandError(
-                f"--{of_rows[0]} is about the rows of a table: name its model with --model", returncode=2
-            )
-        if options["ids"] and not (options["buried"] or options["refused"]):
-            raise CommandError(
-                "--id selects jobs for --buried and --refused: give one of them, or leave --id out", returncode=2
-            )
-        if options["queue"] and steps in ([], ["outbox"]):
-            raise CommandError(
-                "--queue does not apply to --outbox, which has the rows of all queues: leave --queue out", returncode=2
-            )
         steps = steps or list(_PERIODIC)
         broker = connections.broker()
         results: dict[str, dict[str, int]] = {}
@@ -250,8 +234,8 @@ class Command(DelayQCommand):
         rows = table(alias).filter(state=state)
         if options["queue"]:
             rows = rows.filter(queue=options["queue"])
-        if options["ids"]:
-            rows = rows.filter(job_id__in=options["ids"])
+        if options["id"]:
+            rows = rows.filter(job_id__in=options["id"])
         after, total = 0, rows.count()
         with self.progress("read", unit="rows") as progress:
             while page := read(rows.filter(pk__gt=after).order_by("pk")[:PAGE]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser
 from typing import Any, Final
 
 from django.core.management.base import CommandError
@@ -12,7 +11,8 @@ from ... import connections
 from ...core.broker import Broker
 from ...core.inputs import check_queue_name
 from ...core.resharding import EpochProgress
-from ..base import DelayQCommand, dict_table, positive
+from ...status.formatting import table
+from ..base import DelayQCommand
 
 #: pause between two checks of --wait
 POLL_SECONDS: Final = 0.5
@@ -27,13 +27,13 @@ class Command(DelayQCommand):
     )
     examples = ("delayq_reshard orders --shards 12 --wait", "delayq_reshard orders --status")
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the command's arguments."""
-        parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
-        parser.add_argument("--shards", type=positive(int, "a whole number"), metavar="N", help="new number of shards")
-        parser.add_argument("--wait", action="store_true", help="wait until the old shards are empty")
-        parser.add_argument("--status", action="store_true", help="only show the jobs in the old and new shards")
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = """
+        queue       name of the queue
+        --shards N  new number of shards
+        --wait      wait until the old shards are empty
+        --status    only show the jobs in the old and new shards
+        --json      print one JSON object
+    """
 
     def run(self, **options: Any) -> None:
         """Change the number, wait, and show the result."""
@@ -77,7 +77,7 @@ class Command(DelayQCommand):
             notes = ["The old shards are kept while their morgue has jobs: retry or discard these with delayq_jobs."]
         elif old:
             notes = ["The old shards are empty. A dispatcher removes them within three minutes."]
-        self.print_answer({"queue": name, "epochs": rows}, *dict_table(rows, left=2), *notes)
+        self.print_answer({"queue": name, "epochs": rows}, *table(rows, left=2), *notes)
 
 
 def _left(epochs: list[EpochProgress]) -> int:

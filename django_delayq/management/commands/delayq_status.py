@@ -11,6 +11,7 @@ from ... import connections
 from ...core.broker import Broker
 from ...core.errors import QueueUnavailable
 from ...status import take
+from ...status.json_form import as_json
 from ...status.report import HORIZON, report
 from ..base import DelayQCommand, positive
 
@@ -54,7 +55,7 @@ class Command(DelayQCommand):
         """Print the status; with ``clear`` alone on a terminal."""
         now = take(broker, horizon=HORIZON, recurring=True, rates=True)
         if self.as_json:
-            self.print_answer(now.as_json())
+            self.print_answer(as_json(now))
         elif clear and self.stdout.isatty():
             self.print_lines([CLEAR + "\n".join(_fitting(report(now)))])
         else:

@@ -15,10 +15,10 @@ from django.utils import autoreload
 
 from ... import __version__, connections
 from ...runtime import wiring
-from ...settings.conf import Conf, conf
+from ...settings.conf import conf
 from ...worker.child import EXIT_NO_REDIS, child_spec
 from ...worker.config import WorkerConfig
-from ..base import LoggingCommand, positive, queue_list
+from ..base import LoggingCommand
 
 NAME = "delayq_worker"
 #: options that are those of a worker's configuration
@@ -36,54 +36,31 @@ class Command(LoggingCommand):
         "all threads."
     )
     requires_system_checks = "__all__"
-    examples = (
+    examples: tuple[str, ...] = (
         "delayq_worker",
         "delayq_worker --queues orders,mail --processes 2 --threads 10",
         "delayq_worker --reload",
         "delayq_worker --burst",
     )
 
+    options = f"""
+        --queues QUEUES  only these queues (default: all)
+        --threads N      jobs that run at the same time in one process (default: 5)
+        --processes N    number of processes (default: 1)
+        --quarantine N   most additional processes for jobs during which a process died, one job each (default: 2)
+        --max-jobs N     replace a process after this many jobs
+        --max-rss N      replace a process that uses more memory than this, in MiB
+        --grace SECONDS  time for running jobs to finish after a signal to stop (default: 25)
+        --reload         replace the processes when a source file changes; for development
+        --burst          run in one process, and end when no job is ready
+        --redis-patience SECONDS  with --burst: end with exit code {EXIT_NO_REDIS} when Redis has been away for so long
+                         (default: {BURST_PATIENCE_SECONDS:g}); without it a worker waits for Redis
+    """
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the command's arguments."""
-        number = positive(int, "a whole number")
-        parser.add_argument("--queues", type=queue_list, metavar="A,B", help="only these queues (default: all)")
-        parser.add_argument(
-            "--threads", type=number, metavar="N", help="jobs that run at the same time in one process (default: 5)"
-        )
-        parser.add_argument("--processes", type=number, metavar="N", help="number of processes (default: 1)")
-        parser.add_argument(
-            "--quarantine",
-            type=number,
-            metavar="N",
-            help="most additional processes for jobs during which a process died, one job each (default: 2)",
-        )
-        parser.add_argument("--max-jobs", type=number, metavar="N", help="replace a process after this many jobs")
-        parser.add_argument(
-            "--max-rss", type=number, metavar="MIB", help="replace a process that uses more memory than this"
-        )
-        parser.add_argument(
-            "--grace",
-            type=positive(float, "a number of seconds", zero=True),
-            metavar="SECONDS",
-            help="time for running jobs to finish after a signal to stop (default: 25)",
-        )
-        parser.add_argument(
-            "--dispatcher",
-            action=BooleanOptionalAction,
-            default=None,
-            help="do the housekeeping of the queues, too (default: yes)",
-        )
-        parser.add_argument(
-            "--reload", action="store_true", help="replace the processes when a source file changes; for development"
-        )
-        parser.add_argument("--burst", action="store_true", help="run in one process, and end when no job is ready")
-        parser.add_argument(
-            "--redis-patience",
-            type=positive(float, "a number of seconds", zero=True),
-            metavar="SECONDS",
-            help=f"with --burst: end with exit code {EXIT_NO_REDIS} when Redis has been away for so long (default: "
-            f"{BURST_PATIENCE_SECONDS:g}); without it a worker waits for Redis",
-        )
+        text = "do the housekeeping of the queues, too (default: yes)"
+        parser.add_argument("--dispatcher", action=BooleanOptionalAction, default=None, help=text)
         super().add_arguments(parser)
 
     def run(self, **options: Any) -> None:
@@ -94,33 +71,38 @@ class Command(LoggingCommand):
         child = child_spec()
         if child is not None:
             wiring.run_worker(child.config, child)
-        settings = conf()
         given = {name: options[name] for name in CONFIG_OPTIONS}
         if options["burst"]:
             given |= {"burst": True, "redis_patience": BURST_PATIENCE_SECONDS if patience is None else patience}
-        config = wiring.make_config(settings, **given)
-        redis_error = wiring.ensure_server()
-        if not redis_error:
-            wiring.check_queues(config.queues, settings)
-        self.announce(settings, config, redis_error)
+        config = wiring.make_config(conf(), **given)
+        self.announce(
+            config, f"{config.processes} process{'es' if config.processes > 1 else ''} × {config.threads} threads, "
+        )
         if options["burst"]:
             wiring.run_worker(config)
         self.supervise(config, options)
 
-    def announce(self, settings: Conf, config: WorkerConfig, redis_error: str) -> None:
-        """Print one line on stdout, and warnings on stderr."""
-        size = f"{config.processes} process{'es' if config.processes > 1 else ''} × {config.threads} threads"
+    def announce(self, config: WorkerConfig, size: str = "") -> None:
+        """Check the queues, unless Redis is away; print one line on stdout, and warnings on stderr.
+
+        Args:
+            size: number of processes and threads that run jobs; "" = none does.
+        """
+        settings, notes, redis_error = conf(), [], wiring.ensure_server()
+        if redis_error:
+            notes = [f"Redis is not available; this process waits for it: {redis_error}"]
+        else:
+            wiring.check_queues(config.queues, settings)
+            found = (*wiring.pulled_queues(config.queues, settings), *connections.other_shards(connections.broker()))
+            notes = [f"Note: {note}" for note in found if size]
         self.stdout.write(
-            f"delayq_worker {__version__} (pid {os.getpid()}): {size}, queues {', '.join(config.queues)}, "
-            f"{wiring.redis_name(settings)}{'' if config.dispatcher else ', no dispatcher'}. Ctrl-C stops."
+            f"{self.__module__.rpartition('.')[2]} {__version__} (pid {os.getpid()}): {size}"
+            f"queues {', '.join(config.queues)}, {wiring.redis_name(settings)}"
+            f"{'' if config.dispatcher else ', no dispatcher'}. Ctrl-C stops."
         )
         self.stdout.flush()
-        if redis_error:
-            self.stderr.write(self.style.WARNING(f"Redis is not available; the worker waits for it: {redis_error}"))
-        else:
-            notes = (*wiring.pulled_queues(config.queues, settings), *connections.other_shards(connections.broker()))
-            for note in notes:
-                self.stderr.write(self.style.WARNING(f"Note: {note}"))
+        for note in notes:
+            self.stderr.write(self.style.WARNING(note))
 
     def supervise(self, config: WorkerConfig, options: dict[str, Any]) -> None:
         """Run the supervisor until it is stopped."""

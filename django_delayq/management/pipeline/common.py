@@ -8,23 +8,25 @@ import os
 import secrets
 import signal
 import threading
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings as django_settings
 
+from ...connections import check_cache, embedded_url
+from ...core.errors import Misconfigured
 from ...history.records import Record, record
 from ...pipeline.errors import plain_errors
+from ...pipeline.options import config_of
 from ...pipeline.session import SessionOptions, opened
-from ...settings.conf import Conf, conf
-from ..base import DelayQCommand
+from ...settings.conf import SETTING, Conf, conf
+from ..base import DelayQCommand, add_options
 from ..progress import RawOutput
-from . import address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 MISSING: Final = 3
 STOPPED: Final = 4
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+#: environment variable that passes the address of Redis to Spark's workers, which have no settings and no Django
+REDIS_ENV: Final = "DELAYQ_PIPELINE_REDIS"
 
 
 class PipelineCommand(DelayQCommand):
@@ -105,46 +109,24 @@ class Subcommand:
     """Subcommand of ``delayq_pipeline``. It imports Spark only when it runs, so that ``--help`` works without it."""
 
     help: str
-    add_arguments: Callable[[ArgumentParser], None]
     #: returns the exit code; None = 0
     run: Callable[[PipelineCommand, Mapping[str, Any]], int | None]
+    #: tables of its options by the titles of their groups, see :func:`.add_options`
+    options: Mapping[str, str] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
     #: what has to be installed: java (and the packages of the extra), packages or nothing
     needs: str = "java"
 
-
-# -- the command line --------------------------------------------------------------------------------------------------
-
-
-def add_spark(parser: ArgumentParser) -> None:
-    """Add ``--master`` and ``--conf``."""
-    group = parser.add_argument_group("Spark")
-    group.add_argument(
-        "--master", metavar="URL", help="master of Spark (default: DELAYQ['PIPELINE']['master'], which is local)"
-    )
-    group.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        type=_setting,
-        metavar="KEY=VALUE",
-        help="option of Spark, which overrides DELAYQ['PIPELINE']['conf']; may be repeated",
-    )
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add its options, and those of Spark if it starts Spark."""
+        for title, table in {**self.options, **({"Spark": SPARK} if self.needs == "java" else {})}.items():
+            add_options(parser.add_argument_group(title), table)
 
 
-def _setting(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not sign or not key.strip():
-        raise ArgumentTypeError(f"{text!r} is not an option of Spark; write it like spark.driver.memory=2g")
-    return key.strip(), value.strip()
-
-
-def day(text: str) -> date:
-    """Return a day like 2026-11-21, as an argparse type."""
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a day; write it like 2026-11-21") from None
+SPARK: Final = """
+    --master URL       master of Spark (default: DELAYQ['PIPELINE']['master'], which is local)
+    --conf KEY=VALUE…  option of Spark, which overrides DELAYQ['PIPELINE']['conf']; may be repeated
+"""
 
 
 # -- the settings ------------------------------------------------------------------------------------------------------
@@ -161,7 +143,30 @@ def root(settings: Conf | None = None) -> str:
 
 def format_options(settings: Conf | None = None) -> dict[str, str]:
     """Return the options by which the formats ``delayq`` and ``delayq.events`` find Redis, within :func:`session`."""
-    return {"redisEnv": address.ENV, "prefix": (settings or conf()).prefix}
+    return {"redisEnv": REDIS_ENV, "prefix": (settings or conf()).prefix}
+
+
+def redis_address(settings: Conf, master: str) -> str:
+    """Return the value of ``DELAYQ["REDIS"]`` as text for Spark's workers; the embedded Redis is started if necessary.
+
+    Raises:
+        Misconfigured: the settings name a cache whose location is no URL; or the executors of ``master`` cannot reach
+            a socket of this machine.
+    """
+    redis: Any = embedded_url(settings) if settings.is_embedded else settings.redis
+    if isinstance(redis, str) and "://" not in redis:
+        check_cache(redis)
+        cache: Any = django_settings.CACHES[redis]
+        options = {name.upper(): value for name, value in cache.get("OPTIONS", {}).items()}
+        redis = {"URL": cache["LOCATION"], **({"PASSWORD": options["PASSWORD"]} if "PASSWORD" in options else {})}
+    text = redis if isinstance(redis, str) else json.dumps(dict(redis), default=str)
+    config = config_of({"redis": text})
+    if config.path and not master.startswith("local"):
+        raise Misconfigured(
+            f"the executors of {master} cannot reach Redis at {config.display_url}, a socket of this machine: set "
+            f"{SETTING}['REDIS'] to a URL that every machine can use, like 'redis://redis.example.com:6379/0'"
+        )
+    return text
 
 
 def session_options(options: Mapping[str, Any], app: str) -> SessionOptions:
@@ -172,13 +177,11 @@ def session_options(options: Mapping[str, Any], app: str) -> SessionOptions:
     """
     settings = conf()
     master = options.get("master") or settings.pipeline.master
-    redis = address.redis_address(settings)
-    address.check_reach(redis, master)
     return SessionOptions(
         master=master,
         app=app,
         conf={**settings.pipeline.conf, **dict(options.get("conf") or ())},
-        environ={address.ENV: redis},
+        environ={REDIS_ENV: redis_address(settings, master)},
     )
 
 

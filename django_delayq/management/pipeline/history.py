@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Final
 
-from django.core.management.base import CommandError
 from django.db import connections, router, transaction
-from django.utils import timezone
+from django.template.defaultfilters import filesizeformat
 
 from ... import connections as ours
 from ...history.records import Record, seconds_of, state_of
 from ...history.rows import forget_hours, replace_hours
 from ...models.history import HourlyStat, PipelineRun, PublishedHistory
 from ...settings.conf import conf, mask
-from ...status.formatting import duration, size, table
-from ..base import positive, queue_list
-from . import address, common
+from ...status.formatting import duration, table
+from . import common
 from .common import Subcommand
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-    from ...pipeline.history import DaysDone, History, OnDays
+    from ...pipeline.history import History, OnDays
 
 #: seconds that a stream waits for another process on the same history, such as the nightly compaction
 STREAM_WAIT_SECONDS: Final = 3600.0
@@ -71,7 +70,7 @@ def make_history(spark: SparkSession | None, options: Mapping[str, Any], **more:
         more["max_rows"] = options["max_rows"]
     chosen = HistoryOptions(
         root=common.root(settings),
-        redis_env=address.ENV,
+        redis_env=common.REDIS_ENV,
         prefix=settings.prefix,
         queues=tuple(options.get("queues") or ()),
         sla=dict(settings.pipeline.sla),
@@ -81,25 +80,25 @@ def make_history(spark: SparkSession | None, options: Mapping[str, Any], **more:
     return History(spark, chosen, DatabaseHours())
 
 
-def _detail(options: Mapping[str, Any]) -> dict[str, Any]:
+def _detail(options: Mapping[str, Any]) -> Any:
     """Return the command line's options for the run's row; none of them is secret."""
-    names = ("queues", "max_rows", "interval", "first", "last", "older_than", "allow_loss", "master")
-    detail = {name: options[name] for name in names if options.get(name)}
-    return {
-        name: value if isinstance(value, int | float | str) else list(value) if isinstance(value, tuple) else str(value)
-        for name, value in detail.items()
-    }
+    names = ("queues", "max_rows", "interval", "from", "to", "older_than", "allow_loss", "master")
+    return _plain({name: options[name] for name in names if options.get(name)})
+
+
+def _plain(values: object) -> Any:
+    """Return values as those of JSON."""
+    return json.loads(json.dumps(values, default=str))
 
 
 @contextlib.contextmanager
 def _following(command: common.PipelineCommand, name: str, record: Record) -> Iterator[OnDays]:
-    """Yield a callback that shows the progress of work over many days and updates the run's row."""
-    with command.progress(name, unit="rows") as progress:
+    """Yield a callback that shows the progress of work over many days."""
+    with command.progress(name, unit="days") as progress:
 
-        def on_days(done: DaysDone) -> None:
-            progress.name = f"{name}, {done.days:,} of {done.of_days:,} days"
-            progress.update(done.rows, done.of_rows)
-            record.progress(rows=done.rows, total=done.of_rows)
+        def on_days(done: int, days: int) -> None:
+            progress.update(done, days)
+            record.progress()  # it is alive
 
         yield on_days
 
@@ -107,36 +106,23 @@ def _following(command: common.PipelineCommand, name: str, record: Record) -> It
 # -- run and stream ----------------------------------------------------------------------------------------------------
 
 
-def _add_reading(parser: ArgumentParser) -> None:
-    parser.add_argument("--queues", type=queue_list, default=(), metavar="A,B", help="only these queues (default: all)")
-    parser.add_argument(
-        "--max-rows",
-        type=positive(int, "a number of events"),
-        metavar="N",
-        help="read at most this many events at a time, which limits the memory (default: 500000)",
-    )
-    parser.add_argument(
-        "--allow-loss",
-        action="store_true",
-        help="if unread events were deleted, report it and continue with the events that are left",
-    )
-    common.add_spark(parser)
-
-
-def _add_stream(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--interval",
-        type=positive(float, "a number of seconds"),
-        default=60.0,
-        metavar="SECONDS",
-        help="pause between two reads (default: 60)",
-    )
-    _add_reading(parser)
+_READING: Final = """
+    --queues QUEUES  only these queues (default: all)
+    --max-rows N     read at most this many events at a time, which limits the memory (default: 500000)
+    --allow-loss     if unread events were deleted, report it and continue with the events that are left
+"""
+_DAYS: Final = """
+    --from DAY!  first day, in UTC, like 2026-11-21
+    --to DAY!    last day
+"""
+_OLDER: Final = "--older-than DAYS  only days that ended at least this long ago (default: 2)"
+#: default of --interval
+INTERVAL_SECONDS: Final = 60.0
 
 
 def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     run_id = common.new_run_id("history")
-    names = set(options["queues"])
+    names = set(options["queues"] or ())
     unread = make_history(None, options).lag(ours.broker())
     total = sum(shard.events for shard in unread if not names or shard.queue in names)
     with (
@@ -150,7 +136,7 @@ def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
                 record.progress(rows=rows)
 
             summary = make_history(spark, options).run(on_rows)
-        values = _values(asdict(summary))
+        values = _plain(asdict(summary))
         record.progress(rows=summary.rows, detail=values)
     command.print_result({"run_id": run_id, "state": "finished", **values})
 
@@ -163,101 +149,64 @@ def _stream(command: common.PipelineCommand, options: Mapping[str, Any]) -> None
         common.record_run(command, "history", run_id, detail=_detail(options)) as record,
         common.session(command, options, f"delayq {run_id}") as spark,
     ):
-        command.print_note(f"history: reads every {options['interval']:g} s; SIGTERM or Ctrl-C ends it")
+        interval = options["interval"] or INTERVAL_SECONDS
+        command.print_note(f"history: reads every {interval:g} s; SIGTERM or Ctrl-C ends it")
         history = make_history(spark, options, wait_s=STREAM_WAIT_SECONDS)
         while True:
             began = time.monotonic()
             summary = history.run()
             counts.update(runs=1, rows=summary.rows, batches=summary.batches)
-            record.progress(rows=counts["rows"], detail=_values(asdict(summary)))
+            record.progress(rows=counts["rows"], detail=_plain(asdict(summary)))
             if summary.rows:
                 command.print_note(f"history: {summary.rows} events in {duration(summary.seconds)}")
-            time.sleep(max(0.0, began + options["interval"] - time.monotonic()))
-
-
-def _values(summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {**summary, "days": [str(day) for day in summary["days"]], "seconds": round(summary["seconds"], 3)}
+            time.sleep(max(0.0, began + interval - time.monotonic()))
 
 
 # -- backfill, compact and purge ---------------------------------------------------------------------------------------
 
 
-def _add_backfill(parser: ArgumentParser) -> None:
-    for name, dest, text in (("--from", "first", "first day, in UTC"), ("--to", "last", "last day")):
-        parser.add_argument(
-            name, dest=dest, type=common.day, required=True, metavar="DAY", help=f"{text}, like 2026-11-21"
-        )
-    common.add_spark(parser)
-
-
 def _backfill(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
-    first, last = options["first"], options["last"]
-    if last < first:
-        raise CommandError(f"--to {last} is before --from {first}: exchange them", returncode=2)
     run_id = common.new_run_id("backfill")
     with (
         common.record_run(command, "backfill", run_id, detail=_detail(options)) as record,
         common.session(command, options, f"delayq {run_id}") as spark,
     ):
         with _following(command, "backfill", record) as on_days:
-            summary = make_history(spark, options).backfill(first, last, on_days)
-        values = _values(asdict(summary))
+            summary = make_history(spark, options).backfill(options["from"], options["to"], on_days)
+        values = _plain(asdict(summary))
         record.progress(rows=summary.rows, detail=values)
     command.print_result({"run_id": run_id, "state": "finished", **values})
-
-
-def _add_compact(parser: ArgumentParser) -> None:
-    _add_days(parser, "--older-than", 2.0, "only days that ended at least this long ago (default: 2)")
-
-
-def _add_days(parser: ArgumentParser, name: str, default: float | None, text: str) -> None:
-    parser.add_argument(name, type=positive(float, "a number of days"), default=default, metavar="DAYS", help=text)
 
 
 def _compact(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     run_id = common.new_run_id("compact")
     with common.record_run(command, "compact", run_id, detail=_detail(options)) as record:
         with _following(command, "compact", record) as on_days:
-            compacted = make_history(None, options).compact(options["older_than"], on_days=on_days)
-        days = [str(day) for day in compacted]
+            compacted = make_history(None, options).compact(options["older_than"] or 2.0, on_days=on_days)
+        days = _plain(compacted)
         record.progress(detail={"days": days})
     command.print_result({"run_id": run_id, "state": "finished", "days": days})
 
 
-def _add_purge(parser: ArgumentParser) -> None:
-    for name in ("events", "hours"):
-        _add_days(parser, f"--{name}", None, f"keep this many days of {name} (default: keep_{name}_days)")
-    parser.add_argument("--dry-run", action="store_true", help="delete nothing, print what would be deleted")
-
-
 def _purge(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     settings, history = conf().pipeline, make_history(None, options)
-    events, hours = options["events"] or settings.keep_events_days, options["hours"] or settings.keep_hours_days
+    events, hours = settings.keep_events_days, settings.keep_hours_days
     keep = {"events": events, "hours": hours}
     if options["dry_run"]:
-        outdated = history.outdated(events)
-        outdated_bytes = sum(file.bytes for file in history.table.files() if file.day in outdated)
-        result = {
-            "state": "dry run",
-            "keep_days": keep,
-            "days": [str(day) for day in outdated],
-            "bytes": outdated_bytes,
-        }
-        command.print_result(result)
+        days = history.outdated(events)
+        size_of_all = sum(file.bytes for file in history.table.files() if file.day in days)
+        command.print_result({"state": "dry run", "keep_days": keep, "days": days, "bytes": size_of_all})
         return
     run_id = common.new_run_id("purge")
     with common.record_run(command, "purge", run_id, detail={"keep_days": keep}) as record:
-        days = [str(day) for day in history.purge(events)]
-        rows = asdict(forget_hours(hours)) if hours is not None else {"hours": 0, "runs": 0}
-        record.progress(rows=sum(rows.values()), detail={"days": days, "database": rows})
-    command.print_result({"run_id": run_id, "state": "finished", "days": days, "database": rows})
+        deleted = {"days": _plain(history.purge(events)), "database": {"hours": 0, "runs": 0}}
+        if hours is not None:
+            deleted["database"] = forget_hours(hours)
+        record.progress(rows=sum(deleted["database"].values()), detail=deleted)
+    command.print_result({"run_id": run_id, "state": "finished", **deleted})
 
 
 # -- status ------------------------------------------------------------------------------------------------------------
-
-
-def _add_status(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
 def _status(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
@@ -286,7 +235,7 @@ def read_status() -> dict[str, Any]:
     days = sorted({str(file.day) for file in files})
     return {
         "root": common.root(),
-        "last_run": None if last is None else _as_json(last),
+        "last_run": last and _as_json(last),
         "unread": sum(queue["unread"] for queue in queues.values()),
         "queues": sorted(queues.values(), key=lambda queue: (-queue["unread"], queue["queue"])),
         "pending_days": sorted({str(file.day) for file in history.pending()}),
@@ -302,73 +251,62 @@ def read_status() -> dict[str, Any]:
 
 
 def _as_json(run: PipelineRun) -> dict[str, Any]:
-    now = timezone.now()
-    return {
-        "run_id": run.run_id,
-        "state": state_of(run, now),
-        "started_at": run.started_at.isoformat(),
-        "seconds": round(seconds_of(run, now), 3),
-        "rows": run.rows,
-        "error": mask().text(run.error),
-    }
+    values = {name: getattr(run, name) for name in ("run_id", "started_at", "rows")}
+    return {**values, "state": state_of(run), "seconds": round(seconds_of(run), 3), "error": mask().text(run.error)}
 
 
 def status_lines(status: Mapping[str, Any]) -> list[str]:
     """Return the status as lines of text."""
-    last, events = status["last_run"], status["events"]
-    lines = [f"history in {status['root']}"]
-    if last is None:
-        lines.append("No run yet. Start one with: manage.py delayq_pipeline run")
-    else:
-        lines.append(
-            f"last run {last['run_id']}: {last['state']}, {last['rows']} events, started "
-            f"{last['started_at'][:19].replace('T', ' ')} UTC, took {duration(last['seconds'])}"
-        )
-        if last["error"]:
-            lines.append(f"  {last['error'].splitlines()[0][:200]}")
-    if status["queues"]:
-        rows = [
-            (queue["queue"], queue["shards"], queue["unread"], duration(queue["behind_seconds"]))
-            for queue in status["queues"]
-        ]
-        lines += ["", *table(("queue", "shards", "unread", "behind"), rows)]
-    lines += [
-        "",
-        f"events: {events['rows']:,} of {events['days']} days, {events['first'] or '-'} to {events['last'] or '-'}, in "
-        f"{events['files']} files of {size(events['bytes'])}",
+    last, events, pending = status["last_run"], status["events"], status["pending_days"]
+    lines = [f"history in {status['root']}", "No run yet. Start one with: manage.py delayq_pipeline run"]
+    if last is not None:
+        begun, took = f"{last['started_at']:%Y-%m-%d %H:%M:%S} UTC", duration(last["seconds"])
+        lines[1] = f"last run {last['run_id']}: {last['state']}, {last['rows']} events, started {begun}, took {took}"
+        lines += [f"  {line[:200]}" for line in last["error"].splitlines()[:1]]
+    rows = [
+        {**{name: row[name] for name in ("queue", "shards", "unread")}, "behind": duration(row["behind_seconds"])}
+        for row in status["queues"]
     ]
-    if status["pending_days"]:
-        pending = status["pending_days"]
-        shown = f"{', '.join(pending[:10])}{' …' if len(pending) > 10 else ''}"
-        lines += ["", f"the next run publishes hours of {len(pending)} days: {shown}"]
+    days = f"{events['days']} days, {events['first']} to {events['last']}"
+    stored = f"events: {events['rows']:,} of {days}, in {events['files']} files of {filesizeformat(events['bytes'])}"
+    lines += ["", *table(rows), "", stored]
+    if pending:
+        lines += ["", f"the next run publishes hours of {len(pending)} days, {pending[0]} to {pending[-1]}"]
     return lines
 
 
 SUBCOMMANDS: Final = {
-    "run": Subcommand("read the events since the last run into the history, and end; for cron", _add_reading, _run),
+    "run": Subcommand(
+        "read the events since the last run into the history, and end; for cron", _run, {"reading": _READING}
+    ),
     "stream": Subcommand(
-        "keep the history up to date until SIGTERM or Ctrl-C; a second signal ends it at once", _add_stream, _stream
+        "keep the history up to date until SIGTERM or Ctrl-C; a second signal ends it at once",
+        _stream,
+        {"reading": f"--interval SECONDS  pause between two reads (default: {INTERVAL_SECONDS:g})\n{dedent(_READING)}"},
     ),
     "status": Subcommand(
         "show the last run, the number of unread events, and the stored and pending days of the history",
-        _add_status,
         _status,
+        {"output": "--json  print one line of JSON"},
         needs="packages",
     ),
     "backfill": Subcommand(
         "compute the metrics of days again from their events, e.g. after a change of the SLA",
-        _add_backfill,
         _backfill,
+        {"days": _DAYS},
         ("delayq_pipeline backfill --from 2026-11-01 --to 2026-11-21",),
     ),
     "compact": Subcommand(
-        "merge the small files of each past hour into one; run it once a day", _add_compact, _compact, needs="packages"
+        "merge the small files of each past hour into one; run it once a day",
+        _compact,
+        {"days": _OLDER},
+        needs="packages",
     ),
     "purge": Subcommand(
         "delete days that are older than DELAYQ['PIPELINE'] allows",
-        _add_purge,
         _purge,
-        ("delayq_pipeline purge --dry-run", "delayq_pipeline purge --events 30"),
+        {"days": "--dry-run  delete nothing, print what would be deleted"},
+        ("delayq_pipeline purge --dry-run",),
         "packages",
     ),
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +14,7 @@ from ...core.errors import DelayQError
 from ...core.times import delay_ms_of, due_of, parse_moment
 from ...settings.conf import conf
 from ...status.formatting import printable, table
-from ..base import add_show_secrets, mask_for, queue_list
-from ..rows import seconds
+from ..base import mask_for
 from . import common
 
 if TYPE_CHECKING:
@@ -29,33 +28,23 @@ _VERBS: Final = {
 }
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the subcommand."""
-    parser.add_argument(
-        "verb", choices=tuple(_VERBS), help="; ".join(f"{verb}: {text}" for verb, text in _VERBS.items())
-    )
-    parser.add_argument(
-        "--where",
-        required=True,
-        metavar="SQL",
-        help="condition in Spark SQL over the columns of the format delayq, like \"task = 'shop.remind' and failures "
-        '> 3 and failed_at > now() - interval 1 day"; times are in UTC; "true" selects all jobs',
-    )
-    parser.add_argument("--queues", type=queue_list, default=(), metavar="A,B", help="only these queues (default: all)")
-    parser.add_argument("--delay", type=seconds, metavar="TIME", help="time from now, like 90s or 2h30m")
-    parser.add_argument("--at", metavar="MOMENT", help="due time, like 2026-11-21T08:00:00+01:00")
-    parser.add_argument(
-        "--replace", action="store_true", help="retry: replace live plain jobs that have the ids of jobs of the morgue"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="change nothing, show the selected jobs")
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    add_show_secrets(parser)
-    common.add_spark(parser)
+_VERB: Final = f"verb {'|'.join(_VERBS)}  {'; '.join(f'{verb}: {text}' for verb, text in _VERBS.items())}"
+_OPTIONS: Final = """
+    --where SQL!     condition in Spark SQL over the columns of the format delayq, like "task = 'shop.remind' and
+                     failures > 3 and failed_at > now() - interval 1 day"; times are in UTC; "true" selects all jobs
+    --queues QUEUES  only these queues (default: all)
+    --delay TIME     time from now, like 90s or 2h30m
+    --at MOMENT      due time, like 2026-11-21T08:00:00+01:00
+    --replace        retry: replace live plain jobs that have the ids of jobs of the morgue
+    --dry-run        change nothing, show the selected jobs
+    --yes            do not ask for confirmation
+    --show-secrets   do not mask values whose names suggest secrets (password, token)
+"""
 
 
 def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
     """Select, show, confirm and run; each job only if it has not changed since it was selected."""
-    from ...pipeline.repair import FOR, carry_out, choose
+    from ...pipeline.repair import carry_out, choose
 
     action = _maintain_options(options)
     if not options["dry_run"]:
@@ -67,29 +56,21 @@ def _run(command: common.PipelineCommand, options: Mapping[str, Any]) -> None:
         result: dict[str, Any] = {"run_id": run_id, "verb": action.verb, "selected": selection.total}
         if options["dry_run"] or not selection.total:
             if not selection.total:
-                command.print_note(f"No job matches. {action.verb} is for {FOR[action.verb]}.")
+                command.print_note(f"No job matches. {action.verb}: {_VERBS[action.verb]}.")
             state = "dry run" if options["dry_run"] else "finished"
-            command.print_result({**result, "state": state, "groups": _group_values(selection), "outcomes": {}})
+            groups = [asdict(group) for group in selection.groups]
+            command.print_result({**result, "state": state, "groups": groups, "outcomes": {}})
             return
         command.confirm(f"{action.verb}: {selection.total:,} jobs?", yes=options["yes"])
-        detail = {
-            "verb": action.verb,
-            "where": action.where,
-            "queues": list(action.queues),
-        }
+        detail = {"verb": action.verb, "where": action.where, "queues": list(action.queues)}
         with common.record_run(command, "jobs", run_id, total=selection.total, detail=detail) as record:
             with command.progress(action.verb) as progress:
 
-                def on_progress(seen: int, total: int) -> None:
-                    progress.update(seen, total)
+                def on_progress(seen: int) -> None:
+                    progress.update(seen, selection.total)
                     record.progress(rows=seen)
 
-                outcomes = carry_out(
-                    selection.frame,
-                    action,
-                    total=selection.total,
-                    progress=on_progress,
-                )
+                outcomes = carry_out(selection, action, on_progress)
             seen = sum(outcomes.values())
             record.progress(rows=seen, bad=outcomes.get("unreadable", 0), detail={"outcomes": outcomes})
     command.print_result(
@@ -102,13 +83,12 @@ def _preview(command: common.PipelineCommand, selection: Selection, options: Map
     if not selection.total:
         return
     groups = [
-        (printable(group.queue), printable(group.task or "?"), group.state, f"{group.jobs:,}")
+        {"queue": group.queue, "task": group.task or "?", "state": group.state, "jobs": f"{group.jobs:,}"}
         for group in selection.groups
     ]
-    lines = table(("queue", "task", "state", "jobs"), groups, left=3)
-    names, hide = list(selection.examples[0]), mask_for(options)
-    rows = [hide.value(row) for row in selection.examples]
-    lines += ["", *table(names, ([_cell(row[name]) for name in names] for row in rows), left=len(names))]
+    rows = (mask_for(options).value(row) for row in selection.examples)
+    examples = [{name: _cell(value) for name, value in row.items()} for row in rows]
+    lines = [*table(groups, left=3), "", *table(examples, left=len(examples[0]))]
     command.print_note("\n".join(lines))
 
 
@@ -118,28 +98,21 @@ def _cell(value: object) -> str:
     return "" if value is None else printable(str(value), 40)
 
 
-def _group_values(selection: Selection) -> list[dict[str, Any]]:
-    """Return the numbers of jobs by queue, task and state, for the last line."""
-    return [
-        {"queue": group.queue, "task": group.task, "state": group.state, "jobs": group.jobs}
-        for group in selection.groups
-    ]
-
-
 def _maintain_options(options: Mapping[str, Any]) -> MaintainOptions:
     from ...pipeline.repair import MaintainOptions
 
     due_ms = delay_ms = None
+    allow_far = conf().allow_far
     try:
         if options["at"] is not None:
-            due_ms = _moment(options["at"])
+            due_ms, _ = due_of(at=parse_moment(options["at"], what="--at"), allow_far=allow_far)
         if options["delay"] is not None:
-            delay_ms = delay_ms_of(timedelta(seconds=options["delay"]), allow_far=conf().allow_far)
+            delay_ms = delay_ms_of(timedelta(seconds=options["delay"]), allow_far=allow_far)
         return MaintainOptions(
             options["verb"],
             options["where"],
             common.format_options(),
-            tuple(options["queues"]),
+            tuple(options["queues"] or ()),
             delay_ms,
             due_ms,
             options["replace"],
@@ -148,14 +121,10 @@ def _maintain_options(options: Mapping[str, Any]) -> MaintainOptions:
         raise CommandError(str(error), returncode=2) from None
 
 
-def _moment(text: str) -> int | None:
-    return due_of(at=parse_moment(text, what="--at"), allow_far=conf().allow_far)[0]
-
-
 SUBCOMMAND: Final = common.Subcommand(
     "retry, cancel, discard or reschedule the jobs that an SQL condition selects",
-    _add_arguments,
     _run,
+    {"verb": _VERB, "jobs": _OPTIONS},
     (
         "delayq_pipeline jobs retry --where \"task = 'shop.remind' and failures > 3\" --dry-run",
         "delayq_pipeline jobs reschedule --where \"id like 'order-%'\" --queues orders --delay 2h",

@@ -12,7 +12,7 @@ from django.core.exceptions import FieldDoesNotExist
 from django.utils import timezone
 
 from ...core.errors import Misconfigured
-from ...core.inputs import short, suggest
+from ...core.inputs import suggest
 from ...outbox.rows import chunks
 from ...pipeline.errors import PipelineError
 
@@ -23,28 +23,22 @@ if TYPE_CHECKING:
 GROUP_ROWS: Final = 50_000
 _MICROSECOND: Final = timedelta(microseconds=1)
 _MOST_DIGITS: Final = 38
-#: Django's internal types of fields -> name of Arrow's type
-_KINDS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("AutoField", "BigAutoField", "SmallAutoField"), "int64"),
-    **dict.fromkeys(("IntegerField", "BigIntegerField", "SmallIntegerField"), "int64"),
-    **dict.fromkeys(("PositiveIntegerField", "PositiveBigIntegerField", "PositiveSmallIntegerField"), "int64"),
-    **dict.fromkeys(("CharField", "TextField", "SlugField", "FileField", "FilePathField"), "string"),
-    **dict.fromkeys(("GenericIPAddressField", "UUIDField", "JSONField", "TimeField"), "string"),
-    "BooleanField": "bool",
-    "DateTimeField": "timestamp",
-    "DateField": "date32",
-    "DecimalField": "decimal",
-    "FloatField": "float64",
-    "BinaryField": "binary",
-    "DurationField": "int64",  # microseconds
-}
-#: conversion of a value that Arrow does not take as it is, by the name of its type
-_PLAIN: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "int64": int,
-    "string": str,
-    "bool": bool,
-    "float64": float,
-    "binary": bytes,
+#: Django's internal types of fields -> name of Arrow's type, and the conversion of a value: a custom field may return
+#: any class, for example one of its own that others treat as a text
+_KINDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    **dict.fromkeys(("AutoField", "BigAutoField", "SmallAutoField"), ("int64", int)),
+    **dict.fromkeys(("IntegerField", "BigIntegerField", "SmallIntegerField"), ("int64", int)),
+    **dict.fromkeys(("PositiveIntegerField", "PositiveBigIntegerField", "PositiveSmallIntegerField"), ("int64", int)),
+    **dict.fromkeys(("CharField", "TextField", "SlugField", "FileField", "FilePathField"), ("string", str)),
+    **dict.fromkeys(("GenericIPAddressField", "UUIDField", "TimeField"), ("string", str)),
+    "BooleanField": ("bool_", bool),
+    "DateTimeField": ("timestamp", lambda value: value),
+    "DateField": ("date32", lambda value: value),
+    "DecimalField": ("decimal", lambda value: value),
+    "FloatField": ("float64", float),
+    "BinaryField": ("binary", bytes),
+    "JSONField": ("string", str),
+    "DurationField": ("int64", lambda value: value // _MICROSECOND),
 }
 
 
@@ -96,55 +90,37 @@ def _field_of(model: Any, name: str) -> Any:
 def _kind_of(model: Any, name: str, field: Any) -> pa.DataType:
     import pyarrow as pa
 
-    kind = _KINDS.get(field.get_internal_type())
-    if kind is None:
+    if field.get_internal_type() not in _KINDS:
         raise Misconfigured(f"{model._meta.label}: {name!r} is a {type(field).__name__}, which has no form in Spark")
+    kind, _ = _KINDS[field.get_internal_type()]
     if kind == "timestamp":
         return pa.timestamp("us", "UTC")
     if kind == "decimal":
         digits = field.max_digits or 0
         return pa.decimal128(digits, field.decimal_places) if 0 < digits <= _MOST_DIGITS else pa.string()
-    return getattr(pa, "bool_" if kind == "bool" else kind)()
+    return getattr(pa, kind)()
 
 
 def _array_of(field: Any, column: pa.Field, values: Sequence[Any]) -> pa.Array:
     import pyarrow as pa
 
-    convert = _converter(field)
-    converted = values if convert is None else [None if value is None else convert(value) for value in values]
+    convert = _converter(field, column)
     try:
-        return pa.array(converted, column.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError):
-        pass
-    # A custom field may return any class, for example one of its own that others treat as a text.
-    plain, found = _PLAIN.get(_KINDS[field.get_internal_type()], lambda value: value), []
-    for value in values:
-        try:
-            found.append(None if value is None else pa.scalar(plain(value), column.type).as_py())
-        except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise PipelineError(
-                f"the column {column.name!r} has {short(value)} ({type(value).__name__}), which cannot be read as "
-                f"{column.type} ({error}); leave that row out"
-            ) from None
-    return pa.array(found, column.type)
+        return pa.array([None if value is None else convert(value) for value in values], column.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise PipelineError(
+            f"the column {column.name!r} has a value that cannot be read as {column.type} ({error}); leave its row out"
+        ) from None
 
 
-def _converter(field: Any) -> Callable[[Any], Any] | None:
-    """Return a function that converts Django's value for Arrow; None = no conversion needed."""
-    match field.get_internal_type():
-        case "UUIDField":
-            return str
-        case "DecimalField" if not 0 < (field.max_digits or 0) <= _MOST_DIGITS:
-            return str
-        case "BinaryField":
-            return bytes
-        case "JSONField":
-            return lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":"), cls=field.encoder)
-        case "TimeField":
-            return lambda value: value.isoformat()
-        case "DurationField":
-            return lambda value: value // _MICROSECOND
-        case "DateTimeField" if not settings.USE_TZ:
-            zone = timezone.get_default_timezone()
-            return lambda value: value.replace(tzinfo=zone) if value.tzinfo is None else value
-    return None
+def _converter(field: Any, column: pa.Field) -> Callable[[Any], Any]:
+    """Return the conversion of Django's values for Arrow."""
+    kind, convert = _KINDS[field.get_internal_type()]
+    if field.get_internal_type() == "JSONField":
+        return lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":"), cls=field.encoder)
+    if kind == "decimal" and column.type == "string":
+        return str
+    if kind == "timestamp" and not settings.USE_TZ:
+        zone = timezone.get_default_timezone()
+        return lambda value: value.replace(tzinfo=zone) if value.tzinfo is None else value
+    return convert

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 from django_delayq import PartialFailure, current_job, task
@@ -45,32 +44,6 @@ def knead_hundred(payloads_by_id: Payloads) -> None:
     sour = {ident for ident, payloads in payloads_by_id.items() if "sour" in payloads}
     if len(payloads_by_id) > 1 and sour:
         raise PartialFailure({ident: ValueError(f"{ident} is sour") for ident in sour})
-
-
-@task(merge=True, queue="ten", batch_size=10)
-def knead_ten(payloads_by_id: Payloads) -> None:
-    leave_each("start", payloads_by_id)
-    time.sleep(0.005)
-
-
-@task(merge=True, queue="pour")
-def pour(payloads_by_id: Payloads) -> None:
-    """A payload that is the name of a file is waited for."""
-    leave_each("start", payloads_by_id)
-    for payload in (one for payloads in payloads_by_id.values() for one in payloads if isinstance(one, str)):
-        while not Path(payload).exists():
-            time.sleep(0.01)
-    leave_each("end", payloads_by_id)
-
-
-@task(merge=True, queue="sift", retry_in=AT_ONCE, max_attempts=2)
-def sift(payloads_by_id: Payloads) -> None:
-    """A payload that is the name of a file which is not there spoils the run."""
-    leave_each("start", payloads_by_id)
-    for payload in (one for payloads in payloads_by_id.values() for one in payloads if isinstance(one, str)):
-        if not Path(payload).exists():
-            raise ValueError("a stone among the grain")
-    leave_each("end", payloads_by_id)
 
 
 @task(merge=True, queue="crush", batch_size=3, retry_in=AT_ONCE, max_attempts=2, crash_limit=2)

@@ -1,7 +1,7 @@
-"""A consumer without the worker: ``python -m tests.acceptance.mill.puller '{"queues": ["feed"], "threads": 5}'``.
+"""A consumer without the worker: ``python -m tests.acceptance.mill.puller '{"queues": ["feed"], "calls": 6}'``.
 
-Every thread makes ``calls`` calls of ``reserve(max, wait)`` and ends each job as ``act`` says: "ack", "sleep"
-(``seconds``, then ack) or "hold" (until the process is killed). It leaves a line for what it got and for each end.
+It makes ``calls`` calls of ``reserve(max, wait)`` and acks each job, or holds what it got (``act``: "hold") until the
+process is killed. It leaves a line for what it got and for each end. ``fork``: a child does so, after its parent.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ def leave(event: str, **details: Any) -> None:
     os.close(log)
 
 
-def consume(name: int, plan: dict[str, Any]) -> None:
+def consume(plan: dict[str, Any]) -> None:
     from django_delayq import Queue
 
     queue = Queue(*plan["queues"])
     for _ in range(plan.get("calls", 1)):
         jobs = queue.reserve(plan.get("max", 1), plan.get("wait", 0), ttr=plan.get("ttr", 60))
-        leave("got", thread=name, ids=[job.id for job in jobs], attempts=[job.attempt for job in jobs])
+        leave("got", ids=[job.id for job in jobs], attempts=[job.attempt for job in jobs])
         if plan.get("act") == "hold":
             threading.Event().wait()
-        if plan.get("act") == "sleep":
-            time.sleep(plan["seconds"])
         for job in jobs:
-            leave("ended", thread=name, id=job.id, counted=job.ack())
+            leave("ended", id=job.id, counted=job.ack())
 
 
 def main() -> None:
@@ -49,12 +47,7 @@ def main() -> None:
         child = os.fork()
         if child:
             sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    threads = [threading.Thread(target=consume, args=(name, plan)) for name in range(plan.get("threads", 1))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    leave("left")
+    consume(plan)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from django_delayq import current_job, exactly_once, schedule, signals, task
+from django_delayq import current_job, exactly_once, schedule, task
 from django_delayq.core.retry import fixed
 from django_delayq.outbox.duties import Reconciler
 
@@ -199,26 +199,6 @@ async def sip(seconds: float = 0.0) -> None:
     leave("start")
     await asyncio.sleep(seconds)
     leave("end")
-
-
-def _broken_back_off(failures: int) -> float:
-    leave("back-off", failures=failures)
-    raise RuntimeError("the back-off is broken")
-
-
-@task(retry_in=_broken_back_off)
-def fail_with_broken_back_off() -> None:
-    leave("start")
-    raise ValueError("and then the back-off fails too")
-
-
-def _fail_to_listen(**details: Any) -> None:
-    if getattr(details.get("job"), "id", "").startswith("deaf"):
-        raise RuntimeError("a receiver is broken")
-
-
-for _signal in (signals.job_started, signals.job_succeeded, signals.job_failed, signals.job_buried):
-    _signal.connect(_fail_to_listen, weak=False, dispatch_uid="mill.deaf")
 
 
 # --- names that differ only in their first part

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tests.settings import *  # noqa: F403
-from tests.settings import DELAYQ as _DELAYQ
-from tests.settings import MIDDLEWARE as _MIDDLEWARE
+from tests.settings import DELAYQ as _DELAYQ, MIDDLEWARE as _MIDDLEWARE
 
 #: reserves that may wait at once in this server
 MOST_WAITS = 120

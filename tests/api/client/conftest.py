@@ -1,8 +1,10 @@
-"""Fixtures for tests of both clients.
+"""Fixtures for tests of the clients.
+
+Both clients share their verbs, so most tests use the one that blocks. A story in ``test_client.py`` uses every verb of
+the other one.
 
 token     token of a user who may everything
-kind      class of the client: the one that blocks, and the one for coroutines
-client    a client in a world with something in every place
+client    the client that blocks, in a world with something in every place
 url       address of the API on the live server
 """
 
@@ -16,7 +18,6 @@ import pytest
 from django_delayq.client import Client
 from tests.support.api_caller import ALL, ROOT, Caller
 
-from ..awaiting import AwaitingClient
 from ..world import World, tasks
 
 
@@ -25,18 +26,12 @@ def token(caller: Callable[..., Caller]) -> str:
     return caller(*ALL).token
 
 
-@pytest.fixture(params=[Client, AwaitingClient], ids=["sync", "async"])
-def kind(request: pytest.FixtureRequest) -> Any:
-    """Class of the client."""
-    return request.param
-
-
 @pytest.fixture
-def client(delayq: Any, transactional_db: None, live_server: Any, token: str, kind: Any) -> Iterator[Any]:
+def client(delayq: Any, transactional_db: None, url: str, token: str) -> Iterator[Client]:
     """Of somebody who may everything, in a world with something in every place."""
     with tasks():
         World().refresh()
-        with kind(live_server.url + ROOT, token=token, retries=0) as made:
+        with Client(url, token=token, retries=0) as made:
             yield made
 
 

@@ -28,7 +28,6 @@ from django_delayq.client import (
 from tests.support.api_caller import ROOT, Caller
 
 from ..world import CANCEL, SECRET
-from .marks import blocking_only
 from .operating import create_queue, pause, resume
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,9 +36,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 # --- errors ---
 
 
-def test_every_refusal_is_an_exception_of_its_own(
-    client: Client, url: str, caller: Callable[..., Caller], kind: Any
-) -> None:
+def test_every_refusal_is_an_exception_of_its_own(client: Client, url: str, caller: Callable[..., Caller]) -> None:
     create_queue(client, "small", max_length=1)
     client.put("small", "x")
     pause(client, "mail")
@@ -49,8 +46,8 @@ def test_every_refusal_is_an_exception_of_its_own(
             act()
         return type(told.value), told.value.status, told.value.code
 
-    viewer = kind(url, token=caller("view").token, retries=0)
-    nobody = kind(url, token="wrong", retries=0)
+    viewer = Client(url, token=caller("view").token, retries=0)
+    nobody = Client(url, token="wrong", retries=0)
     assert {
         "full": error(lambda: client.put("small", "y")),
         "paused": error(lambda: client.put("mail", "y")),
@@ -78,7 +75,6 @@ def test_every_refusal_is_an_exception_of_its_own(
     nobody.close()
 
 
-@blocking_only
 def test_what_may_work_later_is_tried_again_as_often_as_was_said_and_when_it_was_said(
     client: Client, url: str, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +97,6 @@ def test_what_may_work_later_is_tried_again_as_often_as_was_said_and_when_it_was
     assert all(5 <= pause <= 5.5 for pause in pauses)
 
 
-@blocking_only
 def test_a_coroutine_waits_without_blocking_its_loop(
     client: Client, url: str, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,10 +114,10 @@ def test_a_coroutine_waits_without_blocking_its_loop(
 
 
 def test_an_answer_that_is_lost_is_asked_for_again_and_the_job_is_stored_once(
-    client: Client, live_server: Any, token: str, proxy_factory: Callable[..., Any], kind: Any
+    client: Client, live_server: Any, token: str, proxy_factory: Callable[..., Any]
 ) -> None:
     proxy = proxy_factory((live_server.thread.host, live_server.thread.port))
-    with kind(f"http://127.0.0.1:{proxy.port}{ROOT}", token=token, timeout=10) as there:
+    with Client(f"http://127.0.0.1:{proxy.port}{ROOT}", token=token, timeout=10) as there:
         assert there.request("GET", "healthz")
         proxy.cut_after_request(when=lambda chunk: b'"body"' in chunk)
         produced = there.put("mail", "only once")
@@ -132,10 +127,10 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_the_job_is_stored_once(
 
 
 def test_a_connection_that_the_server_closed_meanwhile_is_opened_again_without_a_word(
-    client: Client, live_server: Any, token: str, proxy_factory: Callable[..., Any], kind: Any
+    client: Client, live_server: Any, token: str, proxy_factory: Callable[..., Any]
 ) -> None:
     proxy = proxy_factory((live_server.thread.host, live_server.thread.port))
-    with kind(f"http://127.0.0.1:{proxy.port}{ROOT}", token=token, retries=0) as there:
+    with Client(f"http://127.0.0.1:{proxy.port}{ROOT}", token=token, retries=0) as there:
         assert there.request("GET", "healthz") and there.request("GET", "healthz")
         assert proxy.connections == 1
         proxy.reset_connections()
@@ -143,18 +138,15 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again_without_a
         assert proxy.connections == 2
 
 
-def test_who_does_not_answer_is_said_to_be_unavailable(
-    proxy_factory: Callable[..., Any], delayq: Any, kind: Any
-) -> None:
+def test_who_does_not_answer_is_said_to_be_unavailable(proxy_factory: Callable[..., Any], delayq: Any) -> None:
     proxy = proxy_factory(("127.0.0.1", 1))
     proxy.refuse()
-    with kind(f"http://127.0.0.1:{proxy.port}/", retries=1) as client, pytest.raises(Unavailable) as told:
+    with Client(f"http://127.0.0.1:{proxy.port}/", retries=1) as client, pytest.raises(Unavailable) as told:
         client.request("GET", "v1/queues")
     assert (told.value.status, told.value.code) == (0, "no_answer")
     assert told.value.detail.startswith(f"127.0.0.1:{proxy.port} did not answer: ")
 
 
-@blocking_only
 def test_tasks_share_a_client_and_wait_for_jobs_at_the_same_time(client: Client, url: str, token: str) -> None:
     create_queue(client, "images", shards=4)
     taken: list[str] = []
@@ -175,7 +167,6 @@ def test_tasks_share_a_client_and_wait_for_jobs_at_the_same_time(client: Client,
     assert sorted(taken, key=int) == [str(number) for number in range(60)]
 
 
-@blocking_only
 def test_a_task_that_is_cancelled_releases_its_job(client: Client, url: str, token: str) -> None:
     client.put("mail", "x", id="slow", priority=0)
 
@@ -191,7 +182,6 @@ def test_a_task_that_is_cancelled_releases_its_job(client: Client, url: str, tok
     assert job is not None and (job["failures"], job["releases"]) == (0, 1)
 
 
-@blocking_only
 def test_an_async_client_may_be_used_in_one_event_loop_after_another(client: Client, url: str, token: str) -> None:
     there = AsyncClient(url, token=token)
 
@@ -204,7 +194,6 @@ def test_an_async_client_may_be_used_in_one_event_loop_after_another(client: Cli
     assert [asyncio.run(look()) for _ in range(2)] == [3, 3]
 
 
-@blocking_only
 def test_threads_share_a_client(client: Client) -> None:
     create_queue(client, "images", shards=4)
     client.put_many("images", [{"body": str(number), "id": str(number)} for number in range(60)])

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from datetime import timedelta
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from django_delayq import Queue, connections
+from django_delayq import connections, task
 from django_delayq.core.broker import Broker
+from django_delayq.core.codec import encode_args
 from django_delayq.core.job import NewJob
+from django_delayq.core.task import registry
 from tests.support.api_caller import Caller
-from tests.support.reaping import reaping
+from tests.support.listening import Ears, listening
 
-from .feed import LOST, VERBS, end, places, put, take
+from .feed import LOST, end, moment, places, put, take
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("delayq")]
 
@@ -42,66 +44,6 @@ def test_a_lease_that_is_not_the_callers_changes_nothing(verb: str, consumer: Ca
     assert end(consumer, verb, job) == [True]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    ("entry", "pointer"),
-    [
-        ({"id": "a", "lease": "x"}, "/jobs/1/lease"),
-        ({"id": "a", "lease": "1.2.3"}, "/jobs/1/lease"),
-        ({"id": "a", "lease": "0.99999999999999999"}, "/jobs/1/lease"),
-        ({"id": "a", "lease": "0.9999999999999999"}, "/jobs/1/lease"),
-        ({"id": "a", "lease": "0.１２"}, "/jobs/1/lease"),
-        ({"id": "a", "lease": None}, "/jobs/1/lease"),
-        ({"id": "a"}, "/jobs/1/lease"),
-        ({"lease": LOST}, "/jobs/1/id"),
-        ({"id": "", "lease": LOST}, "/jobs/1/id"),
-        ({"id": "a\0b", "lease": LOST}, "/jobs/1/id"),
-        ({"id": "é" * 128, "lease": LOST}, "/jobs/1/id"),
-        ({"id": ["a"], "lease": LOST}, "/jobs/1/id"),
-        ({"id": "a", "lease": LOST, "leese": 1}, "/jobs/1/leese"),
-        ("a", "/jobs/1"),
-    ],
-)
-def test_an_entry_that_is_none_is_refused_and_nothing_is_done(
-    verb: str, entry: Any, pointer: str, consumer: Caller
-) -> None:
-    put(b"", id="a")
-    (job,) = take(consumer)
-    good = {"id": "a", "lease": job["lease"]}
-    status, problem = consumer.post(f"v1/queues/feed/{verb}", {"jobs": [good, entry]})
-    assert (status, problem["code"]) == (400, "invalid")
-    assert [error["pointer"] for error in problem["errors"]] == [pointer]
-    assert places("feed") == {"reserved": 1}
-
-
-@pytest.mark.parametrize(
-    ("verb", "member", "value"),
-    [
-        ("ack", "delay", 1),
-        ("fail", "error", 5),
-        ("fail", "error", {"code": "x"}),
-        ("fail", "error", {"class": 5}),
-        ("fail", "delay", True),
-        ("fail", "delay", "5"),
-        ("fail", "delay", 1e12),
-        ("release", "delay", True),
-        ("release", "priority", 8),
-        ("bury", "reason", "r" * 201),
-        ("touch", "ttr", 0),
-        ("touch", "ttr", 3601),
-    ],
-)
-def test_a_member_that_is_wrong_is_named(verb: str, member: str, value: Any, consumer: Caller) -> None:
-    body = {"jobs": [{"id": "a", "lease": LOST, member: value}]}
-    status, problem = consumer.post(f"v1/queues/feed/{verb}", body)
-    assert (status, [error["pointer"] for error in problem["errors"]]) == (400, [f"/jobs/0/{member}"])
-
-
-@pytest.mark.parametrize("jobs", [[], "a", None, {}])
-def test_a_list_that_is_none_is_refused(jobs: Any, consumer: Caller) -> None:
-    assert consumer.post("v1/queues/feed/ack", {"jobs": jobs})[1]["errors"][0]["pointer"] == "/jobs"
-
-
 def test_more_than_250_are_too_many(consumer: Caller) -> None:
     status, problem = consumer.post("v1/queues/feed/ack", {"jobs": [{"id": "a", "lease": LOST}] * 251})
     assert (status, problem["code"]) == (413, "too_large")
@@ -112,6 +54,8 @@ def test_null_is_as_good_as_nothing(consumer: Caller) -> None:
     (job,) = take(consumer)
     assert end(consumer, "release", job, delay=None, priority=None) == [True]
     assert places("feed") == {"ready": 1}
+    assert end(consumer, "bury", *take(consumer), reason=None) == [True]
+    assert connections.broker().inspector.graves("feed", "a")[0].reason == "buried"
 
 
 # --- batches
@@ -144,16 +88,6 @@ def test_a_job_of_an_older_epoch_ends_where_it_is_held(consumer: Caller, delayq:
     assert end(consumer, "fail", job, {"id": "a", "lease": LOST}, later) == [True, False, True]
 
 
-def test_a_durable_job_is_marked_when_it_ends(consumer: Caller, delayq: Broker) -> None:
-    from django_delayq.core.job import new_key
-
-    plain = NewJob("a", "raw", b"", key=new_key(durable=True))
-    connections.queue("feed").schedule(plain)
-    (job,) = take(consumer)
-    assert end(consumer, "ack", job) == [True]
-    assert [mark.key for mark in delayq.queue("feed").marks(0)] == [plain.key]
-
-
 def test_the_same_key_of_a_request_gives_the_same_jobs(consumer: Caller) -> None:
     put(b"", id="a")
     put(b"", id="b")
@@ -166,19 +100,71 @@ def test_the_same_key_of_a_request_gives_the_same_jobs(consumer: Caller) -> None
     assert [answer[1]["results"][0]["counted"] for answer in answers] == [True, True]
 
 
-def test_large_arguments_are_not_read_again_to_end_a_job(consumer: Caller) -> None:
-    put(b"x" * 200_000, id="a", max_attempts=1)
-    (job,) = take(consumer)
-    assert len(job["body"]) == 200_000
-    assert end(consumer, "fail", job, error=json.dumps({"reason": "too large"})) == [True]
-    assert connections.broker().inspector.graves("feed", "a")[0].job.args == b"x" * 200_000
+def left(text: str) -> float:
+    """Seconds until a moment."""
+    return moment(text).timestamp() - time.time()
 
 
-def test_a_lease_that_ran_out_is_somebody_elses(consumer: Caller, delayq: Broker) -> None:
-    put(b"", id="a")
-    (job,) = take(consumer, ttr=1)
-    with reaping(connections.broker(), "feed"):
-        (again,) = Queue("feed").reserve(wait=timedelta(seconds=20))
-    assert again.attempt == 2, "it counts as a crash"
-    assert end(consumer, "ack", job) == [False]
-    assert again.ack()
+def touched(consumer: Caller, job: dict[str, Any], **more: Any) -> float:
+    """Touch a job and return the seconds until its lease ends."""
+    entry = {"id": job["id"], "lease": job["lease"], **more}
+    status, body = consumer.post("v1/queues/feed/touch", {"jobs": [entry]})
+    (result,) = body["results"]
+    assert status == 200 and result["held"]
+    return left(result["lease_ends"])
+
+
+def test_a_consumer_that_names_no_ttr_has_that_of_each_job(consumer: Caller) -> None:
+    put("x", id="long", ttr=300)
+    put("x", id="usual")
+    jobs = {job["id"]: job for job in take(consumer, max=2)}
+    for ident, ttr in (("long", 300), ("usual", 60)):
+        assert ttr - 5 < left(jobs[ident]["lease_ends"]) <= ttr + 1
+        assert ttr - 5 < touched(consumer, jobs[ident]) <= ttr + 1
+        assert 115 < touched(consumer, jobs[ident], ttr=120) <= 121
+
+
+def test_a_ttr_of_the_reserve_goes_before_that_of_the_job(consumer: Caller) -> None:
+    put("x", id="long", ttr=300)
+    (job,) = take(consumer, ttr=20)
+    assert 15 < left(job["lease_ends"]) <= 21
+
+
+ARGS = encode_args((7,), {"to": "Ann"})
+
+
+@pytest.fixture
+def ears(delayq: Broker) -> Iterator[Ears]:
+    with listening() as ears:
+        yield ears
+
+
+@pytest.fixture
+def parcel(ears: Ears) -> Iterator[Any]:
+    @task(name="http.parcel", max_attempts=2, retry_in=0, on_exhausted=ears.exhausted)
+    def parcel(number: int, *, to: str = "") -> None: ...
+
+    yield parcel
+    registry.remove(parcel)
+
+
+def end_due(api: Caller, verb: str, **more: Any) -> bool:
+    """Take the due job and end it; whether that counted."""
+    _, taken = api.post("v1/queues/default/reserve", {"max": 1})
+    (job,) = taken["jobs"]
+    _, body = api.post(f"v1/queues/default/{verb}", {"jobs": [{"id": job["id"], "lease": job["lease"], **more}]})
+    counted: bool = body["results"][0]["counted"]
+    return counted
+
+
+def test_a_failure_over_http_is_sent_as_a_signal_and_the_last_one_calls_the_tasks_hook(
+    api: Caller, ears: Ears, parcel: Any
+) -> None:
+    connections.queue("default").schedule(NewJob("a", "http.parcel", ARGS))
+    assert end_due(api, "fail", error="closed")
+    assert end_due(api, "fail", error={"class": "TimeoutError", "message": "no answer"})
+    assert ears.heard == [
+        ("job_failed", "a", ARGS, "Reported", "closed", ("failed", 0.0)),
+        ("on_exhausted", "a", ([7], {"to": "Ann"}), "Reported", "no answer", 2),
+        ("job_buried", "a", ARGS, "Reported", "no answer", "exhausted"),
+    ]

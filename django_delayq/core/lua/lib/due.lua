@@ -56,7 +56,7 @@ local function head(from, to)
   local first
   for class = from, to do
     if is_used(class) then
-      local score = tonumber(redis.call('ZRANGE', DUE[class], 0, 0, 'WITHSCORES')[2])
+      local score = tonumber(redis.call('ZRANGE', DUE[class], '0', '0', 'WITHSCORES')[2])
       if score and (not first or score < first) then
         first = score
       end

@@ -27,15 +27,16 @@ local function make()
     return '[' .. lane, '(' .. lane .. (before and struct.pack('>d', before) or '\255')
   end
 
-  -- Return what a member of LANE_ORDER has: lane, due time and id. The name of a lane ends before the due time.
-  function lanes.parts(member)
-    local lane = string.match(member, '^%Z*%z...')
+  -- Return what a member of LANE_ORDER has: its lane, if it is not known before, due time and id. The name of a lane ends before
+  -- the due time.
+  function lanes.parts(member, lane)
+    lane = lane or string.match(member, '^%Z*%z...')
     return lane, (struct.unpack('>d', member, #lane + 1)), string.sub(member, #lane + 9)
   end
 
   -- Return the parts of the first member between two places of LANE_ORDER, nil if there is none.
   function lanes.first(from, behind)
-    local member = redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, 1)[1]
+    local member = redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', '0', '1')[1]
     if member then
       return lanes.parts(member)
     end
@@ -85,7 +86,7 @@ local function make()
 
   -- BLOCKED: scope -> when the limiter said something of it, and until when it blocks the scope, ms. A scope is '' (the whole
   -- queue), the limit of a task, or '<group>\0'; '\0<task code>' -> that limit. A caller without limits is not blocked.
-  local function end_in(record)
+  function lanes.end_in(record)
     return record and not lanes.is_free and select(2, struct.unpack('<dd', record)) or 0
   end
 
@@ -97,12 +98,12 @@ local function make()
     end
     local read, from = {}, '-inf'
     repeat
-      local first = redis.call('ZRANGEBYSCORE', TURNS, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+      local first = redis.call('ZRANGEBYSCORE', TURNS, from, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
       if first[1] then
         local code, class = string.sub(first[1], -3, -2), string.byte(first[1], -1)
         local of_queue, limit = unpack(redis.call('HMGET', BLOCKED, '', '\0' .. code))
-        local of_task = limit and end_in(redis.call('HGET', BLOCKED, limit)) or 0
-        read[#read + 1] = { code, class, math.max(lanes.turn_of(first[2]), end_in(of_queue), of_task), limit }
+        local of_task = limit and lanes.end_in(redis.call('HGET', BLOCKED, limit)) or 0
+        read[#read + 1] = { code, class, math.max(lanes.turn_of(first[2]), lanes.end_in(of_queue), of_task), limit }
         from = text(math.floor(tonumber(first[2]) / TURN_SPAN + 1) * TURN_SPAN)
       end
     until not first[1]
@@ -115,7 +116,7 @@ local function make()
   function lanes.head(from, to, first)
     for _, turn in ipairs(lanes.turns()) do
       local code, class, ms = unpack(turn)
-      if class >= from and class <= to and lanes.passed_over[code] then
+      if class >= from and class <= to and (lanes.passes_all or lanes.passed_over[code]) then
         lanes.passed_over_ms = math.min(lanes.passed_over_ms or ms, ms)
       elseif class >= from and class <= to then
         first = math.min(first or math.huge, ms * 1000)
@@ -153,7 +154,7 @@ local function make()
       if is_first[lane] == nil then
         is_first[lane] = string.byte(lane) == 0 or not is_due(lanes.first_due(lane))
       end
-      members[at], members[at + 1] = 0, lanes.member(bodies[i], dues[i], id)
+      members[at], members[at + 1] = '0', lanes.member(bodies[i], dues[i], id)
       scores[at], scores[at + 1] = text(dues[i]), id
     end
     use_class(LANE)

@@ -8,11 +8,13 @@
 -- in ms from now (0 = not blocked any more), task code or ''} each; grants = {lane, number of jobs, when their permits end
 -- (ms), the first part of the permits, the last part} each. A scope is as in BLOCKED (lib/lanes).
 local most = tonumber(served.lanes)
-local want = most and { most = most } or served.lanes ~= '' and cmsgpack.unpack(served.lanes) or nil
+local want = most and { most = most > 0 and most or nil } or served.lanes ~= '' and cmsgpack.unpack(served.lanes) or nil
 -- A call moves no more than MOST jobs into lanes, because these take Redis several milliseconds.
 local lanes = get_lanes()
 local offers = { moved = 0, offered = 0, list = {}, grants = want and want.grants, MOST = 1000 }
 local is_limited, is_offered = {}, {}
+-- Most lanes whose turn it is at a time.
+local MOST_LANES = 32
 
 -- Marks the codes of tasks in a set.
 local function mark_tasks(names, codes)
@@ -65,40 +67,33 @@ function offers.apply_blocks()
 end
 
 -- Hands out due jobs of lanes, {lane, number, end of their permits (ms), first and last part of these} each: no lease ends
--- later than its permit. The lanes go behind the others.
+-- later than its permit. From a job on whose lease would, the lane is left. Lanes that were not offered go behind the others.
 function offers.hand_out(grants)
-  local found, ids, next_due, seen = {}, {}, {}, {}
+  local granted, dues, permits, next_due = {}, {}, {}, {}
   for _, grant in ipairs(grants) do
-    local lane, n = grant[1], grant[2]
+    local lane, n, end_ms, first, last = unpack(grant)
     local from, behind = lanes.range(lane)
+    local reached, is_late
     next_due[lane] = false
-    for i, member in ipairs(redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', seen[lane] or 0, n + 1)) do
-      local _, due, id = lanes.parts(member)
-      if i <= n and is_due(due) then
-        found[#found + 1], ids[#ids + 1] = { grant, i, member, due }, id
+    for i, member in ipairs(redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', '0', n + 1)) do
+      local _, due, id = lanes.parts(member, lane)
+      is_late = is_late or i <= n and lease_end_of(prefers_own_ttr and redis.call('HGET', BODY, id) or '') > end_ms
+      if i <= n and is_due(due) and not is_late then
+        local at = #granted + 1
+        granted[at], dues[at], permits[at], reached = id, due, first ~= '' and first .. string.char(i) .. last, member
       else
         next_due[lane] = next_due[lane] or due
       end
     end
-    seen[lane] = (seen[lane] or 0) + n
-  end
-  local bodies, is_late = #ids > 0 and redis.call('HMGET', BODY, unpack(ids)) or {}, {}
-  local members, granted, dues, stored, permits = {}, {}, {}, {}, {}
-  for place, one in ipairs(found) do
-    local grant, i, member, due = unpack(one)
-    local lane, _, end_ms, first, last = unpack(grant)
-    is_late[grant] = is_late[grant] or tonumber(lease_end_of(bodies[place] or '')) > end_ms
-    if is_late[grant] then
-      next_due[lane] = math.min(next_due[lane] or due, due)
-    else
-      local at = #members + 1
-      members[at], granted[at], dues[at], stored[at] = member, ids[place], due, bodies[place]
-      permits[at] = first ~= '' and first .. i .. last
+    if reached then
+      redis.call('ZREMRANGEBYLEX', LANE_ORDER, from, '[' .. reached)
+    end
+    if want and string.byte(lane) ~= 0 and is_due(next_due[lane]) then
+      next_due[lane] = nil -- its turn was set with the offer
     end
   end
-  if #members > 0 then
-    redis.call('ZREM', LANE_ORDER, unpack(members))
-    lease_jobs(LANE, granted, dues, stored, permits)
+  if #granted > 0 then
+    lease_jobs(LANE, granted, dues, redis.call('HMGET', BODY, unpack(granted)), permits)
   end
   lanes.set_turns(next_due, now_ms)
 end
@@ -134,20 +129,33 @@ function offers.wake_for_full()
   return is_over and wake_each(1000) or lanes.passed_over_ms
 end
 
--- Return the due lanes of a class that are not blocked, {lane, turn} each, in the order of their turns.
-local function due_lanes(class, most)
-  local found = {}
+-- Return the due lanes of a class that may be offered, {lane, turn} each, in the order of their turns. Those of blocked groups
+-- are put off until the block ends.
+local function free_lanes(class, most)
+  local found, scopes, is_free = {}, {}, true
   for _, turn in ipairs(lanes.turns()) do
     local code, its_class, ms = unpack(turn)
-    if its_class == class and ms <= now_ms and not lanes.passed_over[code] then
+    if its_class == class and ms <= now_ms and not (lanes.passes_all or lanes.passed_over[code]) then
       local from, to = lanes.score(code, class, 0), lanes.score(code, class, now_ms)
-      local some = redis.call('ZRANGEBYSCORE', TURNS, from, to, 'WITHSCORES', 'LIMIT', 0, most)
+      local some = redis.call('ZRANGEBYSCORE', TURNS, from, to, 'WITHSCORES', 'LIMIT', '0', most)
       for i = 1, #some, 2 do
         if not is_offered[some[i]] then
           found[#found + 1] = { some[i], lanes.turn_of(some[i + 1]) }
+          scopes[#found] = string.sub(some[i], 1, -4)
         end
       end
     end
+  end
+  local records = #found > 0 and redis.call('HMGET', BLOCKED, unpack(scopes)) or {}
+  for i, one in ipairs(found) do
+    local until_ms = lanes.end_in(records[i])
+    if until_ms > now_ms then
+      lanes.set_turn(one[1], until_ms)
+      is_free = false
+    end
+  end
+  if not is_free then
+    return free_lanes(class, most)
   end
   table.sort(found, function(one, other)
     return one[2] < other[2] or one[2] == other[2] and one[1] < other[1]
@@ -155,73 +163,69 @@ local function due_lanes(class, most)
   return found
 end
 
--- Return the due lanes of a class that may be offered. Those of blocked groups are put off until the block ends.
-local function free_lanes(class, most)
-  local free
-  repeat
-    free = {}
-    local due, scopes = due_lanes(class, most), {}
-    for i, one in ipairs(due) do
-      scopes[i] = string.sub(one[1], 1, -4)
-    end
-    local records = #due > 0 and not lanes.is_free and redis.call('HMGET', BLOCKED, unpack(scopes)) or {}
-    for i, one in ipairs(due) do
-      local until_ms = records[i] and select(2, struct.unpack('<dd', records[i])) or 0
-      if until_ms > now_ms then
-        lanes.set_turn(one[1], until_ms)
-      else
-        free[#free + 1] = one[1]
-      end
-    end
-  until #free == #due
-  return free
-end
-
--- Adds offers of lanes, {lane, its first members in LANE_ORDER} each. Permits have to last longer than the leases, which a ttr
--- may prolong.
+-- Adds offers of lanes, as hand_out() takes them. Their permits have to last longer than the leases of jobs like the first one.
 local function add_offers(due)
-  local ids = {}
+  local turns = {}
   for _, one in ipairs(due) do
-    for i = 1, prefers_own_ttr and #one[2] or 1 do
-      ids[#ids + 1] = select(3, lanes.parts(one[2][i]))
-    end
-  end
-  local bodies, place, turns = #ids > 0 and redis.call('HMGET', BODY, unpack(ids)) or {}, 1, {}
-  for _, one in ipairs(due) do
-    local lane, n, first, lease_ms = one[1], #one[2], bodies[place] or '', ttr_ms
-    for _ = 1, prefers_own_ttr and n or 1 do
-      lease_ms = math.max(lease_ms, lease_end_of(bodies[place] or '') - now_ms)
-      place = place + 1
-    end
-    lease_ms = math.ceil(lease_ms * 1.1)
-    offers.list[#offers.list + 1] = { lane, n, lease_ms, now_ms + lease_ms, options_of(first) }
-    offers.offered, is_offered[lane], turns[lane] = offers.offered + n, true, select(2, lanes.parts(one[2][1]))
+    local lane, n = one[1], one[2]
+    offers.list[#offers.list + 1] = { lane, n, one.lease_ms, now_ms + one.lease_ms, one.options }
+    offers.offered, is_offered[lane] = offers.offered + n, true
+    turns[lane] = one.next_turn * 1000
     name_task_of('\0' .. string.sub(lane, -3, -2))
   end
-  lanes.set_turns(turns, now_ms)
+  lanes.set_turns(turns, 0)
 end
 
--- Offers up to `room` jobs of the due lanes of a class, as many of each as of the others. A caller without limits gets them.
-function offers.offer(class, room)
+-- Offers up to `room` jobs of the due lanes of a class, by the weights of their groups. A caller without limits gets them. A
+-- turn is a job, or where there is room for more lanes than a call reads, what each of so many would get. A group of the weight
+-- 3 gets three of them; if it gets only one now, its next turn comes after a third of the time. Where more lanes are due, each
+-- offers no more than its group's limits let start at once. `each`: number of jobs that a lane will offer, about.
+function offers.offer(class, room, turn, each)
   room = want and math.min(room, (want.most or 0) - offers.offered) or room
-  local due, offered, free = room > 0 and free_lanes(class, room) or {}, {}, {}
-  for i, lane in ipairs(due) do
-    local from, behind = lanes.range(lane, (now_ms + 1) * 1000)
-    local share = math.ceil(room / math.max(1, math.min(#due - i + 1, room)))
-    local members = room > 0 and redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', 0, share) or {}
-    if #members > 0 then
-      offered[#offered + 1], free[#free + 1] = { lane, members }, { lane, #members, math.huge, '', '' }
-    end
-    room = room - #members
+  turn = turn or math.ceil(room / MOST_LANES)
+  local most = room > 0 and math.min(MOST_LANES, math.ceil(room / (each or turn))) or 0
+  local due, firsts, found = most > 0 and free_lanes(class, most) or {}, {}, {}
+  local left, weights = room, 0
+  local function read(one, most)
+    local from, behind = lanes.range(one[1], (now_ms + 1) * 1000)
+    one.members = redis.call('ZRANGEBYLEX', LANE_ORDER, from, behind, 'LIMIT', '0', most)
   end
-  if want then
-    add_offers(offered)
-  else
-    offers.hand_out(free)
+  for i, one in ipairs(due) do
+    read(one, turn)
+    firsts[i] = one.members[1] and select(3, lanes.parts(one.members[1], one[1])) or ''
+  end
+  for i, body in ipairs(#due > 0 and redis.call('HMGET', BODY, unpack(firsts)) or {}) do
+    local one = due[i]
+    one.options, one.lease_ms = options_of(body or ''), math.ceil(1.1 * (lease_end_of(body or '') - now_ms))
+    local total, burst, weight = string.match(one.options, '"group_limits":%[(%d+),[^,]*,(%d+),(%d+)%]')
+    one.weight, one.most = tonumber(weight or 1), room
+    for _, number in ipairs(#due == most and { total, burst } or {}) do
+      one.most = number ~= '0' and math.min(one.most, number) or one.most
+    end
+    weights = weights + one.weight
+  end
+  for _, one in ipairs(due) do
+    local share = math.min(left, math.max(turn, math.ceil(left * one.weight / weights)))
+    local n = math.min(share, one.most)
+    if n > turn then
+      read(one, n)
+    end
+    local part = string.byte(one[1]) == 0 and 0 or math.min(1, share / turn / one.weight)
+    one.next_turn = one[2] + math.ceil((now_ms - one[2]) * part)
+    one[2], one[3], one[4], one[5] = math.min(n, #one.members), math.huge, '', ''
+    found[#found + 1] = one[2] > 0 and one or nil
+    left, weights = left - one[2], weights - one.weight
+  end
+  if #found > 0 then
+    local before, take = #ids + offers.offered, want and add_offers or offers.hand_out
+    take(found)
+    local taken = #ids + offers.offered - before
+    offers.offer(class, room - taken, turn, taken / #found)
   end
 end
 
 lanes.is_free = not want
 mark_tasks(want and want.tasks or {}, is_limited)
 mark_tasks(want and want.full or {}, lanes.passed_over)
+lanes.passes_all = want and takes_jobs and not want.most -- no job behind a limit can start there now
 return offers

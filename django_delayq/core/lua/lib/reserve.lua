@@ -18,15 +18,15 @@ function serve(first, last, its_lanes)
   served = { tonumber(first) or 1, tonumber(last) or QUARANTINE, lanes = its_lanes or '' }
 end
 
--- Return the end of a job's lease that begins now. The job's own ttr is the last member of its options (`Job.ttr_ms`).
+-- Return the end of a job's lease that begins now, ms. The job's own ttr is the last member of its options (`Job.ttr_ms`).
 local function lease_end_of(body)
-  local _, at = group_of(body)
-  local low, high = string.byte(body, at, at + 1)
   local own
-  if prefers_own_ttr and high and math.floor(string.byte(body, 1) / 16) % 2 == 1 then
-    own = string.match(string.sub(body, at + 2, at + 1 + low + 256 * high), '[{,]"ttr_ms":([1-9]%d*)}$')
+  if prefers_own_ttr and math.floor(flags_of(body) / 16) % 2 == 1 then
+    local _, at = group_of(body)
+    local low, high = string.byte(body, at, at + 1)
+    own = high and string.match(string.sub(body, at + 2, at + 1 + low + 256 * high), '[{,]"ttr_ms":([1-9]%d*)}$')
   end
-  return text(now_ms + (own and #own <= 12 and tonumber(own) or ttr_ms))
+  return now_ms + (own and #own <= 12 and tonumber(own) or ttr_ms)
 end
 
 -- Return the batch, and its token.
@@ -89,7 +89,7 @@ end
 local function due_of_class(class, limit, moment_ms)
   local BODIES_AT_ONCE, REPLY_BYTES = 25, 4 * 1024 * 1024
   local until_us = text(moment_ms * 1000 + 999)
-  local due = redis.call('ZRANGEBYSCORE', DUE[class], '-inf', until_us, 'WITHSCORES', 'LIMIT', 0, limit)
+  local due = redis.call('ZRANGEBYSCORE', DUE[class], '-inf', until_us, 'WITHSCORES', 'LIMIT', '0', limit)
   local due_ids, scores, stored, size = {}, {}, {}, 0
   for first = 1, #due, 2 * BODIES_AT_ONCE do
     local some = {}
@@ -117,7 +117,7 @@ function lease_jobs(class, due_ids, scores, stored, permits)
   for i, id in ipairs(due_ids) do
     local body = stored[i]
     if body then
-      leases[at], leases[at + 1], packed[at] = prefers_own_ttr and lease_end_of(body) or deadline, id, id
+      leases[at], leases[at + 1], packed[at] = prefers_own_ttr and text(lease_end_of(body)) or deadline, id, id
       local permit = permits and permits[i] or nil
       if states[i] or is_started or is_merged(body) then
         packed[at + 1] = hand_out(id, scores[i], body, states[i], permit)
@@ -135,7 +135,7 @@ function lease_jobs(class, due_ids, scores, stored, permits)
   count('lost_body', #due_ids - (at - 1) / 2)
 end
 
-local function make_offers()
+local function make_offers(takes_jobs)
   -- include offers
 end
 
@@ -225,15 +225,16 @@ end
 
 function reserve(limit, worker)
   if is_used(LANE) or (served.lanes ~= '' and not tonumber(served.lanes)) then
-    offers = make_offers()
+    offers = make_offers(limit > 0 and not paused_out)
     offers.idle = offers.apply_blocks()
   end
   if paused_out then
     return batch()
   end
-  if offers and offers.grants and limit > 0 then
+  if offers and offers.grants then
     take_token(worker)
     offers.hand_out(offers.grants)
+    limit = limit + #ids
   end
   local next_due = head(unpack(served))
   if limit > #ids and is_due(next_due) then
@@ -274,7 +275,7 @@ function reserve_again(first_token)
     local s = read_state(redis.call('HGET', STATE, id))
     local body = redis.call('HGET', BODY, id)
     if s.token == token and body then
-      redis.call('ZADD', LEASE, 'XX', lease_end_of(body), id)
+      redis.call('ZADD', LEASE, 'XX', text(lease_end_of(body)), id)
       add_held(id, s, body)
     end
   end

@@ -1,4 +1,4 @@
--- Return a number as Redis takes it: with all of its digits.
+-- Return a whole number as Redis takes it: with all of its digits.
 local function text(number)
-  return string.format('%.0f', number)
+  return string.format('%d', number)
 end

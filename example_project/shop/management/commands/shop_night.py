@@ -6,29 +6,13 @@ that was interrupted.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError
-from datetime import date, timedelta
+from argparse import ArgumentParser
+from datetime import date
 from typing import Any
 
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
 from django.utils import timezone
-
-#: a younger order may still be on its way into the queue
-GRACE = timedelta(minutes=10)
-
-
-def a_day(text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a day; write it like 2026-11-21") from None
-
-
-def span(text: str) -> timedelta:
-    if not text.isdigit():
-        raise ArgumentTypeError(f"{text!r} is no number of seconds")
-    return timedelta(seconds=int(text))
 
 
 class Command(BaseCommand):
@@ -39,23 +23,23 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         add = parser.add_argument
-        add("--day", type=a_day, help="whose greetings these are (default: today); a customer gets one for each day")
-        add("--grace", type=span, default=GRACE, metavar="SECONDS", help="leave younger orders alone (600)")
+        add("--day", type=date.fromisoformat, help="of the greetings (today); a customer gets one for each day")
+        add("--grace", type=float, default=600, metavar="SECONDS", help="leave younger orders alone (600)")
 
-    def handle(self, *args: Any, day: date | None, grace: timedelta, **options: Any) -> None:
+    def handle(self, *args: Any, day: date | None, grace: float, **options: Any) -> None:
         day = day or timezone.localdate()
-        self.pipeline(
-            "bulk --model shop.Customer --task shop.greet --args id,email --due +5m --yes"
+        self.step(
+            "delayq_pipeline bulk --model shop.Customer --task shop.greet --args id,email --due +5m --yes"
             f" --id night:{{id}}:{day} --run-id night-{day}"
         )
-        self.pipeline(
-            'reconcile --model shop.Order --filter {"status":"placed"} --task shop.cancel_order --id order-{id}'
-            f" --args id --due expires_at --created created_at --grace {grace.total_seconds():g}s"
+        self.step(
+            'delayq_reconcile --model shop.Order --filter {"status":"placed"} --task shop.cancel_order --id order-{id}'
+            f" --args id --due expires_at --created created_at --grace {grace:g}s --json"
         )
-        for step in ("run", "compact", "purge"):
-            self.pipeline(step)
+        for name in ("run", "compact", "purge"):
+            self.step(f"delayq_pipeline {name}")
 
-    def pipeline(self, command: str) -> None:
+    def step(self, command: str) -> None:
         """Run one step. An error ends the night; the next call of the command resumes there."""
-        self.stdout.write(f"delayq_pipeline {command.partition(' ')[0]}")
-        call_command("delayq_pipeline", *command.split(), stdout=self.stdout, stderr=self.stderr)
+        self.stdout.write(command)
+        call_command(*command.split(), stdout=self.stdout, stderr=self.stderr)

@@ -14,13 +14,12 @@ from shop.models import Event, Notification, Order, Payment
 
 
 class Command(BaseCommand):
-    help = "Counts orders, payments and messages."
+    help = "Counts orders, payments and messages, as one line of JSON."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--since", type=float, default=0, help="only what happened after this Unix time")
-        parser.add_argument("--json", action="store_true", dest="as_json", help="as one line of JSON")
 
-    def handle(self, *args: Any, since: float, as_json: bool, **options: Any) -> None:
+    def handle(self, *args: Any, since: float, **options: Any) -> None:
         start = datetime.fromtimestamp(since, UTC)
         closed = Order.objects.filter(closed_at__gte=start)
         cancelled = closed.filter(status=Order.Status.CANCELLED)
@@ -44,8 +43,4 @@ class Command(BaseCommand):
             "earliest_s": round(min(late), 3) if late else None,
             "latest_s": round(max(late), 3) if late else None,
         }
-        if as_json:
-            self.stdout.write(json.dumps(counts))
-        else:
-            for name, value in counts.items():
-                self.stdout.write(f"{name.replace('_', ' '):>20}  {value if value is not None else '–'}")
+        self.stdout.write(json.dumps(counts))

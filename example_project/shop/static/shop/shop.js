@@ -28,7 +28,7 @@
   setInterval(tick, 200);
 
   const renew = async (part) => {
-    const answer = await fetch(part.dataset.live, { headers: { "X-Live-Version": part.dataset.version } });
+    const answer = await fetch(location.href, { headers: { "X-Live-Version": part.dataset.version } });
     if (answer.status !== 200) return;
     const html = await answer.text();
     const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
