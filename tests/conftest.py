@@ -419,7 +419,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         if module is not None and module.session_box.cache_info().currsize:
             module.session_box().close()
     # The controller of pytest-xdist has started its workers, and nothing else.
-    leaked = {} if getattr(session.config.option, "dist", "no") != "no" else processes.leaked()
+    leaked = {} if getattr(session.config.option, "dist", "no") != "no" else processes.leaked_for_good()
     for pid, command in leaked.items():
         print(f"\nLEAKED PROCESS {pid}: {command}", file=sys.stderr)
         with contextlib.suppress(OSError):

@@ -173,6 +173,14 @@ def leaked() -> dict[int, str]:
     return found
 
 
+def leaked_for_good(seconds: float = 10.0) -> dict[int, str]:
+    """Return what is still alive after these seconds: children of a killed program end on their own, once started."""
+    deadline = time.monotonic() + seconds
+    while (found := leaked()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
 def close_watchdog() -> None:
     """Close the pipe: the watchdog kills the processes that it still watches, and ends."""
     global _watchdog

@@ -108,10 +108,18 @@ def test_the_ends_of_lost_attempts_are_notified_logged_and_stored_as_those_of_an
 ) -> None:
     put(broker, "always_exit", id="poison", options=b'{"max_attempts":1}')
     put(broker, "crash_once", id="once", delay_ms=500)
-    put(broker, "stubborn", id="stubborn", delay_ms=1500)
     log = tmp_path / "log"
+
+    def counted() -> dict[str, int]:
+        return {task: found.count for (_, task), found in broker.figures().run.items()}
+
     with log.open("wb") as stderr:
         running = program(threads=1, listen=ENDS, grace=0.5, patience=0.2, stderr=stderr)
+        # a killed child takes the counts of its last second along: there are none by then
+        eventually(
+            lambda: counted() == {"always_exit": 1, "crash_once": 2}, "counted by supervisor and child", seconds=60
+        )
+        put(broker, "stubborn", id="stubborn")
         eventually(lambda: places(broker) == {"morgue": 2}, "the ends of all three", seconds=60)
         eventually(lambda: "task stubborn went to the morgue" in log.read_text(), "the line that follows the end")
     assert running.ends() == [
@@ -121,8 +129,7 @@ def test_the_ends_of_lost_attempts_are_notified_logged_and_stored_as_those_of_an
         "on_exhausted:stubborn:JobTimeout:stubborn",
         "job_buried:stubborn:exhausted:JobTimeout",
     ]
-    counts = {task: found.count for (_, task), found in broker.figures().run.items()}
-    assert counts == {"always_exit": 1, "crash_once": 2, "stubborn": 1}, "counted by the supervisor"
+    assert counted() == {"always_exit": 1, "crash_once": 2, "stubborn": 1}, "counted by the supervisor"
     text = log.read_text().replace(ATTEMPT_LOGGER, "attempts")
     assert "ERROR attempts poison: task always_exit went to the morgue (poison) after attempt 1: Crashed: ended" in text
     assert "WARNING attempts once: attempt 1 of task crash_once failed (crashed), the next one in 0.0 s" in text
