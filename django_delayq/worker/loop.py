@@ -140,10 +140,11 @@ class Periodic:
 
 
 class Loop:
-    """Thread that runs one duty until it is closed."""
+    """Thread that runs one duty until it is closed; a turn that fails is tried again after ``longest`` s at most."""
 
-    def __init__(self, name: str, duty: Duty, health: RedisHealth) -> None:
+    def __init__(self, name: str, duty: Duty, health: RedisHealth, *, longest: float = 5.0) -> None:
         self.name = name
+        self._pause = Backoff(cap=longest)
         self._duty = duty
         self._health = health
         self._bell = threading.Event()
@@ -165,13 +166,12 @@ class Loop:
         close_loops([self], timeout)
 
     def _run_thread(self) -> None:
-        pause = Backoff()
         while not self._closing:
             try:
                 rest = self._duty.run()
-                pause.reset()
+                self._pause.reset()
             except Exception as error:
-                rest = pause.next(self._health.failed(self.name, error))
+                rest = self._pause.next(self._health.failed(self.name, error))
             self._bell.wait(min(rest, 3600.0))  # a turn without a reason does no harm
             self._bell.clear()
         if hasattr(self._duty, "close"):

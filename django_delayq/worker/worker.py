@@ -197,7 +197,8 @@ class Worker:
             return
         if config.consumer:
             self.consumer = self._make_consumer()
-        self._heartbeat = Loop("heartbeat", Heartbeat(self), self.health)
+        # After an outage no lease is taken for the time of one: this loop has to be back before.
+        self._heartbeat = Loop("heartbeat", Heartbeat(self), self.health, longest=config.heartbeat)
         duties = dict(self.duties)
         if config.dispatcher:
             duties |= dispatcher_duties(self, self.scope, self._selector if config.consumer else None)

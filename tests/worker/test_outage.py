@@ -139,6 +139,26 @@ def test_a_worker_that_is_started_without_redis_waits_for_it(redis_factory: Call
     connection.close()
 
 
+def test_a_loop_that_renews_leases_never_pauses_for_longer_than_between_two_renewals() -> None:
+    """After an outage no lease is taken for the time of one, so it has to be back before."""
+    pauses: list[float] = []
+
+    class Failing:
+        def run(self) -> float:
+            raise QueueUnavailable("away")
+
+    class Bell(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            loop._closing = len(pauses) == 50
+            return False
+
+    loop = Loop("heartbeat", Failing(), RedisHealth(), longest=0.4)
+    loop._bell = Bell()
+    loop._run_thread()
+    assert len(pauses) == 50 and 0.2 < max(pauses) <= 0.4
+
+
 def test_only_a_call_to_redis_ends_an_outage(broker: Broker) -> None:
     """A turn of a loop that sends no command says nothing about Redis."""
     health = RedisHealth()
