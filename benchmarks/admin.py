@@ -1,6 +1,7 @@
 """Benchmark of the admin: CPU time of a response of the dashboard, and the lists of failed and buried jobs.
 
-The CPU time hardly depends on other programs. Its ratio to a fixed loop of Python makes machines comparable.
+The CPU time hardly depends on other programs. Its ratio to a fixed loop of Python makes machines comparable: where the
+loop takes 20 ms, the bar is 15 ms.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from benchmarks.server import running_server
 
 ROWS = 100_000
 QUEUES = 100
-#: CPU time of a response of the dashboard in ms
-RESPONSE_BAR = 15.0
+#: CPU time of a response of the dashboard, the snapshot of which is shared, as a part of that of the fixed loop
+RESPONSE_BAR = 0.75
 #: duration of the slowest list in ms
 LIST_BAR = 300.0
 
@@ -47,8 +48,8 @@ def _measure(report: Report, name: str, database: str, redis: str, rows: int, re
     for page, (ms, cpu_ms) in told["pages"].items():
         report.rows.append((name, page, ms, cpu_ms, cpu_ms / told["loop_ms"]))
     report.figures[name] = told
-    parts = told["pages"]["dashboard, parts"][1]
-    report.bars.append(Bar(f"{name}: CPU ms of a response of the dashboard", parts, RESPONSE_BAR, at_most=True))
+    parts = told["pages"]["dashboard, parts of a shared snapshot"][1] / told["loop_ms"]
+    report.bars.append(Bar(f"{name}: CPU of a response of the dashboard", parts, RESPONSE_BAR, at_most=True))
     lists = {page: ms for page, (ms, _) in told["pages"].items() if not page.startswith("dashboard")}
     slowest = max(lists, key=lambda page: lists[page])
     report.bars.append(Bar(f"{name}: slowest list in ms ({slowest})", lists[slowest], LIST_BAR, at_most=True))

@@ -132,8 +132,9 @@ class Counts:
             priority: float(oldest // 1000) if oldest >= 0 else None
             for priority, oldest in zip(heads[::2], heads[1::2], strict=True)
         }
-        starving = starving_of({priority: _lag(now_ms, due_ms) for priority, due_ms in due_ms_of.items()})
-        self.starving = max(filter(None, (self.starving, starving)), key=attrgetter("seconds"), default=None)
+        if len(due_ms_of) > 1:
+            starving = starving_of({priority: _lag(now_ms, due_ms) for priority, due_ms in due_ms_of.items()})
+            self.starving = max(filter(None, (self.starving, starving)), key=attrgetter("seconds"), default=None)
         for priority, due_ms in due_ms_of.items():
             self.oldest_due_ms_of[priority] = _earlier(self.oldest_due_ms_of.get(priority), due_ms)
         bins = [later - sooner for sooner, later in pairwise((0, ready, *answer["due"], ready + delayed))]

@@ -49,5 +49,7 @@ def duration(seconds: float) -> str:
 
 def printable(text: str, limit: int = 60) -> str:
     """Return stored text for a terminal: control characters escaped, cut to ``limit`` characters."""
-    clean = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text[:limit])
+    clean = text[:limit]
+    if not clean.isprintable():
+        clean = "".join(character if character.isprintable() else repr(character)[1:-1] for character in clean)
     return clean if len(text) <= limit else f"{clean}…"
