@@ -120,6 +120,8 @@ def fill_redis(queues: int) -> None:
 
 def fill_tables(queues: int, rows: int) -> None:
     """Fill both tables with jobs of many queues, tasks and errors, the last one a month ago."""
+    from django.db import connection
+
     from django_delayq.models import FailedJob, MorgueJob
 
     now = timezone.now()
@@ -127,6 +129,8 @@ def fill_tables(queues: int, rows: int) -> None:
         model.objects.all().delete()
         for begin in range(0, rows, CHUNK):
             model.objects.bulk_create(row(model, number, now, queues, rows) for number in range(begin, begin + CHUNK))
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")  # PostgreSQL does that itself after a minute
 
 
 def row(model: Any, number: int, now: Any, queues: int, rows: int) -> Any:
