@@ -13,20 +13,22 @@ if TYPE_CHECKING:
     from . import limits as limits
     from .core import retry as retry
     from .core.errors import (
-        Bury as Bury,
         IdTaken as IdTaken,
         InvalidJob as InvalidJob,
         LeakedTransaction as LeakedTransaction,
         NotConfirmed as NotConfirmed,
-        PartialFailure as PartialFailure,
         QueueFull as QueueFull,
         QueuePaused as QueuePaused,
         QueueUnavailable as QueueUnavailable,
+    )
+    from .core.inputs import priority_of_u32 as priority_of_u32
+    from .core.verdicts import (
+        Bury as Bury,
+        PartialFailure as PartialFailure,
         RateLimited as RateLimited,
         Release as Release,
         Retry as Retry,
     )
-    from .core.inputs import priority_of_u32 as priority_of_u32
     from .outbox.inbox import exactly_once as exactly_once
     from .pull import Queue as Queue
     from .scheduling.tasks import task as task
@@ -53,20 +55,16 @@ __version__: Final = "0.1.0"
 _MODULES: Final = {
     "core": ("retry",),  # module of back-off presets: retry.steps(10, 60, 300)
     "core.errors": (
-        "Bury",
         "IdTaken",
         "InvalidJob",
         "LeakedTransaction",
         "NotConfirmed",
-        "PartialFailure",
         "QueueFull",
         "QueuePaused",
         "QueueUnavailable",
-        "RateLimited",
-        "Release",
-        "Retry",
     ),
     "core.inputs": ("priority_of_u32",),
+    "core.verdicts": ("Bury", "PartialFailure", "RateLimited", "Release", "Retry"),
     "outbox.inbox": ("exactly_once",),
     "pull": ("Queue",),
     "scheduling.tasks": ("task",),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ..core.errors import Bury, InvalidJob, Release
+from ..core.errors import InvalidJob
 from ..core.inputs import one_line, short
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload
 from ..core.job_view import JobView
@@ -21,6 +21,7 @@ from ..core.queue import Queue
 from ..core.reading import jobs_of, payloads_of
 from ..core.task import registry
 from ..core.times import iso_of
+from ..core.verdicts import Bury, Release
 from ..pull import held as listeners, limits
 from ..worker.ends import End, policy_of
 from ..worker.record import name_of, record_of

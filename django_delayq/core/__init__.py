@@ -17,7 +17,6 @@ Application code outside Django and all other packages of the project import fro
 from .broker import Broker as Broker
 from .counts import Counts as Counts
 from .errors import (
-    Bury as Bury,
     DelayQError as DelayQError,
     IdTaken as IdTaken,
     InvalidJob as InvalidJob,
@@ -27,9 +26,6 @@ from .errors import (
     NotConfirmed as NotConfirmed,
     QueueFull as QueueFull,
     QueueUnavailable as QueueUnavailable,
-    Release as Release,
-    Retry as Retry,
-    Verdict as Verdict,
 )
 from .job import Job as Job, NewJob as NewJob, Payload as Payload, new_id as new_id
 from .job_view import JobView as JobView
@@ -46,3 +42,4 @@ from .queue import Queue as Queue
 from .reading import Inspector as Inspector, Page as Page
 from .redis.connection import Connection as Connection, RedisConfig as RedisConfig, connect as connect
 from .task import Registry as Registry, Task as Task, TaskOptions as TaskOptions, registry as registry
+from .verdicts import Bury as Bury, Release as Release, Retry as Retry, Verdict as Verdict

@@ -150,3 +150,16 @@ PRESETS: Final[Mapping[str, Policy]] = {
 def ms_of(seconds: float) -> int:
     """Return a delay in whole milliseconds."""
     return max(0, round(seconds * 1000))
+
+
+def seconds_of(delay: object) -> float:
+    """Return a delay that a project's code chose, in seconds from 0 to ten years.
+
+    Raises:
+        TypeError: it is neither a number nor a timedelta.
+    """
+    if isinstance(delay, timedelta):
+        delay = delay.total_seconds()
+    if (isinstance(delay, int) and not isinstance(delay, bool)) or (isinstance(delay, float) and math.isfinite(delay)):
+        return float(min(MAX_DELAY, max(0, delay)))  # limited before: a huge int has no float
+    raise TypeError(f"{delay!r:.60} is no delay; give seconds or a timedelta")

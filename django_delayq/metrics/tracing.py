@@ -32,7 +32,7 @@ except ImportError as error:
     raise ImportError("traces need the API package of OpenTelemetry: pip install 'django-delayq[otel]'") from error
 
 from .. import __version__
-from ..core.errors import PartialFailure, Verdict
+from ..core.verdicts import PartialFailure, Verdict
 from ..scheduling.verbs import JobHandle
 from ..worker.record import class_of
 

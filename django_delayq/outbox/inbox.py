@@ -25,9 +25,10 @@ from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
 from django.db.utils import OperationalError
 
 from ..core import task as core
-from ..core.errors import Misconfigured, PartialFailure, Release
+from ..core.errors import Misconfigured
 from ..core.inputs import short
 from ..core.job import Job, NewJob, is_durable, request_for
+from ..core.verdicts import PartialFailure, Release
 from ..worker.attempt import running
 from . import rows
 

@@ -14,13 +14,14 @@ from typing import Any, Final, Self
 
 from .. import signals
 from ..core.codec import decode, decode_args
-from ..core.errors import Bury, DelayQError, PartialFailure, Release, Verdict
+from ..core.errors import DelayQError
 from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Undecodable
 from ..core.outcomes import Batch, Settlement, ack
 from ..core.queue import Queue
 from ..core.task import registry
 from ..core.times import USUAL_TTR_MS, datetime_of, delay_ms_of, ttr_ms_of
+from ..core.verdicts import Bury, PartialFailure, Release, Verdict
 from ..settings.conf import SETTING, conf, load_function
 from ..worker.attempt import ReservedJob
 from ..worker.ends import End, failures_of, policy_of, undecodable

@@ -15,7 +15,7 @@ from django.db import router, transaction
 from django.db.models import Max, QuerySet
 from django.db.models.functions import Now
 
-from ..core.errors import Release
+from ..core.verdicts import Release
 from ..mirror.rows import PLACES, Model, place_of, text
 from ..models import NAME_LENGTH, BulkAction
 from ..scheduling.tasks import task

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, connections as databases
 
-from ..core.errors import DelayQError, LeakedTransaction, Verdict
+from ..core.errors import DelayQError, LeakedTransaction
 from ..core.job import Job
 from ..core.outcomes import IN_MORGUE, AttemptOutcome, Batch
 from ..core.queue import Queue
 from ..core.task import registry
 from ..core.times import datetime_of
+from ..core.verdicts import Verdict
 from ..pull import limits
 from ..runtime import wiring
 from ..settings.conf import Conf, conf, restore_context

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, RateLimited, Release, Retry
-from ..core.job import PRIORITIES, STARTED, UNRENEWED, Job
+from ..core.errors import JobTimeout, Misconfigured
+from ..core.job import STARTED, UNRENEWED, Job
 from ..core.options import TASK_OPTIONS, TaskOptions
 from ..core.outcomes import AttemptOutcome, Settlement, bury, fail, release
-from ..core.retry import MAX_DELAY, Policy as Backoff, default_backoff, ms_of
+from ..core.retry import Policy as Backoff, default_backoff, ms_of, seconds_of
+from ..core.verdicts import Bury, PartialFailure, RateLimited, Release, Retry
 from .attempt import NO_TASK
 from .record import class_of, error_record, name_of, record_of, text_of
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger(__name__)
 
 _LONGEST_CRASH_DELAY: Final = 3600.0
-#: seconds until a job is due that its handler released with an invalid delay
-_UNUSABLE_DELAY: Final = 10.0
 #: reason of jobs whose task a worker does not know, and seconds after which they are buried if no worker does
 _UNKNOWN: Final = "unknown task"
 _UNKNOWN_SECONDS: Final = 24 * 3600.0
@@ -108,23 +105,19 @@ class End:
         if acked:
             stored: dict[str, Any] = {"error_class": class_of(error), "error": record(error)}
             return self._settlement(_record, outcome=_outcome_of(kind), reason="acked before it began", **stored)
-        own_delay = _delay_of(self.job, error.delay) if isinstance(error, Release | Retry) else None
         if isinstance(error, Release):
-            if own_delay is None and error.delay is not None:
-                own_delay = _UNUSABLE_DELAY  # at its old place it would run without a pause
             # The attempt ended by itself, as a failed one does, so the job is not suspect any more.
-            priority = _priority_of(self.job, error.priority)
-            fields: dict[str, Any] = {"quarantine": False, "priority": priority, "began": True}
+            fields: dict[str, Any] = {"quarantine": False, "priority": error.priority, "began": True}
             if isinstance(error, RateLimited):
-                seconds = _delay_of(self.job, error.retry_after)
                 scope = error.scope or ("group" if self.job.group else "task")
-                fields["pause"] = scope, max(1, ms_of(_UNUSABLE_DELAY if seconds is None else seconds))
-            return self.give_back(text_of(error), own_delay, **fields)
+                fields["pause"] = scope, max(1, ms_of(error.retry_after))
+            return self.give_back(text_of(error), error.delay, **fields)
         stored = {"error_class": class_of(error), "error": record(error)}
         if isinstance(error, Bury):
             return self._settlement(bury, reason=text_of(error) or "buried", **stored)
-        rule = self.policy.retry_in if isinstance(error, Retry) else rule_of(self.policy, kind)
-        return self._failed(kind, rule, own_delay, **stored)
+        if isinstance(error, Retry):
+            return self._failed(kind, self.policy.retry_in, error.delay, **stored)
+        return self._failed(kind, rule_of(self.policy, kind), **stored)
 
     def broken(self, error: BaseException, *, acked: bool) -> Settlement:
         """Return the settlement of an attempt whose end could not be decided. It counts: else it might repeat for ever.
@@ -321,19 +314,6 @@ def _outcome_of(kind: type[BaseException]) -> AttemptOutcome:
     return AttemptOutcome.TIMEOUT if issubclass(kind, JobTimeout) else AttemptOutcome.FAILED
 
 
-def seconds_of(delay: object) -> float:
-    """Return a delay that a project's code chose, in seconds from 0 to ten years.
-
-    Raises:
-        TypeError: it is neither a number nor a timedelta.
-    """
-    if isinstance(delay, timedelta):
-        delay = delay.total_seconds()
-    if (isinstance(delay, int) and not isinstance(delay, bool)) or (isinstance(delay, float) and math.isfinite(delay)):
-        return float(min(MAX_DELAY, max(0, delay)))  # limited before: a huge int has no float
-    raise TypeError(f"{delay!r:.60} is no delay; give seconds or a timedelta")
-
-
 def safe_delay(backoff: Backoff, n: int) -> float:
     """Return the pause of ``backoff`` for retry ``n``, in seconds, even if ``backoff`` misbehaves.
 
@@ -346,23 +326,6 @@ def safe_delay(backoff: Backoff, n: int) -> float:
     except (Exception, SystemExit, JobTimeout):
         logger.exception("the back-off %r failed for retry %d; the default back-off is used", backoff, n)
         return seconds_of(default_backoff(n))
-
-
-def _delay_of(job: Job, delay: object) -> float | None:
-    """Return the delay of a handler's verdict in seconds; None, with a log message, if it is invalid."""
-    try:
-        return None if delay is None else seconds_of(delay)
-    except TypeError as error:
-        logger.error("%s: %s. It is ignored", job.id, error)
-        return None
-
-
-def _priority_of(job: Job, priority: object) -> int | None:
-    """Return the priority of a handler's verdict; None, with a log message, if it is invalid."""
-    if priority is None or (type(priority) is int and 0 <= priority < PRIORITIES):
-        return priority
-    logger.error("%s: %.60r is no priority; give 0 (first) to 7. It stays as it is", job.id, priority)
-    return None
 
 
 def _postponed_seconds(job: Job, reason: str, now_ms: float) -> float:

@@ -18,9 +18,10 @@ from time import monotonic
 from types import CoroutineType
 from typing import Any, Final
 
-from ..core.errors import JobTimeout, PartialFailure, Retry, Verdict
+from ..core.errors import JobTimeout
 from ..core.outcomes import Settlement
 from ..core.task import Registry
+from ..core.verdicts import PartialFailure, Retry, Verdict
 from .attempt import NEVER, Attempt, running, view_of
 from .child import Scoreboard
 from .ends import End, crashed_early, failures_of, policy_of, undecodable

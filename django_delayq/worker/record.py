@@ -19,9 +19,9 @@ from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ..core.errors import Verdict
 from ..core.inputs import one_line
 from ..core.outcomes import AttemptOutcome
+from ..core.verdicts import Verdict
 
 if TYPE_CHECKING:
     from ..core.job import Job

@@ -9,8 +9,8 @@ import pytest
 
 from django_delayq import Queue, connections, schedule, task
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Bury, Release
 from django_delayq.core.task import registry
+from django_delayq.core.verdicts import Bury, Release
 from django_delayq.pull import HeldJob
 from tests.support.listening import Ears, listening
 from tests.support.processes import wait_until

@@ -18,8 +18,8 @@ from django_delayq import (
     get_job,
     schedule,
 )
-from django_delayq.core.errors import Verdict
 from django_delayq.core.job import NewJob
+from django_delayq.core.verdicts import Verdict
 from django_delayq.pull import HeldJob
 from tests.support.reaping import reaping
 

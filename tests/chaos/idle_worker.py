@@ -15,10 +15,10 @@ import time
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import RateLimited
 from django_delayq.core.options import Limits
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.core.verdicts import RateLimited
 from django_delayq.worker.attempt import current_job
 from django_delayq.worker.child import adopt, child_spec, leave
 from django_delayq.worker.config import WorkerConfig

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from django_delayq import RateLimited
 from django_delayq.core import Broker, Bury, Job, JobTimeout, Release, Retry, Settlement, Task, TaskOptions
 from tests.support.attempt_stage import (
     MAX_DELAY,
@@ -220,22 +221,20 @@ def test_the_back_off_of_an_exception_counts_more_than_that_of_the_job() -> None
 
 
 @pytest.mark.parametrize(
-    ("delay", "ms"),
-    [
-        (timedelta(minutes=1), 60_000),
-        (-5, 0),
-        (2.5, 2_500),
-        (10**400, round(MAX_DELAY * 1000)),
-        ("10", None),
-        (float("nan"), None),
-        (True, None),
-        (float("inf"), None),
-    ],
+    ("delay", "ms"), [(timedelta(minutes=1), 60_000), (-5, 0), (2.5, 2_500), (10**400, round(MAX_DELAY * 1000))]
 )
-def test_a_delay_that_a_handler_asks_for_may_be_anything(delay: Any, ms: int | None) -> None:
+def test_a_handler_may_ask_for_any_delay(delay: Any, ms: int) -> None:
     retried = end_by_error(make_job(), policy(), Retry(delay=delay), 0, 0)
     released = end_by_error(make_job(), policy(), Release(delay=delay), 0, 0)
-    assert (retried.delay_ms, released.delay_ms) == ((10_000, 10_000) if ms is None else (ms, ms))
+    assert (retried.delay_ms, released.delay_ms) == (ms, ms)
+
+
+@pytest.mark.parametrize("delay", ["10", math.nan, True, math.inf])
+@pytest.mark.parametrize("verdict", [Retry, Release, RateLimited])
+def test_what_is_no_delay_is_an_error_of_the_handler(verdict: Callable[..., Exception], delay: object) -> None:
+    name = "retry_after" if verdict is RateLimited else "delay"
+    with pytest.raises(TypeError, match="is no delay; give seconds or a timedelta"):
+        verdict(**{name: delay})
 
 
 def test_what_comes_of_a_merged_job_carries_the_policies_of_its_task() -> None:
@@ -369,11 +368,9 @@ def test_a_handler_gives_its_job_back_with_another_priority(broker: Broker) -> N
 
 
 @pytest.mark.parametrize("wrong", [8, -1, True, "urgent", 1.0])
-def test_what_is_no_priority_is_logged_and_changes_nothing(wrong: object, caplog: pytest.LogCaptureFixture) -> None:
-    error = Release(priority=wrong)  # type: ignore[arg-type]
-    settlement = end_by_error(make_job(), policy_of(None), error, 1, 2)
-    assert (settlement.verb, settlement.priority) == ("release", None)
-    assert "is no priority" in caplog.text
+def test_what_is_no_priority_is_an_error_of_the_handler(wrong: object) -> None:
+    with pytest.raises(TypeError, match=r"is no priority; give 0 \(first\) to 7"):
+        Release(priority=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("verdict", [Release, Retry])
