@@ -263,7 +263,7 @@ class Mirror:
 
     def __init__(self, broker: Broker, changes: Changes, queues: Callable[[], Sequence[Queue]]) -> None:
         self._broker = broker
-        self._changes = changes
+        self._changes = changes.reader("failed", "morgue")
         self._queues = queues
         self._mirrors: dict[Name, IndexMirror] = {}
         self._next_turn = self._next_full = self._next_age = 0.0
@@ -272,8 +272,8 @@ class Mirror:
         self._parts = Parts("mirror", broker, shared=shared)
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """Subscribe ``ring``, which wakes the loop of this duty, to changes that the worker notices."""
-        self._changes.subscribe(ring)
+        """Let a change that the worker notices end the rest of the loop."""
+        self._changes.ring = ring
 
     def run(self) -> float:
         """Do one turn. Return the seconds until the next one."""

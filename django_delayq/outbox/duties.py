@@ -109,7 +109,7 @@ class Marks:
     def __init__(self, aliases: Sequence[str], broker: DjangoBroker, changes: Changes) -> None:
         self._aliases = aliases
         self._broker = broker
-        self._changes = changes
+        self._changes = changes.reader("marks")
         #: shards with marks
         self._places: set[tuple[str, int]] = set()
         self._next = 0.0
@@ -117,8 +117,8 @@ class Marks:
         self._databases = Parts("marks", shared=(DatabaseError,) if len(aliases) == 1 else ())
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """Subscribe ``ring``, which wakes this duty's loop."""
-        self._changes.subscribe(ring)
+        """Let new marks end the rest of the loop."""
+        self._changes.ring = ring
 
     def run(self) -> float:
         """Store the marks that are due. Return the seconds until the next turn."""
@@ -207,17 +207,17 @@ class Reconciler:
     def __init__(self, alias: str, broker: DjangoBroker, changes: Changes) -> None:
         self._alias = alias
         self._broker = broker
-        self._changes = changes
+        self._losses = changes.reader("lost")
         #: time on the database's clock; rows not checked since then are checked now; None = not read yet
         self._since: datetime | None = None
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """Subscribe ``ring``, which wakes this duty's loop."""
-        self._changes.subscribe(ring)
+        """Let a loss of data end the rest of the loop."""
+        self._losses.ring = ring
 
     def run(self) -> float:
         """Check one batch. Return the seconds until the next one."""
-        if self._changes.take("lost") or self._since is None:
+        if self._losses.take("lost") or self._since is None:
             self._since = database_time(self._alias)
         if self._since is None:
             return LOOK

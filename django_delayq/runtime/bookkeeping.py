@@ -61,20 +61,19 @@ def duties(
         dispatcher: True if the process has a dispatcher.
     """
     with_outbox = [alias for alias in settings.outbox.databases if _is_usable(alias)]
-    by_name: dict[str, Duty] = {"marks": WithDatabase("marks", Marks(with_outbox, broker, changes.branch("marks")))}
+    by_name: dict[str, Duty] = {"marks": WithDatabase("marks", Marks(with_outbox, broker, changes))}
     if not dispatcher:
         return by_name
     for alias in sorted({*with_outbox, *filter(_is_usable, remembering())}):
         named: dict[str, Duty] = {"retention": Retention(settings, alias)}
         if alias in with_outbox:
-            reconciler = Reconciler(alias, broker, changes.branch("lost"))
+            reconciler = Reconciler(alias, broker, changes)
             named |= {"relay": Relay(settings, alias, broker), "reconciler": reconciler}
         suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
         by_name |= {f"{name}{suffix}": WithDatabase(name, duty) for name, duty in named.items()}
-    by_name["limits"] = ConfiguredLimits(broker, changes.branch("lost"))
+    by_name["limits"] = ConfiguredLimits(broker, changes)
     if settings.is_mirrored and _is_usable(DEFAULT_DB_ALIAS):
-        news = changes.branch("failed", "morgue", "lost")
-        by_name["mirror"] = WithDatabase("mirror", Mirror(broker, news, queues))
+        by_name["mirror"] = WithDatabase("mirror", Mirror(broker, changes, queues))
     return by_name
 
 
@@ -88,17 +87,17 @@ class ConfiguredLimits:
 
     def __init__(self, broker: DjangoBroker, changes: Changes) -> None:
         self._broker = broker
-        self._changes = changes
+        self._losses = changes.reader("lost")
         self._pending: set[str] = set()
         self._parts = Parts("limits", broker)
 
     def attach(self, ring: Callable[[], None]) -> None:
         """Let a loss of data end the rest of the loop."""
-        self._changes.subscribe(ring)
+        self._losses.ring = ring
 
     def run(self) -> float:
         """Write the limits of the queues that lost data since the last turn."""
-        self._pending |= {name for name, _ in self._changes.take("lost")}
+        self._pending |= {name for name, _ in self._losses.take("lost")}
         for name in sorted(self._pending):
             if self._parts.attempt(name, partial(self._write, name)):
                 self._pending.discard(name)

@@ -155,14 +155,13 @@ class ShardPoller:
         return False
 
     def _check(self, beat: Beat) -> None:
-        if self._parts.outage(beat.part) > self._process.config.heartbeat:
-            # The first call that comes through: holders could not renew their leases in any shard of that node.
-            for one in self._beats:
-                one.hold = one.hold or self._parts.same_node(one.part, beat.part)
+        is_back = self._parts.outage(beat.part) > self._process.config.heartbeat  # its node of a cluster
         sent_at = time.monotonic()
-        tick = beat.queue.tick(beat.shard, hold=beat.hold)
+        tick = beat.queue.tick(beat.shard, hold=beat.hold or is_back)
         now = time.monotonic()
         beat.hold = False
+        if is_back:
+            self._hold_all()
         beat.checked_at = now
         is_first = beat.offset is None  # spreads the checks of a queue's shards over the period
         beat.check_at = now + self._period * ((self._beats.index(beat) + 1) / len(self._beats) if is_first else 1.0)
@@ -315,7 +314,7 @@ def dispatcher_duties(process: Worker, scope: Scope, selector: ShardSelector | N
         "depth-sampler": DepthSampler(broker, name),
         "epoch-cleanup": Periodic(process.config.epoch_check, lambda: clean_epochs(broker, scope.queues, epochs)),
     }
-    ticker = RecurringTicker(broker, process.registry, process.config.timezone, changes=process.changes.branch("lost"))
+    ticker = RecurringTicker(broker, process.registry, process.config.timezone, changes=process.changes)
     if ticker.works:
         duties["recurring-ticker"] = ticker
     return duties

@@ -30,7 +30,6 @@ Part: TypeAlias = tuple[str, int] | tuple[str, int, str] | str
 #: data
 What = Literal["marks", "failed", "morgue", "lost"]
 Place = tuple[str, int]
-KINDS: Final[tuple[What, ...]] = ("marks", "failed", "morgue", "lost")
 
 
 class Reminders:
@@ -246,10 +245,6 @@ class Parts:
         """Return for how many seconds the part's node of a cluster has failed; 0 if it works."""
         return max((time.monotonic() - rest.since for rest in self._rests_of(part) if rest.since), default=0.0)
 
-    def same_node(self, one: Part, other: Part) -> bool:
-        """Return True if these parts fail together, as far as is known."""
-        return self._node(one) == self._node(other)
-
     def _rests_of(self, part: Part) -> list[_Rest]:
         names = (part, self._node(part)) if self._rests else ()
         return [rest for name in names if (rest := self._rests.get(name)) is not None]
@@ -322,48 +317,40 @@ def _text_of(part: Part) -> str:
 # -- changes of shards -------------------------------------------------------------------------------------------------
 
 
-class Changes:
-    """Mailbox of the shards (queue, number) that changed, by kind. Thread-safe.
+class ChangeReader:
+    """Shards (queue, number) that changed since one reader took them last, by kind of change.
 
-    Notifications are hints: the reader checks the shard itself, and a superfluous one is harmless.
+    They are hints: the reader checks the shard itself, and a superfluous one is harmless.
     """
 
-    def __init__(self, kinds: Sequence[What] = KINDS) -> None:
-        self._kinds = kinds
-        self._lock = threading.Lock()
-        self._places: dict[What, set[Place]] = {what: set() for what in KINDS}
-        self._rings: list[Callable[[], None]] = []
-        self._branches: list[Changes] = []
-
-    def note(self, queue: str, shard: int, what: What) -> None:
-        """Record a change, and call the subscribers unless it was recorded already."""
-        for branch in self._branches:
-            if what in branch._kinds:
-                branch.note(queue, shard, what)
-        place = (queue, shard)
-        with self._lock:
-            places = self._places[what]  # ``take`` replaces this set, so it is read under the lock
-            if place in places:
-                return
-            places.add(place)
-        for ring in self._rings:
-            call_safely("a subscriber to changes", ring)
+    def __init__(self, kinds: Sequence[What]) -> None:
+        #: by kind; a set, because adding and removing one member are atomic
+        self.noted: dict[What, set[Place]] = {what: set() for what in kinds}
+        #: called with each new change, in the thread that noted it
+        self.ring: Callable[[], None] = lambda: None
 
     def take(self, what: What) -> set[Place]:
         """Return the shards that changed in this way since the last call."""
-        with self._lock:
-            taken, self._places[what] = self._places[what], set()
-        return taken
+        noted = self.noted[what]
+        return {noted.pop() for _ in range(len(noted))}
 
-    def branch(self, *kinds: What) -> Changes:
-        """Return a separate mailbox for one reader. It receives only these kinds and takes nothing from others."""
-        made = Changes(kinds)
-        self._branches.append(made)
-        return made
 
-    def subscribe(self, ring: Callable[[], None]) -> None:
-        """Call ``ring()`` whenever a new change is recorded.
+class Changes:
+    """Mailbox in which a process notes changes of shards for all who read them."""
 
-        ``ring`` must return quickly, because it runs in the thread that recorded the change.
-        """
-        self._rings.append(ring)
+    def __init__(self) -> None:
+        self._readers: list[ChangeReader] = []
+
+    def reader(self, *kinds: What) -> ChangeReader:
+        """Return a reader of these kinds; it takes nothing from others."""
+        self._readers.append(ChangeReader(kinds))
+        return self._readers[-1]
+
+    def note(self, queue: str, shard: int, what: What) -> None:
+        """Note a change. Readers are called unless they have it already."""
+        place = (queue, shard)
+        for reader in self._readers:
+            noted = reader.noted.get(what)
+            if noted is not None and place not in noted:
+                noted.add(place)
+                reader.ring()

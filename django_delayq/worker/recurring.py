@@ -283,11 +283,12 @@ class RecurringTicker:
 
     def __post_init__(self) -> None:
         self._parts = Parts("recurring-ticker", self._broker)
+        self._losses = self.changes.reader("lost")
         self.works = works_of(self.registry, self.zone)
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """Subscribe ``ring``, which wakes this duty's loop."""
-        self.changes.subscribe(ring)
+        """Let a loss of data end the rest of the loop."""
+        self._losses.ring = ring
 
     def run(self) -> float:
         """Fire due ticks.
@@ -297,7 +298,7 @@ class RecurringTicker:
         """
         if not self.works:
             return LONGEST_REST_SECONDS
-        if self.changes.take("lost"):
+        if self._losses.take("lost"):
             for work in self.works:  # Redis may have lost a tick with its job
                 work.done, work.check_at = None, 0.0
         asked_at = time.monotonic()

@@ -202,11 +202,11 @@ def test_the_duty_works_when_it_is_rung_and_rests_when_nothing_is_marked(
 
 
 def test_marks_that_must_wait_are_looked_at_again(stage: Stage) -> None:
-    row = stage.sent("order-5")
+    marks, row = stage.marks(), stage.sent("order-5")
     stage.hold(row)
     stage.finish("order-5")
     stage.changes.note(QUEUE, 0, "marks")
-    assert GATHER <= stage.marks().run() <= AGAIN
+    assert GATHER <= marks.run() <= AGAIN
 
 
 def test_a_queue_that_was_deleted_has_no_marks(stage: Stage) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core import Broker, Bury, Connection, Tick, ack, bury, fail
-from django_delayq.worker.loop import Changes
+from django_delayq.worker.loop import ChangeReader, Changes
 from tests.support.duty_stage import TickingQueue, check_now, poller_of
 from tests.support.worker_stage import (
     DEADLINE,
@@ -25,10 +25,14 @@ from tests.support.worker_stage import (
 HERE = {("default", 0)}
 
 
-def heard(changes: Changes) -> dict[str, set[tuple[str, int]]]:
-    """Return all changes noted so far, without the empty ones."""
-    taken = {what: changes.take(what) for what in ("marks", "failed", "morgue", "lost")}  # type: ignore[arg-type]
+def heard(reader: ChangeReader) -> dict[str, set[tuple[str, int]]]:
+    """Return all changes noted since the last call, without the empty ones."""
+    taken = {what: reader.take(what) for what in reader.noted}
     return {what: places for what, places in taken.items() if places}
+
+
+def read_all(changes: Changes) -> ChangeReader:
+    return changes.reader("marks", "failed", "morgue", "lost")
 
 
 # -- the mailbox -----------------------------------------------------------------------------------------------------
@@ -36,40 +40,32 @@ def heard(changes: Changes) -> dict[str, set[tuple[str, int]]]:
 
 def test_news_are_there_until_they_are_taken_and_ring_once() -> None:
     changes, rings = Changes(), []
+    reader, other = read_all(changes), changes.reader("failed")
     changes.note("a", 1, "failed")
-    changes.subscribe(lambda: rings.append("first"))
-    changes.subscribe(lambda: rings.append("second"))
+    reader.ring, other.ring = lambda: rings.append("first"), lambda: rings.append("second")
     changes.note("a", 1, "failed")
     assert rings == [], "that was known before"
     changes.note("a", 2, "failed")
     changes.note("a", 1, "lost")
-    assert rings == ["first", "second"] * 2
-    assert changes.take("failed") == {("a", 1), ("a", 2)}
-    assert changes.take("failed") == set()
+    assert rings == ["first", "second", "first"]
+    assert reader.take("failed") == {("a", 1), ("a", 2)}
+    assert reader.take("failed") == set()
     changes.note("a", 1, "failed")
-    assert heard(changes) == {"failed": {("a", 1)}, "lost": {("a", 1)}}
-    assert len(rings) == 6
-
-
-def test_a_subscriber_that_fails_keeps_nobody_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
-    changes, rings = Changes(), []
-    changes.subscribe(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
-    changes.subscribe(lambda: rings.append(1))
-    changes.note("a", 1, "lost")
-    assert rings == [1]
-    assert "subscriber" in caplog.text
+    assert heard(reader) == {"failed": {("a", 1)}, "lost": {("a", 1)}}
+    assert rings == ["first", "second", "first", "first"]
+    assert other.take("failed") == {("a", 1), ("a", 2)}
 
 
 class Clerk:
     """A duty that rests for ever, unless something is noted."""
 
     def __init__(self, changes: Changes) -> None:
-        self.changes = changes
+        self.changes = changes.reader("marks")
         self.turns: list[set[tuple[str, int]]] = []
         self.worked = threading.Semaphore(0)
 
     def attach(self, ring: Callable[[], None]) -> None:
-        self.changes.subscribe(ring)
+        self.changes.ring = ring
 
     def run(self) -> float:
         self.turns.append(self.changes.take("marks"))
@@ -82,6 +78,7 @@ class Clerk:
 
 def test_a_worker_notes_how_durable_jobs_ended_and_what_failed(broker: Broker) -> None:
     changes = Changes()
+    reader = read_all(changes)
 
     def work(how: str) -> None:
         if how == "fail":
@@ -95,7 +92,7 @@ def test_a_worker_notes_how_durable_jobs_ended_and_what_failed(broker: Broker) -
             broker, registry_of(work, retry_in=60), config(dispatcher=False, burst=True), changes=changes
         ) as worker:
             assert worker.done.wait(DEADLINE)
-        return heard(changes)
+        return heard(reader)
 
     assert news_of("ack", durable=False) == {}
     assert news_of("ack", durable=True) == {"marks": HERE}
@@ -107,20 +104,22 @@ def test_a_worker_notes_how_durable_jobs_ended_and_what_failed(broker: Broker) -
 
 def test_a_worker_notes_that_a_job_fails_no_more(broker: Broker) -> None:
     changes, seen = Changes(), []
+    reader = read_all(changes)
 
     def work() -> None:
-        seen.append(heard(changes))
+        seen.append(heard(reader))
         if len(seen) == 1:
             raise ValueError
 
     put(broker, "work")
     with working(broker, registry_of(work, retry_in=0.01), config(dispatcher=False), changes=changes):
-        eventually(lambda: len(seen) == 2 and heard(changes))
+        eventually(lambda: len(seen) == 2 and heard(reader))
     assert seen == [{}, {"failed": HERE}]
 
 
 def test_a_worker_notes_the_end_of_durable_payloads(broker: Broker) -> None:
     changes = Changes()
+    reader = read_all(changes)
 
     def sync(payloads: dict[str, list[object]]) -> None:
         pass
@@ -130,60 +129,61 @@ def test_a_worker_notes_the_end_of_durable_payloads(broker: Broker) -> None:
         settings = config(dispatcher=False, burst=True)
         with working(broker, registry_of(sync, merge=True), settings, changes=changes) as worker:
             assert worker.done.wait(DEADLINE)
-        return heard(changes)
+        return heard(reader)
 
     assert news(new_key()) == {}
     assert news(new_key(durable=True)) == {"marks": HERE}
 
 
 @pytest.fixture
-def polled(connection: Connection, prefix: str) -> tuple[Broker, Any, Changes]:
+def polled(connection: Connection, prefix: str) -> tuple[Broker, Any, ChangeReader]:
     broker, changes = Broker(connection, prefix=prefix), Changes()
-    return broker, poller_of([broker.queue("default")], changes=changes), changes
+    return broker, poller_of([broker.queue("default")], changes=changes), read_all(changes)
 
 
-def look(poller: Any, changes: Changes) -> dict[str, set[tuple[str, int]]]:
+def look(poller: Any, reader: ChangeReader) -> dict[str, set[tuple[str, int]]]:
     check_now(poller)
-    return heard(changes)
+    return heard(reader)
 
 
-def test_a_look_notes_what_is_other_than_at_the_last_one(polled: tuple[Broker, Any, Changes]) -> None:
-    broker, poller, changes = polled
+def test_a_look_notes_what_is_other_than_at_the_last_one(polled: tuple[Broker, Any, ChangeReader]) -> None:
+    broker, poller, reader = polled
     queue = broker.queue("default")
-    assert look(poller, changes) == {"failed": HERE, "morgue": HERE}, "of the first one nobody knows what is new"
-    assert look(poller, changes) == {}
+    assert look(poller, reader) == {"failed": HERE, "morgue": HERE}, "of the first one nobody knows what is new"
+    assert look(poller, reader) == {}
     for ident in ("a", "b", "c"):
         put(broker, "work", id=ident, key=new_key(durable=True))
     jobs = queue.reserve(0, 3, worker="w").jobs
-    assert look(poller, changes) == {}
+    assert look(poller, reader) == {}
     queue.settle([fail(jobs[0], 1, 2, delay_ms=0)])
-    assert look(poller, changes) == {"failed": HERE}
-    assert look(poller, changes) == {}
+    assert look(poller, reader) == {"failed": HERE}
+    assert look(poller, reader) == {}
     queue.settle([bury(jobs[1], 1, 2, reason="why"), ack(jobs[2], 1, 2)])
-    assert look(poller, changes) == {"morgue": HERE, "marks": HERE}
-    assert look(poller, changes) == {"marks": HERE}, "as long as nobody takes the marks"
+    assert look(poller, reader) == {"morgue": HERE, "marks": HERE}
+    assert look(poller, reader) == {"marks": HERE}, "as long as nobody takes the marks"
     queue.marks(0, queue.marks(0))
-    assert look(poller, changes) == {}
+    assert look(poller, reader) == {}
     queue.cancel("a")
-    assert look(poller, changes) == {"failed": HERE, "marks": HERE}
+    assert look(poller, reader) == {"failed": HERE, "marks": HERE}
 
 
-def test_a_look_notes_that_a_shard_lost_its_data(polled: tuple[Broker, Any, Changes]) -> None:
-    broker, poller, changes = polled
-    look(poller, changes)
+def test_a_look_notes_that_a_shard_lost_its_data(polled: tuple[Broker, Any, ChangeReader]) -> None:
+    broker, poller, reader = polled
+    look(poller, reader)
     broker.client.flushdb()
-    assert look(poller, changes) == {"lost": HERE}
-    assert look(poller, changes) == {}
+    assert look(poller, reader) == {"lost": HERE}
+    assert look(poller, reader) == {}
 
 
 def test_a_look_notes_that_redis_was_started_anew() -> None:
     """It may have come back without its last seconds."""
     ticks = [Tick(0, None, None, False, False, b"born", run_id) for run_id in ("one", "one", "two")]
     changes = Changes()
+    reader = read_all(changes)
     poller = poller_of([TickingQueue(ticks)], changes=changes)
-    look(poller, changes)
-    assert look(poller, changes) == {}
-    assert look(poller, changes) == {"lost": HERE}
+    look(poller, reader)
+    assert look(poller, reader) == {}
+    assert look(poller, reader) == {"lost": HERE}
 
 
 # -- duties of every process -----------------------------------------------------------------------------------------

@@ -223,9 +223,9 @@ def test_when_a_silent_master_answers_again_no_lease_is_taken_from_its_holder_at
     own_cluster: ClusterBox, spread: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = Broker(spread.connection, prefix=spread.prefix, lease_ms=1000)
-    (silent, names), *_ = list(queues_by_node(own_cluster, broker).items())[1:]
-    queues = [broker.queue(name) for name in names]
-    for queue in queues:
+    (silent, names), (_, (living_name, *_)), *_ = list(queues_by_node(own_cluster, broker).items())[1:]
+    queues, living = [broker.queue(name) for name in names], broker.queue(living_name)
+    for queue in [*queues, living]:
         put(broker, "work", queue=queue.name)
         assert queue.reserve(queue.numbers[0], 1, worker="w", started=True).jobs
 
@@ -233,12 +233,13 @@ def test_when_a_silent_master_answers_again_no_lease_is_taken_from_its_holder_at
         return sum(len(queue.leases(number)) for queue in queues for number in queue.numbers)
 
     reaper = reaper_of(registry_of(work), broker=broker, runs_at_once=True)
-    poller = poller_of(queues, lease=1.0, heartbeat=0.3, reaper=reaper, broker=broker)
+    poller = poller_of([*queues, living], lease=1.0, heartbeat=0.3, reaper=reaper, broker=broker)
     poller.run()
     silent.pause()
     try:
         until = time.monotonic() + 2.5  # the leases end meanwhile
         eventually(lambda: poller.run() >= 0 and time.monotonic() > until, seconds=SOON)
+        assert not living.leases(living.numbers[0]), "a living master has its leases taken meanwhile"
     finally:
         silent.resume()
     eventually(lambda: poller.run() >= 0 and "works again" in caplog.text, seconds=SOON)
