@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,21 @@ def make_process(
     for name, value in {"name": "w", "program": "w", "health": RedisHealth(), **changes}.items():
         setattr(process, name, value)
     return process
+
+
+def pauses_of(loop: Loop, count: int) -> list[float]:
+    """Run so many turns of a loop without its pauses, and return these."""
+    pauses: list[float] = []
+
+    class Bell(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            loop._closing = len(pauses) == count
+            return False
+
+    loop._bell = Bell()
+    loop._run_thread()
+    return pauses
 
 
 # --- looks at shards

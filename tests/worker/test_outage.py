@@ -26,7 +26,16 @@ from django_delayq.core import (
     connect,
 )
 from django_delayq.core.redis.faults import Fault
-from tests.support.duty_stage import Loop, RedisHealth, TickingQueue, check_now, cleanup_of, poller_of, reaper_of
+from tests.support.duty_stage import (
+    Loop,
+    RedisHealth,
+    TickingQueue,
+    check_now,
+    cleanup_of,
+    pauses_of,
+    poller_of,
+    reaper_of,
+)
 from tests.support.supervisor_stage import orphaned_child
 from tests.support.worker_stage import (
     DEADLINE,
@@ -141,21 +150,12 @@ def test_a_worker_that_is_started_without_redis_waits_for_it(redis_factory: Call
 
 def test_a_loop_that_renews_leases_never_pauses_for_longer_than_between_two_renewals() -> None:
     """After an outage no lease is taken for the time of one, so it has to be back before."""
-    pauses: list[float] = []
 
     class Failing:
         def run(self) -> float:
             raise QueueUnavailable("away")
 
-    class Bell(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            pauses.append(timeout or 0.0)
-            loop._closing = len(pauses) == 50
-            return False
-
-    loop = Loop("heartbeat", Failing(), RedisHealth(), longest=0.4)
-    loop._bell = Bell()
-    loop._run_thread()
+    pauses = pauses_of(Loop("heartbeat", Failing(), RedisHealth(), longest=0.4), 50)
     assert len(pauses) == 50 and 0.2 < max(pauses) <= 0.4
 
 
