@@ -106,12 +106,13 @@ def test_every_public_name_is_in_the_python_api() -> None:
     text = page("python")
     errors = {
         node.name
-        for node in ast.parse((PACKAGE / "core" / "errors.py").read_text()).body
+        for module in ("errors", "verdicts")
+        for node in ast.parse((PACKAGE / "core" / f"{module}.py").read_text()).body
         if isinstance(node, ast.ClassDef)
     }
     described = {found.rpartition(".")[2] for found in re.findall(r"^::: (\S+)$", text, re.MULTILINE)} | errors
 
-    assert "::: django_delayq.core.errors\n" in text
+    assert "::: django_delayq.core.errors\n" in text and "::: django_delayq.core.verdicts\n" in text
     assert [name for name in django_delayq.__all__ if name not in described and f"`{name}`" not in text] == [
         "__version__"
     ]
