@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -62,10 +62,9 @@ class Record:
         row: the state that was last written, or will be written next.
     """
 
-    def __init__(self, row: PipelineRun, alias: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, row: PipelineRun, alias: str) -> None:
         self.row = row
         self._alias = alias
-        self._clock = clock
         self._lock = threading.Lock()
         self._written_at = float("-inf")
         self._stopped = False
@@ -86,7 +85,7 @@ class Record:
                     setattr(self.row, name, max(0, int(number)))
             if detail:
                 self.row.detail = {**self.row.detail, **detail}
-            if self._clock() - self._written_at >= EVERY:
+            if time.monotonic() - self._written_at >= EVERY:
                 self.write()
 
     def stop(self) -> None:
@@ -98,20 +97,19 @@ class Record:
 
     def end(self, error: BaseException | None) -> None:
         """Write the final state."""
-        state = _States.STOPPED if self._stopped else _States.FINISHED
-        if isinstance(error, Exception):
-            state = _States.FAILED
-        elif error is not None:  # KeyboardInterrupt, SystemExit
-            state = _States.STOPPED
         with self._lock:
-            self.row.state = state
+            self.row.state = _States.FINISHED
+            if isinstance(error, Exception):
+                self.row.state = _States.FAILED
+            elif self._stopped or error is not None:  # KeyboardInterrupt, SystemExit
+                self.row.state = _States.STOPPED
             self.row.error = _error_text(error) if error is not None else ""
             self.row.ended_at = timezone.now()
             self.write()
 
     def write(self) -> None:
         """Write the whole row; it is inserted now if an earlier insert failed."""
-        self._written_at = self._clock()
+        self._written_at = time.monotonic()
         self.row.seen_at = timezone.now()
         connection = connections[self._alias]
         if not connection.in_atomic_block:
@@ -123,7 +121,7 @@ class Record:
 
 
 @contextmanager
-def record(kind: str, run_id: str, *, clock: Callable[[], float] = time.monotonic, **about: Any) -> Iterator[Record]:
+def record(kind: str, run_id: str, **about: Any) -> Iterator[Record]:
     """Record a pipeline run in a row.
 
     Its state becomes ``finished`` when the block ends, ``failed`` when it raises, and ``stopped`` when it is
@@ -132,7 +130,6 @@ def record(kind: str, run_id: str, *, clock: Callable[[], float] = time.monotoni
     Args:
         kind: one of :class:`PipelineRun.Kind`.
         run_id: several rows may share one: those of a run that was resumed.
-        clock: seconds, for the rate of the writes.
         about: further columns: ``queue`` and ``task`` of the run, if it has them, ``total`` (rows of the input, if
             known), ``detail`` (options of the run; JSON-serialisable).
 
@@ -141,7 +138,7 @@ def record(kind: str, run_id: str, *, clock: Callable[[], float] = time.monotoni
     """
     now = timezone.now()
     row = PipelineRun(kind=PipelineRun.Kind(kind), run_id=run_id, started_at=now, seen_at=now, **about)
-    made = Record(row, router.db_for_write(PipelineRun), clock)
+    made = Record(row, router.db_for_write(PipelineRun))
     made.write()
     try:
         yield made

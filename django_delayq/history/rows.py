@@ -17,7 +17,7 @@ from django.utils import timezone
 from ..models.history import HourlyStat, PipelineRun
 from ..outbox.rows import chunks, purge
 from .records import SILENT
-from .series import to_row
+from .series import HISTOGRAMS, KEY, to_row
 
 #: rows per INSERT or DELETE
 CHUNK: Final = 1_000
@@ -25,8 +25,6 @@ CHUNK: Final = 1_000
 HOURS_AT_ONCE: Final = 100
 #: no row is older
 _CENTURY_DAYS: Final = 36_500
-KEY: Final = ("hour", "queue", "task")
-HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
 #: columns of a row, in the order of the model
 FIELDS: Final = tuple(field.name for field in HourlyStat._meta.concrete_fields if not field.primary_key)
 

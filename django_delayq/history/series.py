@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
+from functools import cache
 from typing import Any, Final
 
 from django.conf import settings
@@ -164,14 +165,14 @@ FAILURES: Final = (
     AttemptOutcome.LOST,
     AttemptOutcome.BURIED,
 )
-_KEY: Final = ("hour", "queue", "task")
-_HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
+KEY: Final = ("hour", "queue", "task")
+HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
 _LONGEST: Final = ("lateness_max_ms", "duration_max_ms")
 _EXACT: Final = tuple(f"{name}_p{percent}_ms" for name in ("lateness", "duration") for percent in (50, 95, 99))
 #: columns that are read, in this order
-COLUMNS: Final = (*_KEY, *COUNTS, *_HISTOGRAMS, *_LONGEST, *_EXACT)
-_FIRST, _BEHIND = len(_KEY), len(_KEY) + len(COUNTS)
-_EXACT_AT: Final = _BEHIND + len(_HISTOGRAMS) + len(_LONGEST)
+COLUMNS: Final = (*KEY, *COUNTS, *HISTOGRAMS, *_LONGEST, *_EXACT)
+_FIRST, _BEHIND = len(KEY), len(KEY) + len(COUNTS)
+_EXACT_AT: Final = _BEHIND + len(HISTOGRAMS) + len(_LONGEST)
 #: rows that are read at a time
 _CHUNK: Final = 2_000
 
@@ -313,8 +314,7 @@ class Summary:
 
     def per_hour(self, place: int) -> float:
         """Return the attempts per hour in a slot; the last slot may be shorter."""
-        begin = self.period.slots[place]
-        hours = min(self.period.step, round((self.period.end - begin).total_seconds() / 3600))
+        hours = min(self.period.step, (self.period.end - self.period.slots[place]) // HOUR)
         return self.slots[place]["runs"] / hours
 
 
@@ -323,16 +323,12 @@ def added(rows: Iterable[Sequence[Any]], period: Period) -> Summary:
     slots = [SeriesSum() for _slot in period.slots]
     tasks: defaultdict[tuple[str, str], SeriesSum] = defaultdict(SeriesSum)
     total = SeriesSum()
-    places: dict[datetime, int] = {}  # cached: each hour has many rows
+    place_of = cache(lambda hour: period.slot_of(from_row(hour)))  # each hour has many rows
     for some in chunks(rows, _CHUNK):
         by_place: defaultdict[int, list[Sequence[Any]]] = defaultdict(list)
         by_task: defaultdict[tuple[str, str], list[Sequence[Any]]] = defaultdict(list)
         for row in some:
-            hour = row[0]
-            place = places.get(hour)
-            if place is None:
-                place = places[hour] = period.slot_of(from_row(hour))
-            by_place[place].append(row)
+            by_place[place_of(row[0])].append(row)
             by_task[row[1], row[2]].append(row)
         for place, those in by_place.items():
             slots[place].add(those)

@@ -59,12 +59,6 @@ class Metric:
         self.unit = _UNITS.get(suffix, "1")
         self._read = read
 
-    @property
-    def samples(self) -> tuple[str, ...]:
-        """Names under which its values are exported to Prometheus."""
-        parts = ("_bucket", "_sum", "_count") if self.kind == "histogram" else ("",)
-        return tuple(f"{self.name}{part}" for part in parts)
-
     def values(self, snapshot: Snapshot) -> Values:
         """Return its values, by label values."""
         return dict(_by_labels(self._read(snapshot)))
@@ -374,9 +368,7 @@ def worker_resident_bytes(snapshot: Snapshot) -> Reading:
 def outbox_rows(snapshot: Snapshot) -> Reading:
     """Durable jobs in the database: waiting (to be sent), sent, buried, refused (see delayq_reconcile --refused)."""
     stock = snapshot.outbox
-    if stock is None:
-        return {}
-    return {"waiting": stock["waiting"], "sent": stock["sent"], "buried": stock["buried"], "refused": stock["refused"]}
+    return stock and {state: stock[state] for state in ("waiting", "sent", "buried", "refused")}
 
 
 @metric()
@@ -490,8 +482,6 @@ def fsck_timestamp_seconds(snapshot: Snapshot) -> Reading:
 
 
 METRICS: Final = tuple(one for one in list(vars().values()) if isinstance(one, Metric))
-#: metric by its name without the prefix
-BY_NAME: Final[Mapping[str, Metric]] = {metric.name.removeprefix("delayq_"): metric for metric in METRICS}
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------

@@ -7,9 +7,8 @@ added up. The middlewares of :mod:`.tracing` measure the work of each process.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 try:
@@ -26,25 +25,15 @@ from .definitions import METRICS, Metric, Values, measure
 
 #: labels that have a name in OpenTelemetry's semantic conventions
 _ATTRIBUTES: Final = {"queue": "messaging.destination.name", "class": "error.type"}
-#: seconds for which one snapshot serves the callbacks of one collection
-_FRESH: Final = 5.0
-
-_lock: Final = threading.Lock()
-_instrumented = False
 
 
+@cache
 def instrument(meter_provider: MeterProvider | None = None) -> None:
-    """Create the instruments. For the process's own provider, further calls do nothing.
+    """Create the instruments. Further calls with the same provider do nothing.
 
     Args:
         meter_provider: a provider other than the process's.
     """
-    global _instrumented
-    if meter_provider is None:
-        with _lock:
-            if _instrumented:
-                return
-            _instrumented = True
     meter = metrics.get_meter("django_delayq", __version__, meter_provider)
     snapshot = SharedSnapshot()
     for metric in METRICS:
@@ -67,15 +56,13 @@ class SharedSnapshot:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._measured: dict[Metric, Values] = {}
-        self._taken_at = -_FRESH
-        self._served: set[Metric] = set()
+        #: metrics whose values of this snapshot were not requested yet
+        self._left: set[Metric] = set()
 
     def values(self, metric: Metric) -> Values:
         """Return the values of a metric."""
         with self._lock:
-            if metric in self._served or time.monotonic() - self._taken_at >= _FRESH:
-                self._measured = measure()
-                self._taken_at = time.monotonic()
-                self._served = set()
-            self._served.add(metric)
+            if metric not in self._left:
+                self._measured, self._left = measure(), set(METRICS)
+            self._left.discard(metric)
             return self._measured.get(metric, {})

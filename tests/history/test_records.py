@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,20 +13,19 @@ from django.db import DatabaseError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from django_delayq.history import records
 from django_delayq.history.records import record, state_of
 from django_delayq.models.history import PipelineRun
 
 pytestmark = pytest.mark.django_db
 
 
-class Clock:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+    seconds = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(records, "time", SimpleNamespace(monotonic=lambda: seconds.now))
+    return seconds
 
 
 def test_a_run_that_ends_has_its_last_numbers() -> None:
@@ -48,9 +48,8 @@ def test_a_run_that_ends_has_its_last_numbers() -> None:
     assert row.ended_at >= row.started_at
 
 
-def test_progress_is_written_once_a_second_at_most() -> None:
-    clock = Clock()
-    with record("history", "h", clock=clock) as run:
+def test_progress_is_written_once_a_second_at_most(clock: SimpleNamespace) -> None:
+    with record("history", "h") as run:
         with CaptureQueriesContext(connection) as seen:
             for done in range(1, 1201):
                 clock.now += 1 / 512
@@ -103,14 +102,15 @@ def test_a_resumed_run_has_a_row_of_its_own() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_database_that_refuses_stops_no_run_and_is_told_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_database_that_refuses_stops_no_run_and_is_told_later(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         raise DatabaseError("away")  # as the wrapper is above Django's own, no transaction notices
 
-    clock = Clock()
     with caplog.at_level(logging.WARNING, "django_delayq.history"):
         with connection.execute_wrapper(refuse):
-            started = record("bulk", "b", clock=clock)
+            started = record("bulk", "b")
             run = started.__enter__()
             clock.now += 2
             run.progress(rows=5)

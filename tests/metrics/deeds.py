@@ -1,4 +1,4 @@
-"""Tasks for the tests of metrics and traces."""
+"""Tasks for the tests of metrics and traces, and the names of samples."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from opentelemetry import baggage, trace
 
 from django_delayq import Bury, PartialFailure, Release, Retry, schedule, task
+from django_delayq.metrics.definitions import Metric
 
 #: what handlers saw, in the order of their runs
 seen: list[Any] = []
@@ -56,3 +57,9 @@ def unite(payloads_by_id: dict[str, list[Any]]) -> None:
     _see("united")
     if "bad" in payloads_by_id:
         raise PartialFailure({"bad": ValueError("bad")})
+
+
+def samples_of(metric: Metric) -> tuple[str, ...]:
+    """Return the names under which the values of a metric are exported to Prometheus."""
+    parts = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
+    return tuple(f"{metric.name}{part}" for part in parts)

@@ -20,12 +20,12 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.counts import Counts
 from django_delayq.core.figures import BUCKETS_MS, Figures, Histogram
 from django_delayq.core.job import NewJob
-from django_delayq.metrics.definitions import BY_NAME, METRICS, clock_skew, measure, read
+from django_delayq.metrics.definitions import METRICS, clock_skew, longest_run_seconds, measure, read, scheduled_total
 from django_delayq.status import QueueStatus, RunningJob, Snapshot, WorkerStatus
 from tests.support.core_figures import store_violations
 from tests.support.worker_stage import eventually
 
-from .deeds import fall, note, unite
+from .deeds import fall, note, samples_of, unite
 
 
 def scrape() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -123,7 +123,7 @@ def test_every_metric_is_in_a_scrape_of_a_deployment_that_has_everything(
     broker.tally.flush()
     store_violations(broker, 2)
     found = scrape()
-    assert {name for name, _ in found} == {sample for metric in METRICS for sample in metric.samples}
+    assert {name for name, _ in found} == {sample for metric in METRICS for sample in samples_of(metric)}
     assert value(found, "delayq_redis_errors_total", **{"class": "transient"}) == 1
     assert value(found, "delayq_fsck_violations") == 2
     assert value(found, "delayq_script_seconds_count", script="reserve") >= 1
@@ -195,8 +195,7 @@ def test_a_run_of_which_nobody_says_when_it_began_is_no_long_one() -> None:
     jobs = (RunningJob(0, "notes", "a", "t", 0), RunningJob(1, "notes", "b", "t", 3_000))
     worker = WorkerStatus("w", 5_000.0, 0.0, jobs=jobs)
     found = [
-        read(Snapshot(5_000.0, queues, (one,)))[BY_NAME["longest_run_seconds"]]
-        for one in (worker, replace(worker, jobs=jobs[:1]))
+        read(Snapshot(5_000.0, queues, (one,)))[longest_run_seconds] for one in (worker, replace(worker, jobs=jobs[:1]))
     ]
     assert found == [{("notes",): 2.0}, {("notes",): 0.0}]
 
@@ -227,7 +226,7 @@ def test_scrapes_at_the_same_time_do_not_disturb_each_other(delayq: Broker) -> N
     results: list[Any] = []
 
     def look() -> None:
-        results.append(measure()[BY_NAME["scheduled_total"]]["notes", "created"])
+        results.append(measure()[scheduled_total]["notes", "created"])
         databases.close_all()
 
     threads = [threading.Thread(target=look) for _ in range(4)]
