@@ -9,7 +9,7 @@ many of them, the first due ones, wait for a worker only; the others wait behind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,11 +26,10 @@ from .settings.conf import conf
 
 if TYPE_CHECKING:
     from .core.registry import ShardSet
-    from .core.task import Registry
 
 __all__ = ["LimitStatus", "LimitsPage", "clear", "get", "set", "waiting"]
 
-#: lanes of groups that one call reads of a shard at most, which takes Redis about a millisecond
+#: lanes of groups that one call reads of a shard, about, which takes Redis about a millisecond
 LANES: Final = 100
 #: limits that one call of the limiter looks at
 _LIMITS: Final = 100
@@ -182,22 +181,11 @@ def waiting(queue: str, *, after: str = "") -> LimitsPage:
     return page
 
 
-def pages(
-    queues: Sequence[ShardSet],
-    of_queue: Callable[[str], Limits | None] = lambda name: conf().queue(name).limits,
-    tasks: Registry = registry,
-    *,
-    after: str = "",
-    lanes: int = LANES,
-    partial: bool = False,
-) -> list[LimitsPage]:
+def pages(queues: Sequence[ShardSet], *, after: str = "", partial: bool = False) -> list[LimitsPage]:
     """Return a page of limits for each queue. Two round trips to each node, whatever the number of queues.
 
     Args:
-        of_queue: returns the limits of a queue in the settings.
-        tasks: those that this process knows.
         after: group behind which to begin.
-        lanes: number of lanes of groups that are read of each shard, about.
         partial: see :meth:`.Scripts.call_many`.
 
     Raises:
@@ -207,11 +195,10 @@ def pages(
         return []
     scripts, key = queues[0].deployment.scripts, (queues[0].deployment.key("").encode(),)
     shards = [[queue.shard(number) for number in queue.numbers] for queue in queues]
-    calls = [Call.on_shard("waiting", shard, after.encode(), lanes) for each in shards for shard in each]
+    calls = [Call.on_shard("waiting", shard, after.encode(), LANES) for each in shards for shard in each]
     replies = iter(scripts.call_many(calls, partial=partial))
     readers = [
-        _Reader(queue.name, [next(replies) for _ in each], of_queue(queue.name), tasks, after)
-        for queue, each in zip(queues, shards, strict=True)
+        _Reader(queue.name, [next(replies) for _ in each], after) for queue, each in zip(queues, shards, strict=True)
     ]
     limits = [(name, one.fields) for reader in readers for name, one in reader.limits.items()]
     parts = [dict(limits[at : at + _LIMITS]) for at in range(0, len(limits), _LIMITS)]
@@ -225,19 +212,18 @@ def pages(
 class _Reader:
     """Page of one queue while it is read."""
 
-    def __init__(
-        self, queue: str, replies: Sequence[Any], of_queue: Limits | None, tasks: Registry, after: str
-    ) -> None:
+    def __init__(self, queue: str, replies: Sequence[Any], after: str) -> None:
         self.page = LimitsPage(queue)
-        self._tasks, self._of_queue, self._after = tasks, of_queue, after
+        self._after = after
+        self._of_queue = conf().queue(queue).limits
         self.limits: dict[str, Limits] = {}
-        for name in ("", *(task.name for task in tasks if task.options.queue == queue)):
+        for name in ("", *(task.name for task in registry if task.options.queue == queue)):
             self._add(Offer(bytes(4), name, 0, 0, 0))
         self._lanes = sorted(self._read(replies))
 
     def _add(self, offer: Offer) -> list[str]:
         """Add the limits of an offer; return their names."""
-        queue, task = self.page.queue, self._tasks.get(offer.task)
+        queue, task = self.page.queue, registry.get(offer.task)
         own = [f"queue:{queue}", *([f"task:{task.name if task else offer.task}"] if offer.task else ())]
         limits = limits_of(queue, self._of_queue, task, offer, own)
         self.limits |= {name: one for name, one in limits.items() if one.fields or name not in self.limits}

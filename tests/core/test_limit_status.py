@@ -21,7 +21,7 @@ def page_of(stage: Stage, of_queue: Limits | None = None, *tasks: Task, **option
     registry = Registry()
     for task in tasks:
         registry.add(task)
-    (page,) = read_limits([stage.queue], lambda _: of_queue, registry, **options)
+    (page,) = read_limits([stage.queue], of_queue, registry, **options)
     return page
 
 
@@ -153,7 +153,7 @@ def test_on_a_cluster_the_limits_of_all_nodes_are_read(cluster_broker: Broker) -
     queue.schedule_many(
         [NewJob(f"job-{n}", "work", group=f"tenant-{n % 4}", options=grouped((2, 0, 0))) for n in range(40)]
     )
-    (page,) = read_limits([queue], lambda _: None, Registry())
+    (page,) = read_limits([queue], None, Registry())
     assert sorted((one.subject, one.jobs) for one in page.waiting) == [(f"tenant-{n}", 8) for n in range(4)]
 
 
@@ -163,7 +163,7 @@ def test_the_number_of_round_trips_does_not_depend_on_queues_and_groups(broker: 
         for number in range(40):
             queue.schedule(NewJob(f"job-{number}", "work", group=f"tenant-{number}"))
     with mock.patch.object(broker.scripts, "send_many", wraps=broker.scripts.send_many) as sent:
-        pages = read_limits(queues, lambda _: Limits(5), Registry())
+        pages = read_limits(queues, Limits(5), Registry())
     assert [page.due for page in pages] == [40, 40, 40]
     assert sum(one.jobs for page in pages for one in page.limits) == 3 * 35
     assert [[call.name for call in calls] for (calls,), _ in sent.call_args_list] == [["waiting"] * 12, ["limit"] * 2]

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest import mock
 
 import pytest
 
+from django_delayq import limits
 from django_delayq.backends.results import Record as ResultRecord, Results
 from django_delayq.core import Broker, figures
 from django_delayq.core.figures import BUCKETS_MS, DepthPoint, Figures, Histogram, Tally, read_depths, record_depths
 from django_delayq.core.limits import Answer, Ask, Limiter, Place
 from django_delayq.core.options import Limits
 from django_delayq.core.outcomes import Offer
-from django_delayq.limits import LimitsPage, LimitStatus, pages as read_limits
+from django_delayq.core.registry import ShardSet
+from django_delayq.core.task import Registry
+from django_delayq.limits import LimitsPage, LimitStatus
 
 from .core_stored import permits_key
 
@@ -33,6 +37,15 @@ def ask_permits(
     offer = Offer(b"\0\1\0\5", "work", jobs, ms, 0)
     each = {name: one if isinstance(one, Limits) else Limits(one) for name, one in limits.items()}
     return Limiter(broker.registry).call([Ask.of(place, offer, jobs, each)])
+
+
+def read_limits(
+    queues: Sequence[ShardSet], of_queue: Limits | None, tasks: Registry, *, lanes: int = limits.LANES, **options: Any
+) -> list[LimitsPage]:
+    """Return pages of limits of a project whose settings limit every queue like this and that has these tasks."""
+    project = SimpleNamespace(queue=lambda name: SimpleNamespace(limits=of_queue))
+    with mock.patch.multiple(limits, conf=lambda: project, registry=tasks, LANES=lanes):
+        return limits.pages(queues, **options)
 
 
 def permits_end_in_ms(broker: Broker, limit: str) -> list[float]:
