@@ -65,19 +65,8 @@ class Waiter:
             self.woken.set_result(None)
 
 
-class Place(ShardState):
-    """Shard that all pulling threads of the process share."""
-
-    __slots__ = ("taken",)
-
-    def __init__(self, queue: Queue, shard: int) -> None:
-        super().__init__(queue, shard)
-        #: True if a token was taken off the wake list, so that other processes may lack this information
-        self.taken = False
-
-
 #: reserve that is running: the shard and the number of the reserve
-ReserveCall: TypeAlias = tuple[Place, int]
+ReserveCall: TypeAlias = tuple[ShardState, int]
 
 
 class PullCoordinator:
@@ -88,7 +77,9 @@ class PullCoordinator:
         self.pid = os.getpid()
         self.health = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
         self._lock = threading.RLock()
-        self._places: dict[tuple[str, int], Place] = {}
+        self._places: dict[tuple[str, int], ShardState] = {}
+        #: shards whose tokens were taken off the wake list, so that other processes may lack this information
+        self._taken: set[tuple[str, int]] = set()
         self._queues: dict[str, Queue] = {}
         #: names of the queues that were read since the registry is to be read again
         self._fresh: set[str] = set()
@@ -115,43 +106,43 @@ class PullCoordinator:
             self._fresh.update(served)
             return [self._queues[name] for name in names if name in self._queues and not self._queues[name].deleted]
 
-    def places(self, names: Iterable[str], turn: int = 0) -> list[Place]:
+    def places(self, names: Iterable[str], turn: int = 0) -> list[ShardState]:
         """Return every current shard of the queues, starting with another queue and another shard in each turn."""
         with self._lock:
             queues = [self._queues[name] for name in names if name in self._queues]
             rounds = turn // max(1, len(queues))
             shards = [(one, n) for one in _rotated(queues, turn) for n in _rotated(one.numbers, rounds)]
             known = self._places
-            return [known.get((one.name, n)) or known.setdefault((one.name, n), Place(one, n)) for one, n in shards]
+            return [known.get((q.name, n)) or known.setdefault((q.name, n), ShardState(q, n)) for q, n in shards]
 
     def turn(self, names: tuple[str, ...]) -> int:
         """Return the number of earlier calls for these queues, and count this one."""
         return next(self._turns(names))
 
-    def begin_reserve(self, place: Place) -> ReserveCall:
+    def begin_reserve(self, place: ShardState) -> ReserveCall:
         """Start a reserve on this shard. Others need not query it before the reply, or a token, arrives."""
         with self._lock:
             return place, place.begin_reserve(time.monotonic())
 
-    def begin_due_reserve(self, places: Sequence[Place]) -> ReserveCall | None:
+    def begin_due_reserve(self, places: Sequence[ShardState]) -> ReserveCall | None:
         """Start a reserve on the first of these shards with due jobs; None if there is none."""
         with self._lock:
             now = time.monotonic()
             due = next((place for place in places if place.due_at <= now), None)
             return None if due is None else self.begin_reserve(due)
 
-    def apply_reply(self, place: Place, number: int, next_due_ms: float | None, got: int) -> None:
+    def apply_reply(self, place: ShardState, number: int, next_due_ms: float | None, got: int) -> None:
         """Apply the reply of a reserve: ``got`` jobs and the time until the next due one (None = nothing waits)."""
         self.health.recovered()
         with self._lock:
             if not place.apply_reply(number, time.monotonic(), next_due_ms, got):
                 return
             if next_due_ms is None:
-                place.taken = False
+                self._taken.discard(place.place)
             else:
                 self._wake_one(place.queue.name)
 
-    def apply_failure(self, place: Place) -> None:
+    def apply_failure(self, place: ShardState) -> None:
         """Record a failed reserve: the shard still has to be queried."""
         with self._lock:
             place.expect(0.0)
@@ -212,10 +203,9 @@ class PullCoordinator:
             alone = {name for name in waiter.names if not self.serves(name)}
             for name in waiter.names - alone:
                 self._wake_one(name)
-            taken = [place for place in self._places.values() if place.taken and place.queue.name in alone]
-            for place in taken:
-                place.taken = False
-            return [(place.queue.name, place.shard) for place in taken if place.due_at != NEVER]
+            taken = {place for place in self._taken if place[0] in alone}
+            self._taken -= taken
+            return [place for place in taken if self._places[place].due_at != NEVER]
 
     def put_back(self, hints: Sequence[tuple[str, int]]) -> None:
         """Return wake-up tokens that no caller here will use, so that another process looks at those shards."""
@@ -249,7 +239,7 @@ class PullCoordinator:
         place = self._places.get((name, number))
         if place is not None:
             place.wake()
-            place.taken = True
+            self._taken.add(place.place)
         else:  # the queue has shards that this process does not know yet
             self._fresh.discard(name)
             for waiter in self._waiters:

@@ -188,7 +188,8 @@ class HeldJob(ReservedJob):
 
     def _touch(self, ttr_ms: int) -> bool:
         sent_at = time.monotonic()
-        answer = limits.touch(self._core_queue, self._job, ttr_ms)
+        limits.renew(self._core_queue, [self._job], ttr_ms)
+        (answer,) = self._core_queue.touch([self._job], {(self.id, self.token)}, ttr_ms=ttr_ms)
         self.lost, self.should_stop = answer == "lost", answer == "stopping"
         if not self.lost:
             self.deadline_ms = self._taken_ms + (sent_at - self._began) * 1000 + ttr_ms

@@ -6,9 +6,9 @@ do not concern pulled jobs.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from ..core.job import Job
@@ -38,26 +38,18 @@ _MOST_ROUNDS: Final = 10
 
 def limits_here(queue: Queue, offer: Offer) -> dict[str, Limits]:
     """Return the limits over all workers of the jobs of an offer, by the settings and tasks of this process."""
-    return limits_of(queue.name, conf().queue(queue.name).limits, registry.get(offer.task), offer, _own.read(queue))
+    return limits_of(queue.name, conf().queue(queue.name).limits, registry.get(offer.task), offer, _own_limits(queue))
 
 
-class _OwnLimits:
-    """Names of the limits that were set at run time, read again from time to time."""
-
-    def __init__(self) -> None:
-        self._names = frozenset[str]()
-        self._queues: QueueRegistry[Any] | None = None
-        self._read_at = -math.inf
-
-    def read(self, queue: Queue) -> frozenset[str]:
-        """Return the names, as they were a few seconds ago."""
-        now, queues = time.monotonic(), queue.registry
-        if queues is not self._queues or now - self._read_at >= queue.deployment.own_limits_seconds:
-            self._names, self._queues, self._read_at = Limiter(queues).own_limits(), queues, now
-        return self._names
+def _own_limits(queue: Queue) -> frozenset[str]:
+    """Return the names of the limits that were set at run time, as they were a few seconds ago."""
+    return _read_own_limits(queue.registry, time.monotonic() // queue.deployment.own_limits_seconds)
 
 
-_own: Final = _OwnLimits()
+@lru_cache(maxsize=1)
+def _read_own_limits(queues: QueueRegistry[Any], period: float) -> frozenset[str]:
+    """Read the names, once in each period of some seconds."""
+    return Limiter(queues).own_limits()
 
 
 def renew(queue: Queue, jobs: Iterable[Job], ttr_ms: int) -> None:
@@ -82,13 +74,6 @@ def settle(queue: Queue, settlements: Sequence[Settlement]) -> list[bool]:
     return counted
 
 
-def touch(queue: Queue, job: Job, ttr_ms: int) -> str:
-    """Extend the lease of a started job with its permit; see :meth:`.Queue.touch`."""
-    renew(queue, [job], ttr_ms)
-    (answer,) = queue.touch([job], {(job.id, job.token)}, ttr_ms=ttr_ms)
-    return answer
-
-
 def reserve(queue: Queue, shard: int, room: int, send: Send, *, only: str | None = None) -> Batch:
     """Reserve jobs of a shard by ``send``, of limited tasks and queues those that get permits.
 
@@ -97,7 +82,7 @@ def reserve(queue: Queue, shard: int, room: int, send: Send, *, only: str | None
     limiter, notes, found = Limiter(queue.registry), LaneNotes(), list[Job]()
     full = [name for name in registry.names if name != only] if only is not None else ()
     for rounds_left in reversed(range(_MOST_ROUNDS)):
-        notes.name(queue.name, conf().queue(queue.name).limits, registry.limited, _own.read(queue))
+        notes.name(queue.name, conf().queue(queue.name).limits, registry.limited, _own_limits(queue))
         notes.full, notes.most = full, room - len(found)
         batch = send(notes.most - notes.granted, notes.pack())
         found += batch.jobs

@@ -15,8 +15,9 @@ from ..core.errors import QueueUnavailable
 from ..core.outcomes import Batch
 from ..core.redis.faults import Backoff
 from ..core.times import USUAL_TTR_MS
+from ..worker.shards import ShardState
 from . import limits
-from .coordinator import Place, PullCoordinator, ReserveCall, Waiter
+from .coordinator import PullCoordinator, ReserveCall, Waiter
 from .held import HeldJob, give_back
 
 T = TypeVar("T")
@@ -67,11 +68,11 @@ class Search(Waiter):
         self._limit = limit
         self._holder = holder
         self._turn = coordinator.turn(names)
-        self._places: list[Place] = []
+        self._places: list[ShardState] = []
         self._everything = True
         self._pause = Backoff(cap=1.0)
         #: shard of a reserve whose reply was lost, and the request id that returns the same jobs again
-        self._lost: tuple[Place, bytes] | None = None
+        self._lost: tuple[ShardState, bytes] | None = None
 
     def run(self, give_up: float) -> list[HeldJob]:
         """Search in this thread. Return the jobs found; none after ``give_up`` (monotonic).
@@ -152,7 +153,7 @@ class Search(Waiter):
             yield from map(self.coordinator.begin_reserve, self._places)
         yield from iter(partial(self.coordinator.begin_due_reserve, self._places), None)
 
-    def _lost_first(self, places: list[Place]) -> list[Place]:
+    def _lost_first(self, places: list[ShardState]) -> list[ShardState]:
         """Put the shard whose reply was lost first: it may have reserved as many jobs as the call requests."""
         lost = self._lost and self._lost[0]
         if lost not in places:  # its epoch has ended, so it holds nothing
@@ -184,7 +185,7 @@ class Search(Waiter):
             raise
         return collected
 
-    def _send(self, place: Place, room: int, lanes: bytes) -> Batch:
+    def _send(self, place: ShardState, room: int, lanes: bytes) -> Batch:
         request = os.urandom(16) if self._lost is None else self._lost[1]
         self._lost = place, request
         batch = place.queue.reserve(place.shard, room, request=request, lanes=lanes, **self._holder.arguments())
