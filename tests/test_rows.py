@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from django_delayq.core import InvalidJob, Misconfigured
-from django_delayq.repair.rows import check_names_in, due_ms_of, id_of, id_parts, names_in
+from django_delayq.repair.rows import due_ms_of, id_of, id_parts, names_in
 
 
 def test_an_id_has_the_parts_of_its_row_as_texts() -> None:
@@ -34,7 +34,7 @@ def test_only_names_of_columns_go_between_braces(template: str) -> None:
 
 def test_a_template_without_a_column_is_refused() -> None:
     with pytest.raises(Misconfigured, match="names no column"):
-        check_names_in("order")
+        id_parts("order")
 
 
 def test_the_columns_of_a_template_are_known_without_rows() -> None:

@@ -1,7 +1,7 @@
 """All metrics: name, meaning, what to do about it, and how each is read from a snapshot of the deployment.
 
 A metric is a function: its name is that of the metric without ``delayq_``, its docstring the help text. The table in
-the documentation is generated from them. Prometheus and OpenTelemetry export the same values.
+the documentation is made from them. Prometheus and OpenTelemetry export the same values.
 """
 
 from __future__ import annotations
@@ -512,13 +512,3 @@ def clock_skew(began: float, ended: float, redis: float) -> float:
     ``redis`` is the reading of Redis's clock, taken between ``began`` and ``ended`` on this machine's clock.
     """
     return began - redis if redis < began else min(0.0, ended - redis)
-
-
-def table() -> str:
-    """Return the metrics as a Markdown table for the documentation."""
-    lines = ["| name | labels | OpenTelemetry | meaning |", "|---|---|---|---|"]
-    for metric in METRICS:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        otel = "" if metric.kind == "histogram" else f"`{metric.otel}`"
-        lines.append(f"| `{metric.name}` ({metric.kind}) | {labels} | {otel} | {metric.help} |")
-    return "\n".join(lines)

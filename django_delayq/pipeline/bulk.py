@@ -24,7 +24,7 @@ from ..core.errors import Misconfigured
 from ..core.inputs import CONTROL, short, suggest
 from ..core.job import KEY_BYTES
 from ..core.loads import BulkLoad, memory_of
-from ..repair.rows import check_names_in, due_ms_of, id_parts, names_in, unsure, wrong_due
+from ..repair.rows import due_ms_of, id_parts, names_in, unsure, wrong_due
 from .columns import Packer
 from .errors import plain_errors
 from .inputs import PART_BYTES, Files, in_parts, least_parts
@@ -169,7 +169,6 @@ def id_column(frame: DataFrame, template: str) -> Column:
     Raises:
         Misconfigured: it names no column, or a column of a type whose text form may vary, or is not a template at all.
     """
-    check_names_in(template)
     parts: list[Column] = []
     kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     for text, name in id_parts(template):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from django.db import models, router
 
 from .. import connections
 from ..core.actions import live_ids
+from ..core.bulk import Progress
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.records.frames import CHUNK
 from ..core.snapshot import Part, read_jobs
@@ -30,11 +31,9 @@ from ..outbox import durability
 from ..outbox.rows import chunks
 from ..scheduling.build import plan_of
 from ..scheduling.verbs import schedule_many
-from .rows import DEAD, FIRST, GRACE_MS, RowCounts, check_names_in, day_before, due_ms_of, id_of, names_in, wrong_due
+from .rows import DEAD, FIRST, GRACE_MS, RowCounts, due_ms_of, id_of, names_in, wrong_due
 
 _PAGE: Final = 2_000
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,6 @@ class RowJobs:
     include_morgue: bool = False
 
     def __post_init__(self) -> None:
-        check_names_in(self.id)
         rows = self.model._base_manager.all()
         try:
             rows.filter(*[models.Q(**one) for one in self.filters]).values(*self.columns, self.created)
@@ -86,7 +84,8 @@ class RowJobs:
     def rows(self, before: datetime) -> Any:
         """Return the rows that need a job: those that were created before a moment."""
         is_moment = isinstance(self.created_field, models.DateTimeField)
-        created = models.Q(**{f"{self.created}__lt": before if is_moment else day_before(before)})
+        limit = before if is_moment else before.date() - timedelta(days=1)  # a day that is over in every time zone
+        created = models.Q(**{f"{self.created}__lt": limit})
         rows = self.model._base_manager.using(self.using or router.db_for_read(self.model))
         return rows.filter(created, *[models.Q(**one) for one in self.filters]).order_by("pk").values(*self.columns)
 
@@ -215,7 +214,7 @@ class RowComparison:
         counts = connections.broker().inspector.counts(self._jobs.queue)
         outboxes = durability.outboxes("python")
         stored = (OutboxJob.objects.using(alias).filter(queue=self._jobs.queue).count() for alias in outboxes)
-        return counts.delayed + counts.ready + counts.reserved + counts.gated + counts.morgue + sum(stored)
+        return counts.live + counts.gated + counts.morgue + sum(stored)
 
     # -- the table ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from decimal import Decimal
 from string import Formatter
 from typing import Any, Final
@@ -30,8 +30,6 @@ GRACE_MS: Final = 600_000
 DEAD: Final = ("buried", "refused")
 #: number of missing and of invalid rows that are named
 FIRST: Final = 10
-#: largest difference between the dates of two time zones
-_ZONES: Final = timedelta(days=1)
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
 _SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
@@ -40,7 +38,7 @@ def id_parts(template: str) -> list[tuple[str, str | None]]:
     """Return the parts of an id template: a text and the name behind it, or None.
 
     Raises:
-        Misconfigured: it is not a template, or it names nothing.
+        Misconfigured: it is not a template, or it names no column, so that the ids of two rows could not differ.
     """
     try:
         pieces = list(Formatter().parse(template))
@@ -53,28 +51,16 @@ def id_parts(template: str) -> list[tuple[str, str | None]]:
             f"the id {short(template)}: only names of columns go between braces, like {{pk}}; derive a column with the "
             "required form"
         )
+    if not any(name for _, name, _, _ in pieces):
+        raise Misconfigured(
+            f"the id {short(template)} names no column, so all rows would be one job; write it like sms:{{pk}}"
+        )
     return [(text, name) for text, name, _, _ in pieces]
 
 
 def names_in(template: str) -> list[str]:
-    """Return the columns used in an id template.
-
-    Raises:
-        Misconfigured: it is not a template.
-    """
+    """Return the columns used in an id template; see :func:`id_parts`."""
     return list(dict.fromkeys(name for _, name in id_parts(template) if name))
-
-
-def check_names_in(template: str) -> None:
-    """Check that the ids of two rows can differ.
-
-    Raises:
-        Misconfigured: the template names no column.
-    """
-    if not names_in(template):
-        raise Misconfigured(
-            f"the id {short(template)} names no column, so all rows would be one job; write it like sms:{{pk}}"
-        )
 
 
 def id_of(template: str, row: Mapping[str, Any]) -> str | None:
@@ -184,8 +170,3 @@ class RowCounts:
         if self.first:
             lines.append(f"the first: {', '.join(map(repr, self.first))}")
         return "\n".join(lines)
-
-
-def day_before(moment: datetime) -> date:
-    """Return the limit for a date field: a day that is over in every time zone."""
-    return moment.date() - _ZONES

@@ -8,7 +8,8 @@ from django_delayq import status
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.registry import pause_recurring
 from django_delayq.management import diagnosis
-from django_delayq.metrics.definitions import BY_NAME, read
+from django_delayq.metrics import definitions
+from django_delayq.metrics.definitions import read
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +53,6 @@ def test_a_paused_recurring_task_is_a_warning(delayq: DjangoBroker) -> None:
 def test_paused_producers_are_a_warning_and_a_metric(delayq: DjangoBroker) -> None:
     for paused in (0.0, 1.0, 0.0):
         (delayq.pause_producers if paused else delayq.resume_producers)()
-        assert read(status.take(delayq, outbox=False))[BY_NAME["producers_paused"]] == {(): paused}
+        assert read(status.take(delayq, outbox=False))[definitions.producers_paused] == {(): paused}
         assert [text.startswith("Producers are paused for ") for text in found(delayq)] == [True] * int(paused)
         assert "Resume: manage.py delayq_queue resume-producers" in "".join(found(delayq)) or not paused

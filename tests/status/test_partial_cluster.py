@@ -16,7 +16,8 @@ from django_delayq import connections, limits
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
-from django_delayq.metrics.definitions import BY_NAME, measure
+from django_delayq.metrics import definitions
+from django_delayq.metrics.definitions import measure
 from django_delayq.status import take
 from tests.management.stage import run, told
 from tests.support.api_caller import ALL, make_caller
@@ -169,11 +170,11 @@ def test_metrics_leave_out_a_queue_that_is_counted_in_part(world: World) -> None
     world.other_node.kill()
     after = measure()
     assert (
-        before[BY_NAME["queue_unreachable_shards"]] == {("spread",): 0}
-        and ("spread", "delayed") in before[BY_NAME["jobs"]]
+        before[definitions.queue_unreachable_shards] == {("spread",): 0}
+        and ("spread", "delayed") in before[definitions.jobs]
     )
-    assert after[BY_NAME["up"]] == {(): 1.0} and after[BY_NAME["queue_unreachable_shards"]] == {("spread",): missing}
-    assert BY_NAME["jobs"] not in after
+    assert after[definitions.up] == {(): 1.0} and after[definitions.queue_unreachable_shards] == {("spread",): missing}
+    assert definitions.jobs not in after
 
 
 def test_a_change_of_shards_is_refused_before_it_begins(world: World) -> None:

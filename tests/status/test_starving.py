@@ -7,7 +7,8 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.counts import Counts, starving_of
 from django_delayq.core.job import NewJob
-from django_delayq.metrics.definitions import BY_NAME, read
+from django_delayq.metrics import definitions
+from django_delayq.metrics.definitions import read
 from django_delayq.status import QueueStatus, RedisStatus, Snapshot, take, warnings_of
 from django_delayq.status.json_form import as_json
 from django_delayq.status.report import report
@@ -80,7 +81,7 @@ def test_t52_a_priority_that_starves_is_shown_wherever_operators_look(loaded: Br
     )
     assert text in [one.text for one in warnings_of(snapshot)]
     assert f"WARN  starving: {text}" in report(snapshot)
-    lags = read(snapshot)[BY_NAME["priority_lag_seconds"]]
+    lags = read(snapshot)[definitions.priority_lag_seconds]
     assert lags == {("orders", "0"): 1.0, ("orders", "4"): 0.0, ("orders", "7"): 700.0}
 
 
@@ -118,4 +119,4 @@ def test_in_a_queue_that_is_paused_nothing_starves() -> None:
 
 
 def test_a_queue_with_one_priority_has_no_series_of_its_own() -> None:
-    assert BY_NAME["priority_lag_seconds"] not in read(snapshot_of(counts_of(p4=700)))
+    assert definitions.priority_lag_seconds not in read(snapshot_of(counts_of(p4=700)))
