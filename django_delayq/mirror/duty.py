@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from django.db import InterfaceError, InternalError, OperationalError, ProgrammingError
@@ -286,7 +286,7 @@ class Mirror:
             self._check_all()
             self._next_full = now + FULL_CHECK_SECONDS
         # One step of each mirror in turn, so that a shard with a million records does not block the others.
-        while due := self._due():
+        while due := [name for name in self._mirrors if self._due_at(name) <= time.monotonic()]:
             for name in due:
                 self._parts.attempt(name, self._mirrors[name].step)
             if time.monotonic() >= began_at + _TURN_SECONDS:
@@ -296,14 +296,12 @@ class Mirror:
             self._next_age = now + _AGE_SECONDS
             self._parts.attempt("age", lambda: set_age(self._broker, time.monotonic() - began_at))
         self._next_turn = now + _BUSY_SECONDS
-        due_at = [max(mirror.due_at, self._parts.retry_at(name)) for name, mirror in self._mirrors.items()]
-        return max(_BUSY_SECONDS, min((*due_at, self._next_full, now + _IDLE_SECONDS)) - now)
+        due_at = min(map(self._due_at, self._mirrors), default=self._next_full)
+        return max(_BUSY_SECONDS, min(due_at, self._next_full, now + _IDLE_SECONDS) - now)
 
-    def _due(self) -> list[Name]:
-        now = time.monotonic()
-        return [
-            name for name, mirror in self._mirrors.items() if mirror.due_at <= now and self._parts.retry_at(name) <= now
-        ]
+    def _due_at(self, name: Name) -> float:
+        """Return when a step of this mirror is due: not before the pause after an error."""
+        return max(self._mirrors[name].due_at, self._parts.retry_at(name))
 
     def _refresh_shards(self) -> None:
         """Refresh the list of shards. If a shard has disappeared, a full check follows at once."""
@@ -335,13 +333,12 @@ class Mirror:
         }
         for queue, number in dict.fromkeys(name[:2] for name in self._mirrors):
             self._parts.attempt((queue, number), partial(self._check_shard, queue, number, stored))
-        orphans = stored - self._mirrors.keys()
-        for queue in sorted({name[0] for name in orphans}):
-            live = self._broker.known_queue(queue)
-            numbers = live.numbers if live is not None else ()
-            for name in sorted(name for name in orphans if name[0] == queue and name[1] not in numbers):
-                logger.info("shard %d of queue %s no longer exists; deleting its rows (%s)", name[1], queue, name[2])
-                delete_rows(PLACES[name[2]].table.filter(queue=queue, shard=name[1]))
+        known_queue = cache(self._broker.known_queue)
+        for queue, number, place in sorted(stored - self._mirrors.keys()):
+            live = known_queue(queue)
+            if live is None or number not in live.numbers:
+                logger.info("shard %d of queue %s no longer exists; deleting its rows (%s)", number, queue, place)
+                delete_rows(PLACES[place].table.filter(queue=queue, shard=number))
 
     def _check_shard(self, queue: str, number: int, stored: Set[Name]) -> None:
         counts = count_shards(self._mirrors[queue, number, FAILED.name].queue, [number])

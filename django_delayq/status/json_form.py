@@ -17,7 +17,7 @@ from .warnings import idle_beside_due
 
 #: values of a queue, and of its counts, that are JSON as they are
 _OF_QUEUE: Final = ("name", "paused", "kind", "shards", "epoch", "draining", "limits")
-_OF_COUNTS: Final = (*PLACES, "quarantine", "parked", "counters", "marks")
+_OF_COUNTS: Final = (*PLACES, "quarantine", "parked", "counters", "marks", "unreachable_shards")
 
 
 def as_json(snapshot: Snapshot) -> dict[str, Any]:
@@ -78,7 +78,6 @@ def _queue(queue: QueueStatus) -> dict[str, Any]:
         "lag_by_priority": {str(priority): round(lag, 3) for priority, lag in counts.lag_by_priority.items()},
         "starving": None if queue.starving is None else queue.starving.priority,
         "paused_until": {word: iso_of(end) for word, end in queue.paused_until.items()},
-        "unreachable_shards": len(counts.unreachable),
         "hold_seconds": round(counts.hold_ms / 1000, 3),
         **({"backlog": list(counts.backlog)} if len(counts.backlog) > 2 else {}),
     }

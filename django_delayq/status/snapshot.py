@@ -331,38 +331,33 @@ def take(
         QueueUnavailable, Misconfigured: Redis cannot be queried.
         InvalidJob: the horizon is invalid.
     """
-    registry = _partly(broker, lambda: _read_registry(broker), None)
-    queues = broker.opened_queues() if registry is None else registry["queues"]
+    unknown = broker.opened_queues(), list[Mapping[str, Any]](), dict[str, Any]()
+    queues, workers, others = _partly(broker, lambda: _read_registry(broker), unknown)
     servers = broker.inspector.servers()
     counts = broker.inspector.all_counts(horizon=horizon, queues=queues, partial=True)
     now_ms = max((one.now_ms for one in counts), default=0.0) or broker.now_ms()
-    unreachable = tuple(unreachable_parts(broker, counts, registry=registry is None))
+    unreachable = tuple(unreachable_parts(broker, counts, registry=not others))
     sampled = [TOTAL, *(queue.name for queue in queues)] if rates and not unreachable else []
     parked = [queue for queue, one in zip(queues, counts, strict=True) if one.parked and limits]
     return Snapshot(
-        **{
-            **(registry or {}),
-            "queues": tuple(map(queue_status, queues, counts)),
-            "workers": tuple(worker_status(payload, now_ms) for payload in (registry or {}).get("workers", ())),
-        },
         now_ms=now_ms,
+        queues=tuple(map(queue_status, queues, counts)),
+        workers=tuple(worker_status(payload, now_ms) for payload in workers),
         redis=redis_status(servers, now_ms),
         outbox=_outbox() if outbox else None,
         recurring=_partly(broker, lambda: recurring_of(broker, queues, now_ms), ()) if recurring else (),
         unreachable=unreachable,
         limits=_partly(broker, lambda: tuple(pages(parked, partial=True)), ()),
         samples=last_samples(broker, sampled, now_ms - RATE_MS) if sampled else {},
+        **others,
     )
 
 
-def _read_registry(broker: Broker) -> dict[str, Any]:
-    """Return what is in the registry's slot, by the names of a snapshot; queues and workers as they are stored."""
-    return {
-        "queues": broker.queues(),
-        "producers_paused_ms": broker.producers_paused_since() if broker.registry.producers_paused else None,
-        "workers": broker.workers(),
-        "figures": broker.figures(),
-    }
+def _read_registry(broker: Broker) -> tuple[Sequence[Queue], Sequence[Mapping[str, Any]], dict[str, Any]]:
+    """Return what is in the registry's slot: queues, heartbeats of workers, and other values of a snapshot by name."""
+    queues = broker.queues()  # this call learns of a pause of the producers
+    paused_ms = broker.producers_paused_since() if broker.registry.producers_paused else None
+    return queues, broker.workers(), {"producers_paused_ms": paused_ms, "figures": broker.figures()}
 
 
 def _partly(broker: Broker, read: Callable[[], T], without: U) -> T | U:
