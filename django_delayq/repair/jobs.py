@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final
 
 from .. import connections
@@ -47,18 +48,16 @@ def act(verb: str, rows: Sequence[Row], delay: timedelta | float | None = None) 
     delay_ms = check_delay(delay)
     for row in rows:
         check_verb(verb, type(row))
-    counts: Counter[str] = Counter()
-    for index, mine in _by_index(rows):
-        if index is None:
-            counts.update(gone=len(mine))
-        else:
-            selected = [(row.job_id, row.key.bytes) for row in mine]
-            action = VERBS[verb][index.place](delay_ms)
-            counts.update(bulk.act_in_shard(index.queue, index.number, selected, action))
-            if verb == "bury" and conf().is_mirrored:
-                # 250 jobs at most; the dispatcher copies the rest
-                next(IndexMirror(index.queue, index.number, MORGUE).copy(), None)
-        _refresh(index, mine)
+    groups = _by_index(rows)
+    counts = Counter(gone=len(rows) - sum(len(mine) for _, mine in groups))
+    for index, mine in groups:
+        selected = [(row.job_id, row.key.bytes) for row in mine]
+        action = VERBS[verb][index.place](delay_ms)
+        counts.update(bulk.act_in_shard(index.queue, index.number, selected, action))
+        if verb == "bury" and conf().is_mirrored:
+            # 250 jobs at most; the dispatcher copies the rest
+            next(IndexMirror(index.queue, index.number, MORGUE).copy(), None)
+        index.refresh(mine)
     return bulk.retried(counts)
 
 
@@ -81,25 +80,19 @@ def check_delay(delay: timedelta | float | None) -> int | None:
     return None if delay is None else delay_ms_of(delay, allow_far=conf().allow_far)
 
 
-def _by_index(rows: Iterable[Row]) -> list[tuple[IndexMirror | None, list[Row]]]:
-    """Return rows grouped by the index that they mirror; None if the deployment no longer has its queue."""
-    groups: defaultdict[tuple[type[Row], str, int], list[Row]] = defaultdict(list)
+def _by_index(rows: Iterable[Row]) -> list[tuple[IndexMirror, list[Row]]]:
+    """Return rows grouped by the index that they mirror. Rows of queues that no longer exist are deleted instead."""
+    groups: defaultdict[tuple[Place, str, int], list[Row]] = defaultdict(list)
     for row in rows:
-        groups[type(row), row.queue, row.shard].append(row)
-    broker = connections.broker()
-    queues = {name: broker.known_queue(name) for name in sorted({name for _, name, _ in groups})}
-    return [
-        (None if (queue := queues[name]) is None else IndexMirror(queue, number, place_of(model)), mine)
-        for (model, name, number), mine in groups.items()
-    ]
-
-
-def _refresh(index: IndexMirror | None, rows: Sequence[Row]) -> None:
-    """Update rows of one index from Redis. Rows of jobs that no longer exist are deleted."""
-    if index is None:
-        delete_rows(place_of(type(rows[0])).table.filter(pk__in=[row.pk for row in rows]))
-    else:
-        index.refresh(rows)
+        groups[place_of(type(row)), row.queue, row.shard].append(row)
+    known_queue, found = cache(connections.broker().known_queue), []
+    for (place, name, number), mine in groups.items():
+        queue = known_queue(name)
+        if queue is None:
+            delete_rows(place.table.filter(pk__in=[row.pk for row in mine]))
+        else:
+            found.append((IndexMirror(queue, number, place), mine))
+    return found
 
 
 # -- retry with other arguments ----------------------------------------------------------------------------------------
@@ -131,17 +124,17 @@ def retry_edited(
         InvalidJob: they cannot be stored, or the job is none that can be edited.
         QueueFull, QueuePaused, QueueUnavailable: the reply of Redis; the job is not changed.
     """
-    ((index, mine),) = _by_index([row])
     delay_ms = check_delay(delay) or 0
     if place_of(type(row)) is not MORGUE:
         raise InvalidJob(f"{row.job_id} is not in the morgue; bury it before it is retried with other arguments")
-    try:
-        for view in connections.broker().inspector.graves(row.queue, row.job_id):
-            if index is not None and not view.broken and view.job.key == row.key.bytes:
-                return _replace(index.queue, view.job, args, kwargs or {}, delay_ms)
-        return "gone"
-    finally:
-        _refresh(index, mine)
+    for index, mine in _by_index([row]):
+        try:
+            for view in connections.broker().inspector.graves(row.queue, row.job_id):
+                if not view.broken and view.job.key == row.key.bytes:
+                    return _replace(index.queue, view.job, args, kwargs or {}, delay_ms)
+        finally:
+            index.refresh(mine)
+    return "gone"
 
 
 def _replace(queue: Queue, job: Job, args: Sequence[Any], kwargs: Mapping[str, Any], delay_ms: int) -> str:
