@@ -70,21 +70,8 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, q: float) -> float | None:
-        """Return the duration, ms, that the share ``q`` (0 … 1) does not exceed; None if the histogram is empty.
-
-        Durations are assumed to be spread evenly inside a bucket. Values above the last bound count as that bound.
-        """
-        total = self.count
-        if not total:
-            return None
-        rank = q * total
-        for place, (count, upto) in enumerate(zip(self.counts, accumulate(self.counts), strict=True)):
-            if count and upto >= rank:
-                if place == len(BUCKETS_MS):
-                    break
-                low = BUCKETS_MS[place - 1] if place else 0
-                return low + (BUCKETS_MS[place] - low) * max(0.0, rank - (upto - count)) / count
-        return float(BUCKETS_MS[-1])
+        """Return the duration, ms, that the share ``q`` (0 … 1) does not exceed; see :func:`quantile`."""
+        return quantile(self.counts, BUCKETS_MS, q)
 
     def since(self, before: Histogram | None) -> Histogram:
         """Return the durations added since ``before``, or all of them if Redis lost data (a count became smaller)."""
@@ -96,6 +83,23 @@ class Histogram:
     def __add__(self, other: Histogram) -> Histogram:
         counts = tuple([one + more for one, more in zip(self.counts, other.counts, strict=True)])
         return Histogram(counts, self.sum_ms + other.sum_ms)
+
+
+def quantile(counts: Sequence[int], bounds: Sequence[int], q: float) -> float | None:
+    """Return the value that the share ``q`` (0 … 1) of a histogram does not exceed; None if the histogram is empty.
+
+    Values are assumed to be spread evenly inside a bucket.
+
+    Args:
+        counts: one for each bucket, and one for the values above the last bound, which count as that bound.
+        bounds: upper bounds of the buckets.
+    """
+    rank, low = q * sum(counts), 0
+    for high, count, upto in zip(bounds, counts, accumulate(counts), strict=False):
+        if count and upto >= rank:
+            return low + (high - low) * max(0.0, rank - (upto - count)) / count
+        low = high
+    return float(low) if any(counts) else None
 
 
 @dataclass(frozen=True, slots=True)

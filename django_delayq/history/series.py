@@ -1,7 +1,7 @@
 """Series of the charts: the hours of a period, summed by time and by task.
 
 The percentiles of one task in one hour are exact, computed by the pipeline from all its attempts. Percentiles over
-several rows are estimated from their summed histograms (:func:`quantile`).
+several rows are estimated from their summed histograms (:func:`.figures.quantile`).
 
 Without ``USE_TZ`` databases store naive datetimes. Those of the history are then UTC too, not local time: at the end of
 daylight saving time two local hours would have the same name.
@@ -20,6 +20,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from ..core.figures import quantile
 from ..core.outcomes import COUNTED, AttemptOutcome
 from ..models.history import HourlyStat
 from ..outbox.rows import chunks
@@ -179,20 +180,14 @@ _CHUNK: Final = 2_000
 
 # -- histograms of milliseconds: of 0 ms first, then for i = 1 … 30 from 2^(i-1) to below 2^i, then of all longer ones
 
-#: number of counts in a histogram
+#: number of counts in a histogram, and the upper bounds of the buckets but the last, exclusive
 BUCKETS: Final = 32
+BOUNDS: Final = tuple(1 << place for place in range(BUCKETS - 1))
 
 
 def empty() -> list[int]:
     """Return a histogram without counts."""
     return [0] * BUCKETS
-
-
-def bounds_of(place: int) -> tuple[int, int | None]:
-    """Return the bounds of a bucket in ms: the lower is inclusive, the upper exclusive; None = no upper bound."""
-    if place == 0:
-        return 0, 1
-    return 1 << (place - 1), (1 << place if place < BUCKETS - 1 else None)
 
 
 def add_counts(total: list[int], *many: Sequence[int] | None) -> None:
@@ -203,33 +198,6 @@ def add_counts(total: list[int], *many: Sequence[int] | None) -> None:
     whole = [counts for counts in many if counts and len(counts) == BUCKETS]
     if whole:
         total[:] = map(sum, zip(total, *whole, strict=True))
-
-
-def quantile(counts: Sequence[int], q: float, most: int | None = None) -> float | None:
-    """Return the length in ms that a fraction ``q`` (0 … 1) does not exceed; None if there are no counts.
-
-    Within a bucket an even distribution is assumed, so the error is below a factor of 2.
-
-    Args:
-        counts: the histogram.
-        q: the fraction.
-        most: the longest value, if known: an upper bound for the result.
-    """
-    total = sum(counts)
-    if total <= 0:
-        return None
-    rank, upto = q * total, 0
-    for place, count in enumerate(counts):
-        upto += count
-        if count and upto >= rank:
-            low, high = bounds_of(place)
-            if place == 0:
-                return 0.0
-            if high is None:
-                high = low if most is None else max(low, most)
-            length = low + (high - low) * max(0.0, rank - (upto - count)) / count
-            return length if most is None else min(length, float(most))
-    return None
 
 
 # -- sums ------------------------------------------------------------------------------------------------------------
@@ -285,7 +253,8 @@ class SeriesSum:
         if self._exact:
             exact = self._exact[_EXACT.index(column)]
             return None if exact is None else float(exact)
-        return quantile(counts, percent / 100, most)
+        length = quantile(counts, BOUNDS, percent / 100)
+        return length if length is None or most is None else min(length, float(most))
 
 
 def _longest(*lengths: int | None) -> int | None:

@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -18,6 +19,7 @@ from hypothesis import given, strategies as st
 
 from django_delayq.history import series
 from django_delayq.history.series import (
+    BOUNDS,
     COLUMNS,
     COUNTS,
     Period,
@@ -49,13 +51,11 @@ def row(**options: Any) -> tuple[Any, ...]:
 
 @given(lengths=LENGTHS, percent=st.sampled_from([1, 50, 95, 99, 100]))
 def test_a_quantile_lies_in_the_bucket_of_the_exact_one(lengths: list[int], percent: int) -> None:
-    found = series.quantile(histogram(lengths), percent / 100, max(lengths))
-    exact = percentile(lengths, percent)
-    low, high = series.bounds_of(histogram([exact]).index(1))
+    found = SeriesSum(lateness=histogram(lengths), lateness_max=max(lengths)).lateness_ms(percent)
+    place = histogram([percentile(lengths, percent)]).index(1)
+    bounds = (0, *BOUNDS, inf)
     assert found is not None
-    assert low <= found
-    assert high is None or found <= high
-    assert found <= max(lengths)
+    assert bounds[place] <= found <= min(bounds[place + 1], max(lengths))
 
 
 @given(one=LENGTHS, other=LENGTHS)
@@ -66,11 +66,10 @@ def test_histograms_of_parts_add_up_to_the_one_of_all(one: list[int], other: lis
 
 
 def test_every_length_has_one_bucket_and_without_counts_there_is_no_quantile() -> None:
-    for place in range(1, 32):
-        assert series.bounds_of(place - 1)[1] == series.bounds_of(place)[0]
-    assert series.bounds_of(31) == (2**30, None)
-    assert series.quantile(series.empty(), 0.5) is None
-    assert series.quantile([], 0.5) is None
+    for place, bound in enumerate(BOUNDS):
+        assert [histogram([length]).index(1) for length in (bound - 1, bound)] == [place, place + 1]
+    assert (len(BOUNDS), BOUNDS[-1]) == (31, 2**30)
+    assert SeriesSum().lateness_ms(50) is None
     total = histogram([5])
     for broken in ([], [1, 2], ()):
         series.add_counts(total, broken)
