@@ -97,9 +97,9 @@ def quantile(counts: Sequence[int], bounds: Sequence[int], q: float) -> float | 
     rank, low = q * sum(counts), 0
     for high, count, upto in zip(bounds, counts, accumulate(counts), strict=False):
         if count and upto >= rank:
-            return low + (high - low) * max(0.0, rank - (upto - count)) / count
+            return low + (high - low) * (rank - upto + count) / count
         low = high
-    return float(low) if any(counts) else None
+    return low if any(counts) else None
 
 
 @dataclass(frozen=True, slots=True)

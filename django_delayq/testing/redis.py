@@ -101,7 +101,7 @@ class MemoryBroker(DjangoBroker):
     """
 
     #: a test uses room at once, and a limit that it sets
-    full_seconds, own_limits_seconds = 0.0, 1e-9
+    full_seconds = own_limits_seconds = 1e-9
 
     def __init__(self, clock: Clock | None = None, *, prefix: str = "delayq", lease_ms: int = 15_000) -> None:
         self.clock = clock or Clock()
