@@ -13,10 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from django.db import DEFAULT_DB_ALIAS, connections
-from django.db.utils import Error as DatabaseError, ProgrammingError
+from django.db.utils import ProgrammingError
 
 from .. import hygiene
-from ..core.redis.faults import Backoff
 from ..mirror import Mirror
 from ..outbox.durability import declared
 from ..outbox.duties import Marks, Reconciler, Relay, Retention
@@ -61,7 +60,7 @@ def duties(
         dispatcher: True if the process has a dispatcher.
     """
     with_outbox = [alias for alias in settings.outbox.databases if _is_usable(alias)]
-    by_name: dict[str, Duty] = {"marks": WithDatabase("marks", Marks(with_outbox, broker, changes))}
+    by_name: dict[str, Duty] = {"marks": WithDatabase(Marks(with_outbox, broker, changes))}
     if not dispatcher:
         return by_name
     for alias in sorted({*with_outbox, *filter(_is_usable, remembering())}):
@@ -70,10 +69,10 @@ def duties(
             reconciler = Reconciler(alias, broker, changes)
             named |= {"relay": Relay(settings, alias, broker), "reconciler": reconciler}
         suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
-        by_name |= {f"{name}{suffix}": WithDatabase(name, duty) for name, duty in named.items()}
+        by_name |= {f"{name}{suffix}": WithDatabase(duty) for name, duty in named.items()}
     by_name["limits"] = ConfiguredLimits(broker, changes)
     if settings.is_mirrored and _is_usable(DEFAULT_DB_ALIAS):
-        by_name["mirror"] = WithDatabase("mirror", Mirror(broker, changes, queues))
+        by_name["mirror"] = WithDatabase(Mirror(broker, changes, queues))
     return by_name
 
 
@@ -109,17 +108,13 @@ class ConfiguredLimits:
 
 
 class WithDatabase:
-    """Duty that handles its own database errors: they are not counted as failures of Redis, and never end the duty.
+    """Duty on working database connections, which it closes after an error and for a long rest.
 
-    Args:
-        name: name for the log.
-        duty: the duty itself.
+    Without the tables it rests until they may be there.
     """
 
-    def __init__(self, name: str, duty: Duty) -> None:
-        self._name = name
+    def __init__(self, duty: Duty) -> None:
         self._duty = duty
-        self._pause = Backoff()
 
     def attach(self, ring: Callable[[], None]) -> None:
         """Pass ``ring``, which ends the rest of the loop, to the duty."""
@@ -131,15 +126,15 @@ class WithDatabase:
         try:
             hygiene.before_job()
             rest = self._duty.run()
-        except DatabaseError as error:
-            rest = self._pause_after(error)
-        except Exception:
+        except Exception as error:
             self.close()
-            raise
-        else:
-            if self._pause.failures:
-                logger.warning("%s works with the database again", self._name)
-                self._pause.reset()
+            if not (isinstance(error, ProgrammingError) or "no such table" in str(error)):  # that of SQLite
+                raise
+            if not _logged.is_set():
+                _logged.set()
+                level = logging.ERROR if declared(conf()) else logging.INFO  # a project that uses neither omits them
+                logger.log(level, "duties of durable jobs and mirrors are paused: %s; run manage.py migrate", error)
+            return UNMIGRATED
         if rest > LONG_REST:
             self.close()
         return rest
@@ -147,17 +142,3 @@ class WithDatabase:
     def close(self) -> None:
         """Close the connections of this thread."""
         hygiene.thread_end()
-
-    def _pause_after(self, error: DatabaseError) -> float:
-        self.close()
-        if isinstance(error, ProgrammingError) or "no such table" in str(error):  # SQLite's error is another one
-            if not _logged.is_set():
-                _logged.set()
-                level = logging.ERROR if declared(conf()) else logging.INFO  # a project that uses neither omits them
-                logger.log(level, "duties of durable jobs and mirrors are paused: %s; run manage.py migrate", error)
-            return UNMIGRATED
-        if not self._pause.failures:
-            logger.error(
-                "%s cannot work with the database and retries: %s: %s", self._name, type(error).__name__, error
-            )
-        return self._pause.next()
