@@ -19,7 +19,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DEFAULT_DB_ALIAS, connections as databases
 from redis.connection import parse_url
 
-from .connections import check_cache, check_embedded, embedded_directory, may_use_redis
+from .connections import check_cache, embedded_directory, may_use_redis
 from .core.errors import Misconfigured
 from .core.inputs import suggest
 from .core.redis.config import RedisConfig
@@ -226,7 +226,7 @@ def _check_embedded(config: Conf) -> Iterator[CheckMessage]:
     if not may_use_redis():
         return  # `manage.py test` needs no server
     try:
-        check_embedded(config)
+        embedded_directory(config)
         from .embedded import find_binary
 
         find_binary()

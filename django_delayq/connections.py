@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -180,11 +180,7 @@ def stand_in(one: DjangoBroker | None) -> DjangoBroker | None:
 
 def can_confirm() -> bool:
     """Return True if the settings name something that confirms writes; also for a substitute, which ignores it."""
-    redis = conf().redis
-    if _stand_in is not None:
-        return True
-    named = isinstance(redis, Mapping) or (isinstance(redis, str) and "://" in redis)
-    return named and RedisConfig.parse(redis).confirmation is not None
+    return _stand_in is not None or broker().connection.confirmation is not None
 
 
 def make_broker(settings: Conf, seconds: float | None = None) -> DjangoBroker:
@@ -214,29 +210,18 @@ def make_connection(settings: Conf) -> Connection:
     return connect(RedisConfig.parse(redis))
 
 
-def check_embedded(settings: Conf) -> Path:
-    """Check that the embedded Redis is meant: it is named, or this is development or a test.
-
-    Returns:
-        Its folder: ``EMBEDDED_DIR``, else ``.delayq`` in the project's ``BASE_DIR``.
+def embedded_directory(settings: Conf) -> Path:
+    """Return the folder of the embedded Redis: ``EMBEDDED_DIR``, else ``.delayq`` in the project's ``BASE_DIR``.
 
     Raises:
-        Misconfigured: ``DEBUG`` is off, and ``REDIS`` names nothing; or neither setting names a folder.
+        Misconfigured: it is not meant, because ``DEBUG`` is off, and ``REDIS`` names nothing; or neither setting names
+            a folder.
     """
     if settings.redis is None and not django_settings.DEBUG and not is_test_run():
         raise Misconfigured(
             "no Redis is configured, and DEBUG is False: jobs in the embedded one would be lost with this machine. Set "
             f"{SETTING}['REDIS'] to a URL like 'redis://localhost:6379/0', or to 'embedded' if that is what you want"
         )
-    return embedded_directory(settings)
-
-
-def embedded_directory(settings: Conf) -> Path:
-    """Return the folder of the embedded Redis: ``EMBEDDED_DIR``, else ``.delayq`` in the project's ``BASE_DIR``.
-
-    Raises:
-        Misconfigured: neither ``EMBEDDED_DIR`` nor ``BASE_DIR`` is set.
-    """
     base: Any = getattr(django_settings, "BASE_DIR", None)
     if settings.embedded_dir is None and base is None:
         raise Misconfigured(
@@ -247,10 +232,10 @@ def embedded_directory(settings: Conf) -> Path:
 
 
 def embedded_url(settings: Conf) -> str:
-    """Return the URL of the embedded Redis, which is started if necessary; see :func:`check_embedded`."""
+    """Return the URL of the embedded Redis, which is started if necessary; see :func:`embedded_directory`."""
     from . import embedded
 
-    return embedded.ensure(check_embedded(settings))
+    return embedded.ensure(embedded_directory(settings))
 
 
 def check_cache(alias: str) -> Any:

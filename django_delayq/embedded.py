@@ -97,15 +97,11 @@ class EmbeddedRedis:
         directory: is created (mode 0700) with its parents; it holds the data, the log and the locks. An existing one
             must belong to this user, be closed to all others and not be a link.
         appendfsync: "everysec" (a power failure may lose a second), "always" (every write is on disk first) or "no".
-        binary: the server program (default: :func:`find_binary`).
     """
 
-    def __init__(
-        self, directory: str | os.PathLike[str], *, appendfsync: str = "everysec", binary: str | None = None
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, appendfsync: str = "everysec") -> None:
         self.directory = Path(directory).absolute()
         self._appendfsync = appendfsync
-        self._binary = binary
         self._process: _Server | None = None
         self._users_lock: BinaryIO | None = None
 
@@ -204,7 +200,7 @@ class EmbeddedRedis:
 
     def _launch(self) -> None:
         self.socket_path.unlink(missing_ok=True)  # left behind by a crash; no server listens
-        command = [self._binary or find_binary(), *OPTIONS.split(), "--appendfsync", self._appendfsync]
+        command = [find_binary(), *OPTIONS.split(), "--appendfsync", self._appendfsync]
         command += ["--unixsocket", str(self.socket_path), "--save", ""]
         if (self.directory / "appendonlydir").exists():  # of Redis 7: an older one would start empty, so it must refuse
             command += ["--appenddirname", "appendonlydir"]

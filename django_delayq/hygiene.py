@@ -73,7 +73,7 @@ def uninstall() -> None:
             SyncToAsync.single_thread_executor.submit(thread_end).result(1.0)
 
 
-def before_job(job: object = None) -> None:
+def before_job() -> None:
     """Reset this thread's connections for the next job, as Django does for a new request.
 
     Raises:
@@ -105,7 +105,7 @@ def _renew(connection: BaseDatabaseWrapper) -> None:
     _thread.answered[connection.alias] = now
 
 
-def after_job(job: Job | None = None) -> None:
+def after_job(job: Job) -> None:
     """Check for transactions that the handler left open. Call it *before* the job is acknowledged.
 
     Raises:
@@ -114,14 +114,12 @@ def after_job(job: Job | None = None) -> None:
     """
     if _thread.answered:
         _check_for_leaks()
-    if _opened_by_async.is_set() and job is not None:
-        task = registry.get(job.task)
-        if task is not None and task.is_async:
-            check = SyncToAsync.single_thread_executor.submit(_check_async_thread)
-            try:
-                check.result(_CHECK_SECONDS)
-            except TimeoutError:
-                logger.warning("the thread behind sync_to_async has been busy for %g s", _CHECK_SECONDS)
+    if _opened_by_async.is_set() and (task := registry.get(job.task)) is not None and task.is_async:
+        check = SyncToAsync.single_thread_executor.submit(_check_async_thread)
+        try:
+            check.result(_CHECK_SECONDS)
+        except TimeoutError:
+            logger.warning("the thread behind sync_to_async has been busy for %g s", _CHECK_SECONDS)
 
 
 def _check_async_thread() -> None:

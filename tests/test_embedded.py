@@ -227,21 +227,29 @@ def test_a_server_that_ends_at_once_is_quoted(folder: Path) -> None:
         assert server.running
 
 
-def test_a_program_that_is_no_redis_is_named(folder: Path) -> None:
-    with pytest.raises(Misconfigured, match="exited immediately: --port 0"):
-        EmbeddedRedis(folder, binary="/bin/echo").start()
-    with pytest.raises(Misconfigured, match=r"cannot start: .*/dev/null"):
-        EmbeddedRedis(folder, binary="/dev/null").start()
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [("/bin/echo", "exited immediately: --port 0"), ("/dev/null", "cannot start: .*/dev/null")],
+)
+def test_a_program_that_is_no_redis_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, program: str, problem: str
+) -> None:
+    monkeypatch.setattr(embedded, "find_binary", lambda: program)
+    with pytest.raises(Misconfigured, match=problem):
+        EmbeddedRedis(folder).start()
 
 
-def test_a_folder_of_a_newer_server_is_not_opened_empty_by_an_older_one(folder: Path) -> None:
+def test_a_folder_of_a_newer_server_is_not_opened_empty_by_an_older_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old = embedded.bundled_binary()
     if old is None or server_version(old) >= (7,):
         pytest.skip("no bundled Redis 6.2 on this Python")
     folder.mkdir(mode=0o700)
     (folder / "appendonlydir").mkdir()
+    monkeypatch.setattr(embedded, "find_binary", lambda: old)
     with pytest.raises(Misconfigured, match=r"exited immediately: .*appendonlydir"):
-        EmbeddedRedis(folder, binary=old).start()
+        EmbeddedRedis(folder).start()
 
 
 def test_a_system_without_file_locks_is_told_to_name_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ class Slot:
     def run(self, *handlers: Callable[[], object], job: Job = JOB, end: bool = True) -> list[BaseException | None]:
         def live() -> None:
             for handler in handlers:
-                hygiene.before_job(job)
+                hygiene.before_job()
                 error = None
                 try:
                     handler()

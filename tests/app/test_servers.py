@@ -59,16 +59,16 @@ def test_without_debug_the_embedded_redis_has_to_be_named(
     fresh: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh.DELAYQ, fresh.DEBUG = {"EMBEDDED_DIR": tmp_path}, False
-    connections.check_embedded(conf())  # a test runner sets DEBUG = False, whatever the project wants
+    connections.embedded_directory(conf())  # a test runner sets DEBUG = False, whatever the project wants
     monkeypatch.setattr(connections, "is_test_run", lambda: False)
     with pytest.raises(Misconfigured, match=r"DEBUG is False: .* Set DELAYQ.'REDIS'. to a URL .* or to 'embedded'"):
         connections.broker()
     (finding,) = run_checks(tags=["delayq"])
     assert finding.id == "delayq.E003"
     fresh.DELAYQ = {"EMBEDDED_DIR": tmp_path, "REDIS": "embedded"}
-    connections.check_embedded(conf())
+    connections.embedded_directory(conf())
     fresh.DELAYQ, fresh.DEBUG = {"EMBEDDED_DIR": tmp_path}, True
-    connections.check_embedded(conf())
+    connections.embedded_directory(conf())
 
 
 def test_a_test_run_is_recognised() -> None:
