@@ -195,7 +195,7 @@ def make_worker(config: WorkerConfig, child_spec: ChildSpec | None = None) -> Wo
         with_functions(config),
         make_hooks(settings),
         middlewares=make_middlewares(settings),
-        duties=bookkeeping.duties(settings, broker, changes, lambda: worker.queues, dispatcher=config.dispatcher),
+        duties=bookkeeping.duties(settings, broker, changes, lambda: worker.scope.queues, dispatcher=config.dispatcher),
         changes=changes,
         child_spec=child_spec,
         board=adopt(child_spec) if child_spec is not None else None,

@@ -187,11 +187,6 @@ def adopt(spec: ChildSpec) -> Scoreboard:
     return Scoreboard.open(spec.board_fd, spec.config.threads)
 
 
-def is_orphan(spec: ChildSpec) -> bool:
-    """Return True if the supervisor is gone."""
-    return os.getppid() != spec.parent
-
-
 def reap_adopted(own: set[int]) -> None:
     """Collect the exit codes of adopted processes.
 

@@ -51,7 +51,7 @@ _SOON_SECONDS: Final = 0.02
 PRUNING_SECONDS: Final = 60.0
 #: seconds between two samples of the depth
 SAMPLE_SECONDS: Final = 60.0
-#: queues with a series of samples of their own; a series takes about 100 KB of Redis's memory
+#: queues with a series of samples of their own, those that did most; a series takes about 100 KB of Redis's memory
 MOST_QUEUES: Final = 500
 
 
@@ -130,14 +130,6 @@ class ShardPoller:
         polled = {beat.part for beat in self._beats}
         self._beats += [Beat(queue, place[1], now) for place, queue in served.items() if place not in polled]
 
-    @property
-    def _period(self) -> float:
-        """Seconds between two checks of one shard.
-
-        Each lease is won or renewed within that time before it ends, so every end of a lease is known in advance.
-        """
-        return min(self.pace * len(self._beats), _OF_A_LEASE * self._lease)
-
     def _next_check(self, beat: Beat) -> float:
         at = 0.0
         if not beat.hold:
@@ -163,8 +155,10 @@ class ShardPoller:
         if is_back:
             self._hold_all()
         beat.checked_at = now
+        # Each lease is won or renewed within that time before it ends, so every end of a lease is known in advance.
+        period = min(self.pace * len(self._beats), _OF_A_LEASE * self._lease)
         is_first = beat.offset is None  # spreads the checks of a queue's shards over the period
-        beat.check_at = now + self._period * ((self._beats.index(beat) + 1) / len(self._beats) if is_first else 1.0)
+        beat.check_at = now + period * ((self._beats.index(beat) + 1) / len(self._beats) if is_first else 1.0)
         self._note_deadlines(beat, tick, now)
         self._note_changes(beat, tick)
         offset = tick.now_ms / 1000 - now
@@ -227,8 +221,6 @@ class DepthSampler:
     _broker: Broker
     #: name of the worker
     _own: str
-    #: number of queues with a series of their own, those that did most
-    most_queues: int = MOST_QUEUES
     _has_begun: bool = field(default=False, init=False)
     #: lateness so far by queue, as of the last sample that this process took
     _lateness: Mapping[str, Histogram] | None = field(default=None, init=False)
@@ -249,7 +241,7 @@ class DepthSampler:
             return
         before, self._lateness = self._lateness, self._broker.figures().lateness
         late = {} if before is None else {name: it.since(before.get(name)) for name, it in self._lateness.items()}
-        busiest = sorted(counts, key=lambda one: -one.counter("scheduled") - one.counter("done"))[: self.most_queues]
+        busiest = sorted(counts, key=lambda one: -one.counter("scheduled") - one.counter("done"))[:MOST_QUEUES]
         samples = {one.queue: _sample_of([one], late.get(one.queue)) for one in busiest}
         samples[TOTAL] = _sample_of(counts, sum(late.values(), Histogram()))
         figures.record_depths(self._broker, samples, max(one.now_ms for one in counts))

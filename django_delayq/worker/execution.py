@@ -26,7 +26,7 @@ from .attempt import NEVER, Attempt, running, view_of
 from .child import Scoreboard
 from .ends import End, crashed_early, failures_of, policy_of, undecodable
 from .fetch import ReadinessGate
-from .hooks import Hooks, Middleware, Notifier, arguments_of, compose
+from .hooks import Call, Hooks, Middleware, Notifier, arguments_of
 from .loop import Reminders
 from .record import class_of, error_record, project_part
 from .slots import EventLoop
@@ -57,7 +57,9 @@ class Execution:
         self.readiness = ReadinessGate()
         self.notifier = Notifier(self._hooks, self.loop, self._limited)
         self._record = partial(error_record, formatter=self._hooks.format_error)
-        self._call = compose(middlewares, self._call_handler)
+        self._call: Call = self._call_handler
+        for middleware in reversed(middlewares):  # the first one is the outermost
+            self._call = middleware(self._call)
         self._pid = os.getpid()
 
     def __call__(self, attempt: Attempt) -> None:

@@ -245,11 +245,8 @@ class Consumer:
         """Return how many jobs of this shard can be reserved now."""
         waiting, pace, max_jobs = len(self.slots.inbox), source.pace, self._process.config.max_jobs
         room = pace.room(self.slots.free, waiting, self._process.config.prefetch_ms / 1000)
-        if pace.size == 1:
-            room = min(room, MOST_WAITING - waiting)
-        else:  # an attempt takes several jobs, and running jobs do not count as waiting
-            most = MOST_WAITING + self.slots.count * pace.size - self._in_hand
-            room = min(room * pace.size, max(most, self.slots.free - waiting))
+        most = MOST_WAITING + self.slots.count * pace.size - self._in_hand  # running jobs do not count as waiting
+        room = min(room * pace.size, max(most, self.slots.free - waiting))
         if max_jobs is not None:
             room = min(room, max_jobs - self._accepted)
         if self._readiness.in_doubt:

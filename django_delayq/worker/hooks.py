@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import reduce
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -36,11 +35,6 @@ if TYPE_CHECKING:
 Call: TypeAlias = Callable[["Attempt"], Any]
 #: built once per process with the next call: ``def timing(next): def call(attempt): ...; return call``
 Middleware: TypeAlias = Callable[[Call], Call]
-
-
-def compose(middlewares: Sequence[Middleware], innermost: Call) -> Call:
-    """Return one call composed of the middlewares and the innermost call; the first middleware is the outermost."""
-    return reduce(lambda inner, middleware: middleware(inner), reversed(middlewares), innermost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

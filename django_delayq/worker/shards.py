@@ -46,14 +46,13 @@ class Scope:
 
     _broker: Broker
     _config: WorkerConfig
-    #: called with the queues whose jobs this process runs, whenever these or their shards change
+    #: called with the queues whose jobs this process runs, after each read
     _changed: Callable[[Sequence[Queue]], None] = lambda _: None
     #: every queue of the process, including those that other programs pull from
     queues: list[Queue] = field(default_factory=list, init=False)
     #: queues that operators added ("watch") or took away ("ignore") while the program runs
     _choices: Mapping[str, str] = field(default_factory=dict, init=False)
     _seen: str = field(default="", init=False)
-    _numbers: dict[str, tuple[int, ...]] = field(default_factory=dict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @property
@@ -101,13 +100,7 @@ class Scope:
             awaited = config.awaited | set(chosen)
             queues = self._broker.served((*config.queues, *chosen), every=config.all_queues, awaited=awaited)
             self.queues, self._choices = queues, choices
-            numbers = {queue.name: queue.numbers for queue in self.worked}
-            if numbers != self._numbers:
-                if self._numbers:
-                    changed = [name for name in self._numbers | numbers if self._numbers.get(name) != numbers.get(name)]
-                    logger.info("queues or shards changed: %s", ", ".join(changed[:20]))
-                self._changed(self.worked)
-                self._numbers = numbers
+            self._changed(self.worked)
             self._seen = seen
 
 
@@ -450,15 +443,14 @@ class ShardSelector:
     # --- the rest of the fetch loop
 
     def nudge(self) -> None:
-        """End the rest: there may be work, an attempt ended, or the worker should stop."""
-        with self.condition:
-            self.resting = False
-            self.condition.notify_all()
+        """End the rest: there may be work, an attempt ended, or the worker should stop.
 
-    def attempt_ended(self) -> None:
-        """End the rest because a slot is free."""
-        if self.resting:
-            self.nudge()
+        The caller has changed something that the fetch loop checks after it has set ``resting``.
+        """
+        if self.resting:  # without the lock, because each attempt calls this
+            with self.condition:
+                self.resting = False
+                self.condition.notify_all()
 
     def rest(self, until: float) -> None:
         """Wait until ``until`` or a nudge. The caller must set ``resting`` before its last check for work."""

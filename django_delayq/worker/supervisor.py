@@ -172,7 +172,7 @@ class Supervisor:
                 while True:
                     now = time.monotonic()
                     self._reap(now)
-                    if not self._is_ending:
+                    if self._stop_by is None and not self._draining:
                         self._start_missing(now)
                         self._serve_quarantine(now)
                     elif not self._children():
@@ -223,10 +223,6 @@ class Supervisor:
 
     def _children(self) -> list[Child]:
         return [place.child for place in self._places if place.child is not None]
-
-    @property
-    def _is_ending(self) -> bool:
-        return self._stop_by is not None or self._draining
 
     # --- starting children
 

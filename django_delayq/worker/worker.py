@@ -23,7 +23,6 @@ from .child import (
     EXIT_RECYCLE,
     EXIT_STUCK,
     ChildSpec,
-    is_orphan,
     new_name,
 )
 from .dispatcher import dispatcher_duties
@@ -40,7 +39,6 @@ from .wake import WakeListener
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
-    from ..core.queue import Queue
     from ..core.task import Registry
     from .attempt import Attempt
     from .child import Scoreboard
@@ -121,18 +119,13 @@ class Worker:
         return self.broker.lease_ms / 1000
 
     @property
-    def queues(self) -> Sequence[Queue]:
-        """Every queue that this process serves, as of the last read of the registry."""
-        return self.scope.queues
-
-    @property
     def seconds_left(self) -> float:
         """Seconds until the end of the grace period."""
         return (self.stop_by or 0.0) - time.monotonic()
 
     @property
     def _is_supervised(self) -> bool:
-        return self.child_spec is not None and not is_orphan(self.child_spec)
+        return self.child_spec is not None and os.getppid() == self.child_spec.parent
 
     # --- as a program
 
@@ -241,7 +234,7 @@ class Worker:
             timeout_monitor=self._monitor,
             knows_task=self.broker.knows_task,
         )
-        slots = Slots(self.config.threads, execution, self.hooks, selector.attempt_ended)
+        slots = Slots(self.config.threads, execution, self.hooks, selector.nudge)
         self._monitor.running = slots.running
         waker = None  # in quarantine: the tokens are for processes that serve all other jobs
         if self.config.which != "quarantined":
@@ -352,11 +345,9 @@ class Worker:
         if self.child_spec is not None and not self._is_supervised:
             logger.warning("worker %s lost its supervisor", self.name)
             self.begin_stop(self.config.grace)
-        part = self.consumer.unreachable_for() if self.consumer is not None else 0.0
-        whole = self.health.lasting()
-        if patience is not None and (away := max(whole, part)) > patience:
-            what = "Redis" if whole else "a part of Redis"
-            logger.error("worker %s ends: %s has been away for %.0f s", self.name, what, away)
+        away = max(self.health.lasting(), self.consumer.unreachable_for() if self.consumer is not None else 0.0)
+        if patience is not None and away > patience:
+            logger.error("worker %s ends: Redis or a part of it has been away for %.0f s", self.name, away)
             self.end(Stage.GIVE_BACK, grace=self.config.grace, code=EXIT_NO_REDIS)
             self._end_soon()
 

@@ -150,9 +150,9 @@ def prune(broker: Broker) -> None:
 # --- counters and samples
 
 
-def sampler_of(broker: Broker, name: str = "w1", **options: Any) -> DepthSampler:
+def sampler_of(broker: Broker, name: str = "w1") -> DepthSampler:
     """Return a worker's duty that samples the depths of all queues; its first turn only waits."""
-    return DepthSampler(broker, name, **options)
+    return DepthSampler(broker, name)
 
 
 # --- heartbeats and commands

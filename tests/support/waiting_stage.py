@@ -142,7 +142,7 @@ class Member:
         self.scope = Scope(broker, settings, self.selector.serve)
         self.refresh()
         self.selector.rest = self._rest  # type: ignore[method-assign]
-        self.slots = Slots(threads, lambda attempt: None, Hooks(), self.selector.attempt_ended)
+        self.slots = Slots(threads, lambda attempt: None, Hooks(), self.selector.nudge)
         kind = ChannelListener if broker.connection.cluster else SteppedListener
         self.listener = kind(world, self.selector)
         self.consumer = Consumer(process, self.selector, self.slots, self.listener, ReadinessGate())
@@ -194,7 +194,7 @@ class Member:
         self.slots.running[self.slots.running.index(attempt)] = None
         self.slots.done.append(attempt)
         self.world.ended.add(attempt.job.id)
-        self.selector.attempt_ended()
+        self.selector.nudge()
 
     def stop(self) -> None:
         self.stopping = True

@@ -105,7 +105,7 @@ def test_shards_that_are_retired_are_asked_no_more(
         eventually(lambda: len(served_shards(worker)) == 3, "the new shards alone")
         put(elsewhere, "note", id="after")
         assert seen.wait_for("after") == ("default", "after", 1)
-        assert [list(queue.numbers) for queue in worker.queues] == [shards_of_epoch(1, 3)]
+        assert [list(queue.numbers) for queue in worker.scope.queues] == [shards_of_epoch(1, 3)]
 
 
 def test_a_worker_of_all_queues_serves_those_that_come_later(
@@ -130,7 +130,7 @@ def test_a_queue_that_nobody_declares_is_served_once_it_is_there_and_never_made(
         assert broker.queue_names() == ["default"]
         put(other(), "note", id="b", queue="later")
         assert seen.wait_for("b") == ("later", "b", 0)
-        assert [queue.name for queue in worker.queues] == ["default", "later"]
+        assert [queue.name for queue in worker.scope.queues] == ["default", "later"]
 
 
 def test_t51_a_worker_that_was_told_its_queues_leaves_the_others_alone(
@@ -144,7 +144,7 @@ def test_t51_a_worker_that_was_told_its_queues_leaves_the_others_alone(
         before = broker.worker_registry.changes
         elsewhere.queue("another")
         eventually(lambda: broker.worker_registry.changes != before, "an announcement that tells of the new queue")
-        assert [queue.name for queue in worker.queues] == ["default"]
+        assert [queue.name for queue in worker.scope.queues] == ["default"]
     assert [run[1] for run in seen.runs] == ["ours"]
     assert broker.inspector.counts("other").ready == 1
 
@@ -413,5 +413,5 @@ def test_a_watched_queue_that_was_deleted_is_not_created_again(broker: Broker, r
         broker.tell_worker(worker.name, "watch", "mail")
         eventually(lambda: queues_of(broker) == [["default", "mail"]])
         broker.delete_queue("mail")
-        eventually(lambda: {queue.name for queue in worker.queues} == {"default"})
+        eventually(lambda: {queue.name for queue in worker.scope.queues} == {"default"})
         assert broker.queue_names() == ["default"]
