@@ -81,29 +81,26 @@ class PullCoordinator:
         #: shards whose tokens were taken off the wake list, so that other processes may lack this information
         self._taken: set[tuple[str, int]] = set()
         self._queues: dict[str, Queue] = {}
-        #: names of the queues that were read since the registry is to be read again
-        self._fresh: set[str] = set()
+        #: name of a queue -> when it was read from the registry (monotonic)
+        self._read_at: dict[str, float] = {}
         #: callers may name queues in any order, and each order is counted separately
         self._turns: Callable[[tuple[str, ...]], Iterator[int]] = lru_cache(_MOST_TURNS)(lambda names: count())
         #: in order of arrival
         self._waiters: list[Waiter] = []
         self._listener = WakeListener(broker, self, self.health, self._lock)
-        self._check_at = self._refresh_at = 0.0
+        self._check_at = 0.0
 
     # -- knowledge of the shards -------------------------------------------------------------------------------------
 
     def open(self, names: Sequence[str]) -> list[Queue]:
         """Return the queues as registered at most :data:`REFRESH` seconds ago, without deleted ones."""
-        with self._lock:
-            now = time.monotonic()
-            if now >= self._refresh_at:  # shards may change while the tokens go to other processes only
-                self._refresh_at = now + REFRESH
-                self._fresh.clear()
-            missing = [name for name in names if name not in self._fresh or self._queues[name].deleted]
-        served = {queue.name: queue for queue in self.broker.served(missing)} if missing else {}
+        now, read_at = time.monotonic(), self._read_at
+        with self._lock:  # shards may change while the tokens go to other processes only
+            stale = [one for one in names if now - read_at.get(one, -NEVER) >= REFRESH or self._queues[one].deleted]
+        served = {queue.name: queue for queue in self.broker.served(stale)} if stale else {}
         with self._lock:
             self._queues.update(served)
-            self._fresh.update(served)
+            read_at.update(dict.fromkeys(served, now))
             return [self._queues[name] for name in names if name in self._queues and not self._queues[name].deleted]
 
     def places(self, names: Iterable[str], turn: int = 0) -> list[ShardState]:
@@ -241,7 +238,7 @@ class PullCoordinator:
             place.wake()
             self._taken.add(place.place)
         else:  # the queue has shards that this process does not know yet
-            self._fresh.discard(name)
+            self._read_at.pop(name, None)
             for waiter in self._waiters:
                 waiter.must_check = waiter.must_check or name in waiter.names
         self._wake_one(name)

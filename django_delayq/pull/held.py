@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from .. import signals
-from ..core.codec import decode, decode_args
+from ..core.codec import decode
 from ..core.errors import DelayQError
 from ..core.inputs import check_int
 from ..core.job import PRIORITIES, RAW, Job, Undecodable
@@ -25,7 +25,7 @@ from ..core.verdicts import Bury, PartialFailure, Release, Verdict
 from ..settings.conf import SETTING, conf, load_function
 from ..worker.attempt import ReservedJob
 from ..worker.ends import End, failures_of, policy_of, undecodable
-from ..worker.hooks import Hooks, Notifier
+from ..worker.hooks import Hooks, Notifier, arguments_of
 from . import limits
 
 logger: Final = logging.getLogger("django_delayq.pull")
@@ -88,9 +88,7 @@ class HeldJob(ReservedJob):
 
     @cached_property
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        if self._job.merged:
-            return [{self.id: list(self.payloads)}], {}
-        return ([], {}) if self.task == RAW else decode_args(self._job.args)
+        return ([], {}) if self.task == RAW else arguments_of(self._job)
 
     @property
     def args(self) -> Sequence[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -68,7 +68,6 @@ class Search(Waiter):
         self._limit = limit
         self._holder = holder
         self._turn = coordinator.turn(names)
-        self._places: list[ShardState] = []
         self._everything = True
         self._pause = Backoff(cap=1.0)
         #: shard of a reserve whose reply was lost, and the request id that returns the same jobs again
@@ -130,8 +129,8 @@ class Search(Waiter):
         coordinator.listen(self)
         try:
             coordinator.open(self._queues)
-            self._places = self._lost_first(coordinator.places(self._queues, self._turn))
-            self.jobs = self._collect(self._calls())
+            places = self._lost_first(coordinator.places(self._queues, self._turn))
+            self.jobs = self._collect(self._calls(places))
             self._everything = False
         except QueueUnavailable as error:
             fault = coordinator.health.failed("a pulling thread", error)
@@ -147,11 +146,11 @@ class Search(Waiter):
         coordinator.enter(self)
         return 0.0
 
-    def _calls(self) -> Iterator[ReserveCall]:
+    def _calls(self, places: Sequence[ShardState]) -> Iterator[ReserveCall]:
         """Start reserves of those shards that are due, at first of all shards."""
         if self._everything:
-            yield from map(self.coordinator.begin_reserve, self._places)
-        yield from iter(partial(self.coordinator.begin_due_reserve, self._places), None)
+            yield from map(self.coordinator.begin_reserve, places)
+        yield from iter(partial(self.coordinator.begin_due_reserve, places), None)
 
     def _lost_first(self, places: list[ShardState]) -> list[ShardState]:
         """Put the shard whose reply was lost first: it may have reserved as many jobs as the call requests."""
