@@ -51,11 +51,11 @@ class QueueForecast:
         due: jobs that are due already and wait.
         hours: jobs that fall due in each of the next hours.
         later: jobs that fall due after that.
-        pace: None if no attempt ran in the last week.
-        behind: jobs that will be due and not done at the end of each hour; empty without a pace.
+        pace: None if no attempt ran in the last week, and for all queues together.
+        behind: jobs that will be due and not done at the end of each hour; empty if no pace is known.
         drained_s: seconds until no due job waits any more, 0 if none does; None if unknown, or not within those hours.
-        work_s: work of the due jobs and those falling due in these hours, in seconds of one thread; for all queues
-            together, of those whose pace is known. None without a pace.
+        work_s: work of the due jobs and those falling due in these hours, in seconds of one thread; None without a
+            pace.
     """
 
     queue: str
@@ -157,21 +157,7 @@ def _together(forecasts: Sequence[QueueForecast]) -> QueueForecast:
     """Return the forecast for all queues. They have separate workers, so the slowest determines when all is done."""
     hours = tuple(map(sum, zip(*(one.hours for one in forecasts), strict=True))) or (0,) * HOURS
     behind = tuple(map(sum, zip(*(one.behind for one in forecasts if one.behind), strict=True)))
+    due, later = (sum(getattr(one, name) for one in forecasts) for name in ("due", "later"))
     times = [one.drained_s for one in forecasts]
-    measured = [one.pace for one in forecasts if one.pace is not None]
-    work = [one.work_s for one in forecasts if one.work_s is not None]
-    return QueueForecast(
-        "",
-        sum(one.due for one in forecasts),
-        hours,
-        sum(one.later for one in forecasts),
-        _pace_of_all(measured),
-        behind,
-        None if None in times else max(filter(None, times), default=0.0),
-        sum(work) if work else None,
-    )
-
-
-def _pace_of_all(known: Sequence[Pace]) -> Pace | None:
-    per_hour = sum(one.per_hour for one in known)
-    return Pace(per_hour, sum(one.per_hour * one.mean_ms for one in known) / per_hour) if per_hour else None
+    drained_s = None if None in times else max(filter(None, times), default=0.0)
+    return QueueForecast("", due, hours, later, None, behind, drained_s)

@@ -93,9 +93,8 @@ def test_what_a_look_brings_after_its_vigil_was_cancelled_goes_back(box: RedisBo
     assert all(job.release() for job in feed.reserve())  # loads the scripts
 
     async def scenario() -> None:
-        coordinator_of()._read_at["feed"] = (
-            time.monotonic() + PATIENCE
-        )  # a look at the queues would stand still before it
+        # A look at the queues would stand still before it.
+        coordinator_of()._read_at["feed"] = time.monotonic() + PATIENCE
         box.pause()
         sent_at = time.monotonic()
         vigil = asyncio.ensure_future(kept())

@@ -79,8 +79,7 @@ def test_the_forecast_counts_what_is_in_redis(delayq: Any) -> None:
     assert by_name["orders"].drained_s == 1800
     assert by_name["mail"].pace is None
     assert (found.total.due, found.total.hours[:3], found.total.later) == (6, (1, 1, 0), 1)
-    assert (found.total.drained_s, found.total.work_s) == (1800, 7.0)
-    assert found.total.pace == Pace(12, 1000.0)
+    assert found.total.drained_s == 1800
     assert abs(found.now - datetime.now(UTC)) < timedelta(seconds=30)
     assert [one.queue for one in forecast(delayq, [mail]).queues] == ["mail"]
 
