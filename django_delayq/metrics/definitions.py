@@ -222,7 +222,7 @@ def queue_unreachable_shards(snapshot: Snapshot) -> Reading:
 @queue_metric("direction")
 def queue_paused(queue: QueueStatus) -> Reading:
     """1: the queue is paused in this direction (in: new jobs are refused, out: no jobs are reserved)."""
-    return {direction: float(queue.paused in (direction, "both")) for direction in ("in", "out")}
+    return {direction: float(queue.is_paused(direction)) for direction in ("in", "out")}
 
 
 @metric("queue")

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import Any, Final
 
 from django.core.exceptions import FieldError, ValidationError
@@ -145,18 +144,18 @@ class RowComparison:
     Args:
         jobs: the jobs to compare.
         progress: called with the number of rows read and their total.
+
+    Raises:
+        QueueUnavailable: Redis, whose time counts, cannot be reached.
     """
 
     def __init__(self, jobs: RowJobs, progress: Progress = lambda done, total: None) -> None:
         self._jobs = jobs
         self._progress = progress
         self._builder = plan_of(jobs.task, {"queue": jobs.queue}, many=True).builder
+        #: time before the first read, Unix ms on Redis's clock
+        self._began_ms = connections.broker().now_ms()
         self._missing = 0
-
-    @cached_property
-    def began_ms(self) -> float:
-        """Time before the first read, Unix ms on Redis's clock."""
-        return connections.broker().now_ms()
 
     def look(self) -> RowCounts:
         """Compare the table with the queue.
@@ -225,7 +224,7 @@ class RowComparison:
         are made of.
         """
         jobs = self._jobs
-        rows = jobs.rows(datetime_of(self.began_ms - jobs.grace_ms))
+        rows = jobs.rows(datetime_of(self._began_ms - jobs.grace_ms))
         names, total, done = names_in(jobs.id), rows.count(), 0
         last: str | None = None
         for read in chunks(rows.order_by(*names, "pk").values(*{"pk", *names}).iterator(_PAGE), _PAGE):
@@ -246,7 +245,7 @@ class RowComparison:
         if ident is not None and ident in taken:
             return
         try:
-            entry = self._jobs.entry(ident, row, round(self.began_ms))
+            entry = self._jobs.entry(ident, row, round(self._began_ms))
             options = {name: value for name, value in entry.items() if name not in ("args", "kwargs")}
             self._builder.build(tuple(entry.get("args", ())), entry.get("kwargs", {}), options)
         except (InvalidJob, TypeError) as error:

@@ -70,15 +70,14 @@ class QueueStatus:
         """Seconds since the oldest ready job became due."""
         return self.counts.lag_seconds
 
-    @property
-    def starts_nothing(self) -> bool:
-        """True if it is paused for workers."""
-        return self.paused in ("out", "both")
+    def is_paused(self, direction: str) -> bool:
+        """Return True if it is paused in this direction: in, or out (for workers)."""
+        return self.paused in (direction, "both")
 
     @property
     def starving(self) -> Starving | None:
         """Priority whose jobs have waited too long for more urgent ones; None if there is none."""
-        if self.starts_nothing:
+        if self.is_paused("out"):
             return None
         found, allowed = self.counts.starving, self.limits.get("starve_after", 0)
         return found if found is not None and found.seconds > allowed + STARVING_AFTER else None

@@ -104,8 +104,8 @@ def _of_pauses(snapshot: Snapshot) -> Iterator[Finding]:
         yield _finding("WARN", "pauses", text, time=_seconds(snapshot.now_ms, snapshot.producers_paused_ms))
     effects = {"in": _("takes no new jobs"), "out": _("starts no jobs")}
     for queue in snapshot.queues:
-        words = set(effects) if queue.paused == "both" else {queue.paused}
-        lasting = [effect for word, effect in effects.items() if word in words - queue.paused_until.keys()]
+        paused = {word: effect for word, effect in effects.items() if queue.is_paused(word)}
+        lasting = [effect for word, effect in paused.items() if word not in queue.paused_until]
         if lasting:
             text = _("Queue %(queue)s is paused and %(effect)s. Resume: manage.py delayq_queue resume %(queue)s")
             yield _finding("WARN", "pauses", text, queue=queue.name, effect=_(" and ").join(lasting))
@@ -138,7 +138,7 @@ def _of_workers(snapshot: Snapshot) -> Iterator[Finding]:
 def _of_waiting_jobs(snapshot: Snapshot) -> Iterator[Finding]:
     for queue in snapshot.queues:
         ready, lag = queue.counts.ready, queue.lag_seconds
-        if ready and lag > OVERDUE_AFTER and not queue.starts_nothing:
+        if ready and lag > OVERDUE_AFTER and not queue.is_paused("out"):
             text = _("Queue %(queue)s: %(n)s jobs are due, the oldest for %(time)s.")
             yield _finding("WARN", "workers", text, queue=queue.name, n=ready, time=lag)
         if queue.starving is not None:
@@ -236,7 +236,7 @@ def _is_limited(worker: WorkerStatus, queue: QueueStatus) -> bool:
 
 def _starts_here(queue: QueueStatus) -> bool:
     """Return True if workers of this package start the jobs of a queue."""
-    return queue.kind == "python" and not queue.starts_nothing
+    return queue.kind == "python" and not queue.is_paused("out")
 
 
 def _seconds(later_ms: float, earlier_ms: float) -> float:
