@@ -104,8 +104,7 @@ def _of_pauses(snapshot: Snapshot) -> Iterator[Finding]:
         yield _finding("WARN", "pauses", text, time=_seconds(snapshot.now_ms, snapshot.producers_paused_ms))
     effects = {"in": _("takes no new jobs"), "out": _("starts no jobs")}
     for queue in snapshot.queues:
-        paused = {word: effect for word, effect in effects.items() if queue.is_paused(word)}
-        lasting = [effect for word, effect in paused.items() if word not in queue.paused_until]
+        lasting = [effects[word] for word in effects if queue.is_paused(word) and word not in queue.paused_until]
         if lasting:
             text = _("Queue %(queue)s is paused and %(effect)s. Resume: manage.py delayq_queue resume %(queue)s")
             yield _finding("WARN", "pauses", text, queue=queue.name, effect=_(" and ").join(lasting))
