@@ -138,7 +138,7 @@ def test_t25_twenty_consumers_of_ten_thousand_ready_jobs_never_get_an_empty_answ
 
 
 @pytest.mark.one_server("counts the requests of one server")
-def test_waiting_costs_less_than_a_request_a_second(redis_box: RedisBox) -> None:
+def test_waiting_costs_about_a_request_a_second_however_many_wait(redis_box: RedisBox) -> None:
     wide = Queue("wide", "feed")
     assert wide.reserve() == []
     requests: Counter[str] = Counter()
@@ -154,7 +154,8 @@ def test_waiting_costs_less_than_a_request_a_second(redis_box: RedisBox) -> None
                 break
             if said["client_type"] != "lua" and since <= said["time"] <= since + 8:
                 requests[said["command"].split()[0]] += 1
-    assert 3 <= sum(requests.values()) <= 8, requests
+    # a look at a shard every 1.75 s; registry and limits every 5 s, of which the first may be read by two threads
+    assert 3 <= requests["EVALSHA"] <= 5 and sum(requests.values()) <= 5 + 4 + 2, requests
 
 
 @pytest.mark.one_server("a channel keeps no tokens")
