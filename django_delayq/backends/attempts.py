@@ -21,10 +21,11 @@ from ..core.job import Job
 from ..core.redis.faults import Backoff, classify
 from ..signals import emit
 from ..worker.attempt import running
+from . import results
 from .backend import backend_of
 from .compat import AnyResult, TaskContext, normalize_json, task_finished, task_started
 from .errors import ResultTooLarge
-from .results import FACTS, FAILED, READY, RUNNING, SUCCESSFUL, Record, Results, error_line, request_of, result_of
+from .results import FACTS, FAILED, READY, RUNNING, SUCCESSFUL, Record, error_line, request_of, result_of
 
 if TYPE_CHECKING:
     from .registration import FrameworkTask
@@ -165,7 +166,8 @@ class Attempt:
             return None
         if self._began:
             fields |= {"first": self._began, "last": self._began}
-        record = Results(connections.broker()).write(
+        record = results.write(
+            connections.broker(),
             job.id,
             verb,
             int((self._options.result_ttl + retry_in) * 1000),

@@ -27,12 +27,9 @@ from .compat import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, InvalidTas
 from .registration import BackendOptions, adopt, known, known_names, priority_class, register
 
 if TYPE_CHECKING:
-    from ..connections import DjangoBroker
     from ..scheduling.verbs import JobHandle
 
 logger: Final = logging.getLogger("django_delayq.tasks")
-#: outcomes of a handle whose job is not in Redis (yet)
-_NOT_IN_REDIS: Final = (ON_COMMIT, ScheduleOutcome.OUTBOX)
 
 
 class DelayQBackend(BaseTaskBackend):
@@ -72,22 +69,17 @@ class DelayQBackend(BaseTaskBackend):
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Return the errors in the settings of this backend (``delayq.E040`` …)."""
-        return list(self._errors(f"TASKS[{self.alias!r}]"))
-
-    def _errors(self, where: str) -> Iterator[CheckMessage]:
-        yield from _errors_of_queues(self.given_queues, f"{where}['QUEUES']")
+        where, names = f"TASKS[{self.alias!r}]", known_names()
+        found = list(_errors_of_queues(self.given_queues, f"{where}['QUEUES']"))
         try:
-            tasks, names = self.settings.tasks, known_names()
+            unknown = [name for name in self.settings.tasks if name not in names]
         except InvalidTaskBackend as error:
-            yield Error(str(error), hint="Correct it: no task can be enqueued until then.", id="delayq.E041")
-            return
-        for name in tasks:
-            if name not in names:
-                yield Warning(
-                    f"{where}['OPTIONS']['tasks'] names {short(name)}, which is not a Task.{suggest(name, names)}",
-                    hint="Correct the name (its app's label and the function, or its module path), or remove it.",
-                    id="delayq.W040",
-                )
+            return [*found, Error(str(error), hint="Correct it: no task can be enqueued until then.", id="delayq.E041")]
+        for name in unknown:
+            text = f"{where}['OPTIONS']['tasks'] names {short(name)}, which is not a Task.{suggest(name, names)}"
+            hint = "Correct the name (its app's label and the function, or its module path), or remove it."
+            found.append(Warning(text, hint=hint, id="delayq.W040"))
+        return found
 
     def validate_task(self, task: AnyTask) -> None:
         """Validate a task, as the framework requires.
@@ -159,14 +151,11 @@ class DelayQBackend(BaseTaskBackend):
         """Create the record of a stored job, and send the framework's signal."""
         if handle.outcome == ScheduleOutcome.NOT_SENT:
             return  # logged and signalled already
-        if handle.outcome not in _NOT_IN_REDIS:
+        if handle.outcome not in (ON_COMMIT, ScheduleOutcome.OUTBOX):  # Redis has the job
             wait = max(0.0, (handle.due - datetime.now(UTC)).total_seconds())
             ttl_ms = int((self.settings.result_ttl + wait) * 1000)
             fields = {"head": request, "state": results.READY.value}
-
-            def create(broker: DjangoBroker) -> None:
-                results.Results(broker).write(result.id, "create", ttl_ms, fields)
-
+            create = partial(results.write, ident=result.id, verb="create", ttl_ms=ttl_ms, fields=fields)
             try:
                 producer.call_briefly(create)
             except DelayQError as error:  # the job itself has all that its record has while it is live
@@ -211,12 +200,9 @@ def _errors_of_queues(given: Any, where: str) -> Iterator[CheckMessage]:
 
 def backend_of(alias: str) -> tuple[type[DelayQBackend], BackendOptions]:
     """Return class and options of the backend that a job came from; the defaults, if no backend has that name."""
-    try:
-        backend: object = task_backends[alias]
-    except InvalidTaskBackend:
-        backend = None
-    if isinstance(backend, DelayQBackend):
-        return type(backend), backend.settings_or_defaults()
+    with contextlib.suppress(InvalidTaskBackend):
+        if isinstance(backend := task_backends[alias], DelayQBackend):
+            return type(backend), backend.settings_or_defaults()
     return DelayQBackend, BackendOptions()
 
 

@@ -13,8 +13,6 @@ import django
 
 #: True if Tasks are a part of Django
 NATIVE: Final = django.VERSION >= (6, 0)
-#: package of the implementation, and the name of its logger
-WORLD: Final = "django.tasks" if NATIVE else "django_tasks"
 
 if TYPE_CHECKING or NATIVE:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends

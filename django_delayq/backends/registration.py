@@ -14,7 +14,7 @@ from django.db import connections as databases
 
 from ..core import task as core
 from ..core.errors import InvalidJob, Misconfigured
-from ..core.inputs import check_int, check_known, check_number, check_task_name, plain_seconds, short, suggest
+from ..core.inputs import check_choice, check_int, check_known, check_number, check_task_name, plain_seconds
 from ..core.job import PRIORITIES
 from ..core.options import TASK_OPTIONS, TaskOptions
 from ..scheduling.tasks import task_name
@@ -44,16 +44,6 @@ _deferred: Final[list[AnyTask]] = []
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-def _ttl(name: str, value: object) -> float:
-    return check_number(name, plain_seconds(value), 60, 3650 * DAY)
-
-
-def _using_db(name: str, value: object) -> str:
-    if value in list(databases):
-        return str(value)
-    raise InvalidJob(f"{name} is {short(value)}, which is not an alias in DATABASES.{suggest(str(value), databases)}")
-
-
 def _defaults(name: str, value: object) -> Mapping[str, Any]:
     options = check_mapping(name, value, _EXAMPLE)
     for option in options:
@@ -75,11 +65,11 @@ class BackendOptions(Section):
     """Validated ``TASKS[alias]["OPTIONS"]``."""
 
     #: seconds that a result is kept after its end (a ``timedelta`` or a number)
-    result_ttl: float = key(7 * DAY, _ttl)
+    result_ttl: float = key(7 * DAY, lambda name, value: check_number(name, plain_seconds(value), 60, 3650 * DAY))
     #: largest encoded return value, in bytes
     max_result_bytes: int = key(1024 * 1024, check_int, 1, 64 * 1024 * 1024)
     #: alias of the database whose transactions ``enqueue()`` waits for; None = the default one
-    using_db: str | None = key(None, _using_db)
+    using_db: str | None = key(None, lambda name, value: check_choice(name, value, tuple(databases)))
     #: options of every task of this backend
     defaults: Mapping[str, Any] = key({}, _defaults)
     #: options of single tasks, by registered name ("app_label.function") or by module path
@@ -183,8 +173,7 @@ def known(func: Callable[..., Any]) -> FrameworkTask | None:
 
 def known_names() -> set[str]:
     """Return the names that options of single tasks may use: registered names, default names and module paths."""
-    with _lock:
-        tasks = list(_known.values())
+    tasks = list(_known.values())
     return {name for one in tasks for name in (one.name, task_name(one.task.func), one.task.module_path)}
 
 

@@ -112,47 +112,52 @@ class Record:
         return self.state in (FAILED, SUCCESSFUL)
 
 
-class Results:
-    """Records of one deployment. Every method raises :class:`QueueUnavailable` when Redis cannot be reached."""
+def key_of(deployment: Deployment, ident: str) -> bytes:
+    """Return the Redis key of the record of a job id."""
+    return f"{deployment.prefix}:result:{ident}".encode()
 
-    def __init__(self, deployment: Deployment) -> None:
-        self._deployment = deployment
 
-    def key(self, ident: str) -> bytes:
-        """Return the Redis key of the record of a job id."""
-        return f"{self._deployment.prefix}:result:{ident}".encode()
+def read(deployment: Deployment, ident: str) -> Record | None:
+    """Return the record of a job id; None if there is none.
 
-    def read(self, ident: str) -> Record | None:
-        """Return the record of a job id; None if there is none."""
-        with clear_errors():
-            return _record(self._deployment.client.get(self.key(ident)))
+    Raises:
+        QueueUnavailable: Redis is unreachable.
+    """
+    with clear_errors():
+        return _record(deployment.client.get(key_of(deployment, ident)))
 
-    def write(
-        self,
-        ident: str,
-        verb: str,
-        ttl_ms: int,
-        fields: Mapping[str, str],
-        *,
-        token: int = 0,
-        worker: str = "",
-        error: str = "",
-    ) -> Record | None:
-        """Write one step in the life of a job. The same step may be written again, and each may be the first.
 
-        Args:
-            verb: "create" (of a waiting job, unless there is a record), "start" or "end" (of an attempt).
-            ttl_ms: time that the record is kept from now on.
-            fields: new values by field; ``head`` and ``first`` keep the value that they have.
-            token: of the attempt.
-            worker: of the attempt, once it began.
-            error: of the attempt, at its end.
+def write(
+    deployment: Deployment,
+    ident: str,
+    verb: str,
+    ttl_ms: int,
+    fields: Mapping[str, str],
+    *,
+    token: int = 0,
+    worker: str = "",
+    error: str = "",
+) -> Record | None:
+    """Write one step in the life of a job. The same step may be written again, and each may be the first.
 
-        Returns:
-            The record; None if it is there already, or if a later attempt has begun so that this one does not count.
-        """
-        call = pack({"token": token, "worker": worker, "error": error, "fields": fields})
-        return _record(self._deployment.scripts.call("result", (self.key(ident),), verb, max(1, ttl_ms), call))
+    Args:
+        deployment: has the record.
+        ident: id of the job.
+        verb: "create" (of a waiting job, unless there is a record), "start" or "end" (of an attempt).
+        ttl_ms: time that the record is kept from now on.
+        fields: new values by field; ``head`` and ``first`` keep the value that they have.
+        token: of the attempt.
+        worker: of the attempt, once it began.
+        error: of the attempt, at its end.
+
+    Returns:
+        The record; None if it is there already, or if a later attempt has begun so that this one does not count.
+
+    Raises:
+        QueueUnavailable: Redis is unreachable.
+    """
+    call = pack({"token": token, "worker": worker, "error": error, "fields": fields})
+    return _record(deployment.scripts.call("result", (key_of(deployment, ident),), verb, max(1, ttl_ms), call))
 
 
 def _record(stored: bytes | None) -> Record | None:
@@ -224,13 +229,11 @@ def find(ident: object) -> AnyResult:
     if not isinstance(ident, str) or not _ID.fullmatch(ident):
         raise TaskResultDoesNotExist(str(ident))
     broker = connections.broker()
-    results = Results(broker)
-    record = results.read(ident)
-    view = None
+    record, view = read(broker, ident), None
     if record is None or not record.final:
         view = _find_job(broker, ident, record)
         # It may have ended between the two reads: a worker writes the record before the job is deleted.
-        record = record if view is not None else results.read(ident) or record
+        record = record if view is not None else read(broker, ident) or record
     if record is not None and record.final:
         return result_of(ident, record.request, record)
     return _of_row(ident, record) if view is None else _of_job(ident, record, view)
@@ -238,7 +241,7 @@ def find(ident: object) -> AnyResult:
 
 def _find_job(broker: DjangoBroker, ident: str, record: Record | None) -> JobView | None:
     """Return the job; without a record, which names its queue, all queues are asked."""
-    queues = [record.request["queue"]] if record is not None else [queue.name for queue in broker.queues()]
+    queues = [record.request["queue"]] if record is not None else broker.queue_names()
     for queue in queues:
         view = broker.inspector.get(queue, ident)
         # Without a record only its own context shows that enqueue() created it.

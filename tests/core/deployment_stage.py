@@ -131,9 +131,8 @@ class Deployment:
         assert grant is not None and grant.jobs == figures.taken_permits(broker, "task:work") == 1
         figures.Limiter(broker.registry).give_back(grant.permits)
         assert [page.due for page in figures.read_limits([self.queue], None, Registry())] == [0]
-        results = figures.Results(broker)
-        results.write("a", "create", 60_000, {"head": "{}"})
-        assert results.read("a") == figures.ResultRecord("{}", workers=[], errors=[])
+        figures.write_result(broker, "a", "create", 60_000, {"head": "{}"})
+        assert figures.read_result(broker, "a") == figures.ResultRecord("{}", workers=[], errors=[])
 
     def load(self) -> None:
         """Write a bulk load twice."""

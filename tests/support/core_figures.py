@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from django_delayq import limits
-from django_delayq.backends.results import Record as ResultRecord, Results
+from django_delayq.backends.results import Record as ResultRecord, read as read_result, write as write_result
 from django_delayq.core import Broker, figures
 from django_delayq.core.figures import BUCKETS_MS, DepthPoint, Figures, Histogram, Tally, read_depths, record_depths
 from django_delayq.core.limits import Answer, Ask, Limiter, Place

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.backends import compat, registration
+from django_delayq.backends import compat, registration, results
 from django_delayq.backends.backend import adopt_tasks
 from django_delayq.backends.compat import (
     InvalidTask,
@@ -20,7 +20,7 @@ from django_delayq.backends.compat import (
 )
 from django_delayq.backends.errors import Crashed, Gone, JobTimeout, ResultTooLarge
 from django_delayq.backends.registration import priority_class
-from django_delayq.backends.results import Record, Results
+from django_delayq.backends.results import Record
 from django_delayq.core import Broker, registry
 from django_delayq.core.job import Job
 from django_delayq.core.outcomes import Settlement
@@ -33,6 +33,7 @@ from django_delayq.worker.ends import End, policy_of
 __all__ = [
     "BEGIN",
     "END",
+    "WORLD",
     "Crashed",
     "Gone",
     "InvalidTask",
@@ -41,7 +42,6 @@ __all__ = [
     "JobTimeout",
     "Record",
     "ResultTooLarge",
-    "Results",
     "Task",
     "TaskContext",
     "TaskResultDoesNotExist",
@@ -62,12 +62,15 @@ __all__ = [
     "overrun",
     "priority_class",
     "registry",
+    "results",
     "settle",
     "start",
     "task",
 ]
 
 MINUTE = 60_000
+#: package of the framework, and the name of its logger
+WORLD = "django.tasks" if compat.NATIVE else "django_tasks"
 check_world = tasks_setting.check_world
 BEGIN = "2030-01-01T00:00:00+00:00"
 END = "2030-01-01T00:00:01+00:00"
@@ -96,23 +99,23 @@ def forget(function: Callable[..., Any]) -> None:
 
 def key_of(broker: Broker, ident: str) -> bytes:
     """Return the Redis key of the record of a result."""
-    return Results(broker).key(ident)
+    return results.key_of(broker, ident)
 
 
-def create(results: Results, ident: str, head: str, ttl_ms: int = MINUTE) -> None:
-    results.write(ident, "create", ttl_ms, {"head": head, "state": "READY"})
+def create(broker: Broker, ident: str, head: str, ttl_ms: int = MINUTE) -> None:
+    results.write(broker, ident, "create", ttl_ms, {"head": head, "state": "READY"})
 
 
-def start(results: Results, job: Job, head: str = "{}", at: str = BEGIN) -> Record | None:
+def start(broker: Broker, job: Job, head: str = "{}", at: str = BEGIN) -> Record | None:
     """Write the start of an attempt as its worker does."""
     fields = {"head": head, "state": "RUNNING", "first": at, "last": at}
-    return results.write(job.id, "start", MINUTE, fields, token=job.token, worker="w")
+    return results.write(broker, job.id, "start", MINUTE, fields, token=job.token, worker="w")
 
 
-def end(results: Results, job: Job, state: str = "READY", error: str = "", **fields: str) -> Record | None:
+def end(broker: Broker, job: Job, state: str = "READY", error: str = "", **fields: str) -> Record | None:
     """Write the end of an attempt as its worker does."""
     fields = {"head": "{}", "first": BEGIN, "last": BEGIN, "end": END, "state": state, **fields}
-    return results.write(job.id, "end", MINUTE, fields, token=job.token, worker="w", error=error)
+    return results.write(broker, job.id, "end", MINUTE, fields, token=job.token, worker="w", error=error)
 
 
 # --- the end of an attempt whose process is gone

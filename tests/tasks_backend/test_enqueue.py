@@ -17,6 +17,7 @@ from django_delayq.backends import DelayQBackend
 from django_delayq.core import Broker, InvalidJob, QueueUnavailable
 from tests.tasks_backend import deeds
 from tests.tasks_backend.stage import (
+    WORLD,
     InvalidTask,
     InvalidTaskBackend,
     TaskResultDoesNotExist,
@@ -182,10 +183,10 @@ def test_call_and_acall_run_the_function_here(delayq: Broker) -> None:
 def test_the_signal_comes_from_the_backends_class_and_is_logged(
     delayq: Broker, heard: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.DEBUG, compat.WORLD):
+    with caplog.at_level(logging.DEBUG, WORLD):
         result = deeds.noop.enqueue()
     assert heard == [("task_enqueued", DelayQBackend, "READY")]
-    (line,) = [record.getMessage() for record in caplog.records if record.name == compat.WORLD]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == WORLD]
     assert result.id in line and "enqueued backend=default" in line
 
 

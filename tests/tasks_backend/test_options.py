@@ -15,6 +15,7 @@ from django_delayq import get_job
 from django_delayq.core import Broker, Misconfigured
 from tests.tasks_backend import deeds
 from tests.tasks_backend.stage import (
+    WORLD,
     InvalidTask,
     InvalidTaskBackend,
     adopt_tasks,
@@ -27,7 +28,7 @@ from tests.tasks_backend.stage import (
 )
 
 BACKEND = "django_delayq.backends.DelayQBackend"
-IMMEDIATE = f"{compat.WORLD}.backends.immediate.ImmediateBackend"
+IMMEDIATE = f"{WORLD}.backends.immediate.ImmediateBackend"
 HERE = "tests.tasks_backend.test_options"
 
 
@@ -232,7 +233,11 @@ def test_good_settings_have_no_findings(settings: Any) -> None:
         ({"OPTIONS": {"result_ttl": "1 day"}}, "delayq.E041", "['OPTIONS']['result_ttl'] must be a number of seconds"),
         ({"OPTIONS": {"result_ttl": 1}}, "delayq.E041", "['result_ttl'] must be 60 to 315360000 seconds, got 1"),
         ({"OPTIONS": {"max_result_bytes": 0}}, "delayq.E041", "['max_result_bytes'] must be 1 to 67108864, got 0"),
-        ({"OPTIONS": {"using_db": "defautl"}}, "delayq.E041", "not an alias in DATABASES. Did you mean 'default'?"),
+        (
+            {"OPTIONS": {"using_db": "defautl"}},
+            "delayq.E041",
+            "must be one of default; got 'defautl'. Did you mean 'default'?",
+        ),
         ({"OPTIONS": {"defaults": 5}}, "delayq.E041", 'must be a dict like {"max_attempts": 5}, got 5'),
         ({"OPTIONS": {"defaults": {"name": "x"}}}, "delayq.E041", "'name' belongs to one task"),
         ({"OPTIONS": {"defaults": {"aliases": ["x"]}}}, "delayq.E041", "'aliases' belongs to one task"),

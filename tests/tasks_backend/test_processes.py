@@ -15,7 +15,7 @@ import pytest
 
 from django_delayq.core import Broker
 from tests.support.processes import wait_until
-from tests.tasks_backend.stage import compat
+from tests.tasks_backend.stage import WORLD
 
 pytestmark = pytest.mark.one_server("about processes")
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,9 +133,7 @@ def fresh(settings: str, code: str, env: dict[str, str], *, before: str = "") ->
     return answer.stdout.strip()
 
 
-LOADED = (
-    f"print([name for name in ({compat.WORLD!r}, 'django_tasks', 'django_delayq.backends') if name in sys.modules])"
-)
+LOADED = f"print([name for name in ({WORLD!r}, 'django_tasks', 'django_delayq.backends') if name in sys.modules])"
 
 
 def test_a_project_without_the_setting_does_not_load_the_framework(manage_env: dict[str, str]) -> None:

@@ -19,7 +19,6 @@ from tests.tasks_backend.stage import (
     Crashed,
     Gone,
     JobTimeout,
-    Results,
     TaskResultDoesNotExist,
     TaskResultMismatch,
     TaskResultStatus,
@@ -312,8 +311,8 @@ def test_a_job_of_somebody_else_is_no_result(delayq: Broker) -> None:
 
 
 def start(broker: Broker, job: Any) -> Any:
-    return stage.start(Results(broker), job)
+    return stage.start(broker, job)
 
 
 def end(broker: Broker, job: Any, value: str) -> Any:
-    return stage.end(Results(broker), job, "SUCCESSFUL", value=value)
+    return stage.end(broker, job, "SUCCESSFUL", value=value)

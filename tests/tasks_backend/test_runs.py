@@ -14,7 +14,7 @@ from django_delayq.backends import DelayQBackend
 from django_delayq.core import Broker, Job, LeakedTransaction
 from tests.support.processes import wait_until
 from tests.tasks_backend import deeds
-from tests.tasks_backend.stage import Gone, JobTimeout, ResultTooLarge, Task, TaskResultStatus, compat, known
+from tests.tasks_backend.stage import WORLD, Gone, JobTimeout, ResultTooLarge, Task, TaskResultStatus, compat, known
 
 READY, FAILED, SUCCESSFUL = TaskResultStatus.READY, TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
 BACKEND = "django_delayq.backends.DelayQBackend"
@@ -113,7 +113,7 @@ def test_a_task_that_raises_has_failed(
 ) -> None:
     task = getattr(deeds, name)
     result = task.enqueue()
-    with caplog.at_level(logging.INFO, compat.WORLD):
+    with caplog.at_level(logging.INFO, WORLD):
         work()
     result.refresh()
     assert (result.status, result.is_finished, result.attempts) == (FAILED, True, 1)
@@ -132,7 +132,7 @@ def test_a_task_that_raises_has_failed(
     with pytest.raises(ValueError, match="Task failed"):
         _ = result.return_value
     assert heard[-2:] == [("task_started", DelayQBackend, "RUNNING"), ("task_finished", DelayQBackend, "FAILED")]
-    (line,) = [record for record in caplog.records if record.name == compat.WORLD and record.levelno == logging.ERROR]
+    (line,) = [record for record in caplog.records if record.name == WORLD and record.levelno == logging.ERROR]
     assert line.exc_info is not None and line.exc_info[0] is kind
     assert "NoneType" not in caplog.text
 
