@@ -48,6 +48,8 @@ logger: Final = logging.getLogger(__name__)
 
 NAME: Final = "django_delayq"
 Attributes = dict[str, Any]
+#: parent of a span (None = the current context), and its links
+Origin = tuple[Context | None, Sequence[Link]]
 #: seconds; the buckets of the conventions, and larger ones for long jobs
 _BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300, 1800)
 
@@ -59,16 +61,32 @@ def _duration_histogram(meter: Meter, name: str, description: str) -> Histogram:
 
 @contextmanager
 def _span(
-    name: str, parent: Context | None, kind: SpanKind, attributes: Attributes, links: Sequence[Link]
+    name: str, kind: SpanKind, origin: Origin, duration: Histogram, measured: Attributes, more: Attributes
 ) -> Iterator[Span]:
-    """Open a span in ``parent`` (None = the current context) for the duration of the block."""
+    """Open a span for the block, and record how long it took and how it ended.
+
+    Args:
+        measured: attributes of the span and of the duration; an error adds its ``error.type``.
+        more: further attributes of the span.
+    """
+    parent, links = origin
     span: Span = trace.INVALID_SPAN
     with _suppress_errors():
-        span = trace.get_tracer(NAME, __version__).start_span(name, parent, kind, attributes, links)
+        span = trace.get_tracer(NAME, __version__).start_span(name, parent, kind, measured | more, links)
     inside = parent if span is trace.INVALID_SPAN else trace.set_span_in_context(span, parent)
-    token = attach(get_current() if inside is None else inside)
+    token, began = attach(get_current() if inside is None else inside), time.perf_counter()
     try:
-        yield span
+        try:
+            yield span
+        except BaseException as error:
+            if _is_verdict(error):
+                _record_verdict(span, error)
+            else:
+                measured["error.type"] = _record_error(span, error)
+            raise
+        finally:
+            with _suppress_errors():
+                duration.record(time.perf_counter() - began, measured)
     finally:
         detach(token)
         with _suppress_errors():
@@ -153,22 +171,16 @@ def schedule(next: Chain) -> Chain:
             with _suppress_errors():
                 sent.add(1, measured)
             return next(scheduling)
-        parent, links = _parent_of(scheduling.options)
-        began = time.perf_counter()
-        name = f"schedule {scheduling.task.name}"
-        with _span(name, parent, SpanKind.PRODUCER, measured, links) as span:
-            _inject(scheduling)
-            try:
+        name, origin = f"schedule {scheduling.task.name}", _parent_of(scheduling.options)
+        try:
+            with _span(name, SpanKind.PRODUCER, origin, duration, measured, {}) as span:
+                _inject(scheduling)
                 handle = next(scheduling)
-            except BaseException as error:
-                measured = {**measured, "error.type": _record_error(span, error)}
-                raise
-            finally:
                 with _suppress_errors():
-                    sent.add(1, measured)
-                    duration.record(time.perf_counter() - began, measured)
+                    _record_outcome(span, handle)
+        finally:
             with _suppress_errors():
-                _record_outcome(span, handle)
+                sent.add(1, measured)
         return handle
 
     return call
@@ -179,7 +191,7 @@ def _queue_of(scheduling: Scheduling) -> str:
     return queue if isinstance(queue, str) else scheduling.task.options.queue
 
 
-def _parent_of(options: Mapping[str, Any]) -> tuple[Context | None, Sequence[Link]]:
+def _parent_of(options: Mapping[str, Any]) -> Origin:
     """Return the parent context and links of a schedule call.
 
     The parent is the current span, else the one named in the call's ``context``, such as a trace sent in the body of an
@@ -255,26 +267,14 @@ def _middleware(next: Call, *, linked: bool) -> Call:
             for job in jobs:
                 lateness.record(_lateness(run, job), measured)
             consumed.add(len(jobs), measured)
-        parent, links = _origin(jobs, linked=linked)
-        began = time.perf_counter()
-        attributes = {**measured, **_run_attributes(run, jobs)}
-        with _span(f"run {run.job.task}", parent, SpanKind.CONSUMER, attributes, links) as span:
-            try:
-                return next(run)
-            except BaseException as error:
-                if _is_verdict(error):
-                    _record_verdict(span, error)
-                else:
-                    measured = {**measured, "error.type": _record_error(span, error)}
-                raise
-            finally:
-                with _suppress_errors():
-                    duration.record(time.perf_counter() - began, measured)
+        name, origin = f"run {run.job.task}", _origin(jobs, linked=linked)
+        with _span(name, SpanKind.CONSUMER, origin, duration, measured, _run_attributes(run, jobs)):
+            return next(run)
 
     return call
 
 
-def _origin(jobs: Sequence[Job], *, linked: bool) -> tuple[Context, Sequence[Link]]:
+def _origin(jobs: Sequence[Job], *, linked: bool) -> Origin:
     """Return the parent context of an attempt, and its links."""
     origins = [_origin_in(job.context) for job in jobs]
     valid = [origin for origin in origins if _span_context_of(origin).is_valid] or origins[:1]
