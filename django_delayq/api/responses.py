@@ -19,10 +19,11 @@ from rest_framework.serializers import (
     IntegerField,
 )
 
+from ..core.inputs import encodable
 from ..core.job_view import JobView
 from ..core.layouts import PRIORITY_MODES
 from ..settings.conf import mask
-from ..status.job_content import clean_text, masked_text
+from ..status.job_content import masked_text
 from ..status.snapshot import PLACES
 from .content import listed_content
 from .fields import (
@@ -251,9 +252,9 @@ class _JobErrorField(serializers.Field[Any, Any, Any, Any]):
         if not (error or name):
             return None
         return {
-            "class": clean_text(name),
+            "class": encodable(name),
             "message": masked_text(str(error.get("message") or "")),
-            "traceback": clean_text(mask().traceback(str(error.get("traceback") or ""))),
+            "traceback": encodable(mask().traceback(str(error.get("traceback") or ""))),
         }
 
 

@@ -70,6 +70,11 @@ def one_line(text: str) -> str:
     return _NOT_PLAIN.sub(lambda found: repr(found[0])[1:-1], text)
 
 
+def encodable(text: str) -> str:
+    """Return a text without lone surrogates, which JSON can express and UTF-8 cannot."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
 def check_queue_name(name: object) -> str:
     """Return ``name`` if it is a valid queue name.
 

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from .deployment import Deployment
 from .errors import InvalidJob
+from .inputs import encodable
 from .job import MAX_ID_BYTES, Undecodable
 from .job_filter import is_between
 from .job_view import FARTHEST, JobView, Reply, split_name
@@ -94,7 +95,7 @@ def _context(options: bytes) -> str | None:
         return None
     if context is None:
         return None
-    return _encodable(json.dumps(context, ensure_ascii=False, separators=(",", ":")))
+    return encodable(json.dumps(context, ensure_ascii=False, separators=(",", ":")))
 
 
 def _error_class(view: JobView) -> str | None:
@@ -110,12 +111,7 @@ def _error(view: JobView) -> str | None:
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else _encodable(str(value)) or None
-
-
-def _encodable(text: str) -> str:
-    """Return a text without lone surrogates, which JSON can express and UTF-8 cannot."""
-    return text if text.isascii() else text.encode(errors="replace").decode()
+    return None if value is None else encodable(str(value)) or None
 
 
 #: columns of every job besides its queue, shard and place, each with the function of its values; times are Unix ms
@@ -131,7 +127,7 @@ COLUMNS: Final[Mapping[str, Callable[[JobView], Any]]] = {
     "reserves": lambda view: view.job.reserves,
     "crashes": lambda view: view.job.crashes,
     "lease_until": lambda view: _moment(view.deadline_ms),
-    "worker": lambda view: (view.state == "reserved" and _encodable(view.job.worker)) or None,
+    "worker": lambda view: (view.state == "reserved" and encodable(view.job.worker)) or None,
     "failed_at": lambda view: _moment(view.job.failed_at_ms) or None,
     "buried_at": lambda view: _moment(view.buried_ms),
     "reason": lambda view: view.reason or view.outcome or None,

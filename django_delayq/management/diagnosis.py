@@ -254,13 +254,12 @@ def snapshot(broker: Broker) -> Iterator[Finding]:
 
 
 def _fine(now: Snapshot) -> dict[str, str]:
-    alive = sum(not worker.lost for worker in now.workers)
     limit = now.redis.maxmemory or "unlimited"
     return {
         "connection": "Redis answers",
         "eviction": f"maxmemory-policy {now.redis.maxmemory_policy}, maxmemory {limit}",
         "pauses": "nothing is paused for good",
-        "workers": f"{alive} worker processes sent a heartbeat in the last {LOST_AFTER:.0f} s",
+        "workers": f"{len(now.alive)} worker processes sent a heartbeat in the last {LOST_AFTER:.0f} s",
         "idle": "no due job waits beside a free slot",
         "morgue": f"no morgue without a limit has more than {LARGE_MORGUE:,} jobs",
     }

@@ -17,7 +17,7 @@ from .. import __version__, connections
 from ..core.errors import DelayQError
 from ..core.figures import Histogram
 from ..core.redis.faults import REDIS_ERRORS
-from ..status import QueueStatus, Snapshot, WorkerStatus, take
+from ..status import QueueStatus, Snapshot, take
 
 logger: Final = logging.getLogger(__name__)
 
@@ -97,13 +97,9 @@ def _counters(names: Iterable[str], queue: QueueStatus) -> Mapping[str, float]:
     return {name: queue.counts.counters.get(name, 0) for name in names}
 
 
-def _live(snapshot: Snapshot) -> list[WorkerStatus]:
-    return [worker for worker in snapshot.workers if not worker.lost]
-
-
 def _sum(name: str, snapshot: Snapshot) -> float | None:
     """Return a sum over the live workers; None if the registry did not answer."""
-    values = (getattr(worker, name) or 0 for worker in _live(snapshot))
+    values = (getattr(worker, name) or 0 for worker in snapshot.alive)
     return sum(values) if snapshot.has_registry else None
 
 
@@ -231,7 +227,7 @@ def queue_workers(snapshot: Snapshot) -> Reading:
 
     0 for a queue with ready jobs: start one. Queues of kind pull have none.
     """
-    workers = [worker for worker in _live(snapshot) if worker.threads > 0 and not worker.quarantine]
+    workers = [worker for worker in snapshot.alive if worker.threads > 0 and not worker.quarantine]
     serving = Counter(name for worker in workers for name in set(worker.queues))
     queues = [queue for queue in snapshot.queues if queue.kind == "python"]
     return {queue.name: serving[queue.name] for queue in queues} if snapshot.has_registry else {}
@@ -244,7 +240,7 @@ def longest_run_seconds(snapshot: Snapshot) -> Reading:
     Longer than any should take: dump that worker's stacks.
     """
     longest = dict.fromkeys((queue.name for queue in snapshot.queues), 0.0)
-    for job in (job for worker in _live(snapshot) for job in worker.jobs):
+    for job in (job for worker in snapshot.alive for job in worker.jobs):
         if job.started_ms and job.queue in longest:
             longest[job.queue] = max(longest[job.queue], (snapshot.now_ms - job.started_ms) / 1000)
     return longest if snapshot.has_registry else {}
@@ -332,9 +328,9 @@ def workers(snapshot: Snapshot) -> Reading:
     """Worker processes: running, stopping, lost (no heartbeat for 30 seconds). None running: start one."""
     if not snapshot.has_registry:
         return {}
-    live = _live(snapshot)
-    stopping = sum(worker.stopping for worker in live)
-    return {"running": len(live) - stopping, "stopping": stopping, "lost": len(snapshot.workers) - len(live)}
+    alive = snapshot.alive
+    stopping = sum(worker.stopping for worker in alive)
+    return {"running": len(alive) - stopping, "stopping": stopping, "lost": len(snapshot.workers) - len(alive)}
 
 
 @metric()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from ..core.codec import as_json, decode, decode_args, readable
+from ..core.inputs import encodable
 from ..core.job import RAW, Job, Payload, Undecodable
 from ..core.task import registry
 from ..core.times import iso_of
@@ -108,13 +109,13 @@ def plain(value: Any, _depth: int = 0) -> Any:
     Never raises, whatever Redis contains.
     """
     if isinstance(value, str):
-        return clean_text(value)
+        return encodable(value)
     if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if _depth > _SHOWN_DEPTH:
         return "…"
     if isinstance(value, Mapping):
-        return {clean_text(str(name)): plain(item, _depth + 1) for name, item in value.items()}
+        return {encodable(str(name)): plain(item, _depth + 1) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, _depth + 1) for item in value]
     if isinstance(value, (datetime, date, time)):
@@ -123,7 +124,7 @@ def plain(value: Any, _depth: int = 0) -> Any:
         return value.total_seconds()
     if isinstance(value, bytes):
         return b64encode(value).decode()
-    return clean_text(str(value) if isinstance(value, (float, Decimal, UUID)) else repr(value)[:1000])
+    return encodable(str(value) if isinstance(value, (float, Decimal, UUID)) else repr(value)[:1000])
 
 
 def _hidden_bytes(body: bytes, hide: Mask) -> bytes:
@@ -136,12 +137,7 @@ def _hidden_bytes(body: bytes, hide: Mask) -> bytes:
 def masked_text(text: str, hide: Mask | None = None) -> str:
     """Return the text with its secrets masked, without lone surrogates."""
     hide = mask() if hide is None else hide
-    return clean_text(hide.text(text))  # in this order: the mask reads JSON, in which lone surrogates may be escaped
-
-
-def clean_text(text: str) -> str:
-    """Return the text without lone surrogates, which a response cannot contain."""
-    return text if text.isascii() else text.encode(errors="replace").decode()
+    return encodable(hide.text(text))  # in this order: the mask reads JSON, in which lone surrogates may be escaped
 
 
 # -- stored JSON, tags included --------------------------------------------------------------------------------------

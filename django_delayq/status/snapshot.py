@@ -280,14 +280,18 @@ class Snapshot:
         return not any(part.registry for part in self.unreachable)
 
     @property
+    def alive(self) -> list[WorkerStatus]:
+        """Workers that are not lost."""
+        return [worker for worker in self.workers if not worker.lost]
+
+    @property
     def totals(self) -> SimpleNamespace:
         """Totals of all queues: jobs by place, the longest lag, ``busy`` of ``threads`` of live workers, counters."""
-        alive = [worker for worker in self.workers if not worker.lost]
         return SimpleNamespace(
             **{place: sum(getattr(queue.counts, place) for queue in self.queues) for place in PLACES},
             lag_seconds=max((queue.lag_seconds for queue in self.queues), default=0.0),
-            busy=sum(worker.running for worker in alive),
-            threads=sum(worker.threads for worker in alive),
+            busy=sum(worker.running for worker in self.alive),
+            threads=sum(worker.threads for worker in self.alive),
             **self.counters(),
         )
 

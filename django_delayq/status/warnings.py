@@ -117,19 +117,18 @@ def _of_pauses(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _of_workers(snapshot: Snapshot) -> Iterator[Finding]:
-    alive = [worker for worker in snapshot.workers if not worker.lost]
     lost = [worker.name for worker in snapshot.workers if worker.lost]
     lags = [queue.lag_seconds for queue in snapshot.queues if queue.counts.ready and _starts_here(queue)]
     reserved = sum(queue.counts.reserved for queue in snapshot.queues)
     if lost:
         yield _finding("WARN", "workers", _("No heartbeat for a while from: %(names)s"), names=listed(lost))
-    if reserved and not any(worker.dispatcher for worker in alive):
+    if reserved and not any(worker.dispatcher for worker in snapshot.alive):
         text = _(
             "%(n)d jobs are reserved and no dispatcher is running, so jobs of dead workers are not run again. Start: "
             "manage.py delayq_dispatcher"
         )
         yield Finding("WARN", "workers", text % {"n": reserved})
-    if lags and not alive:
+    if lags and not snapshot.alive:
         text = _("Jobs are due and no worker is running. Start: manage.py delayq_worker")
         yield _finding("ERROR" if max(lags) > OVERDUE_AFTER else "WARN", "workers", text)
 
