@@ -24,7 +24,6 @@ from ..core.task import registry
 from ..settings.conf import (
     SETTING,
     Conf,
-    Links,
     conf,
     install_codec,
     load_function,
@@ -55,6 +54,7 @@ def make_hooks(settings: Conf) -> Hooks:
             the wrong type.
     """
     install_codec(settings)
+    _ = settings.context_variables  # imports them
     paths = settings.hooks.paths()
     own = {name: load_function(f"{SETTING}['HOOKS'][{name!r}]", path) for name, path in paths.items()}
     worker_init = own.pop("worker_init", None)
@@ -64,7 +64,7 @@ def make_hooks(settings: Conf) -> Hooks:
         process_start=partial(_begin_process, settings, worker_init),
         process_stop=hygiene.uninstall,
         thread_end=hygiene.thread_end,
-        before_job=partial(_before_job, settings.context_variables),
+        before_job=_before_job,
         after_job=hygiene.after_job,
         wants=signals.wants,
         notify=signals.notify,
@@ -86,9 +86,9 @@ def _begin_process(settings: Conf, worker_init: Callable[[], object] | None) -> 
         ) from error
 
 
-def _before_job(links: Links, job: Job) -> None:
+def _before_job(job: Job) -> None:
     hygiene.before_job()
-    restore_context(job, links)  # each attempt has its own contextvars.Context, so nothing has to be undone
+    restore_context(job)  # each attempt has its own contextvars.Context, so nothing has to be undone
 
 
 def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:

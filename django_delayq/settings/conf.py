@@ -41,8 +41,6 @@ logger: Final = logging.getLogger("django_delayq.settings")
 SETTING: Final = "DELAYQ"
 _CHECK: Final = "check"
 
-Links = Mapping[str, ContextVar[Any]]
-
 
 def key(default: Any, check: Callable[..., object], *args: object, optional: bool = False, **options: object) -> Any:
     """Return a dataclass field with a check.
@@ -58,9 +56,7 @@ def key(default: Any, check: Callable[..., object], *args: object, optional: boo
     def checked(name: str, value: object) -> object:
         return None if value is None and optional else check(name, value, *args, **options)
 
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata={_CHECK: checked})
-    return field(default=default, metadata={_CHECK: checked})
+    return field(default_factory=lambda: default, metadata={_CHECK: checked})  # a dict cannot be a plain default
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -72,9 +68,6 @@ class Section:
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
-
-    def check_together(self) -> None:
-        """Check the fields that depend on each other; raise InvalidJob."""
 
     @classmethod
     def read(cls, path: str, value: object) -> Self:
@@ -90,14 +83,12 @@ class Section:
         try:
             found = check_mapping(path, value)
             check_known(found, rows)
-            made = cls(
+            return cls(
                 **{rows[name].name: rows[name].metadata[_CHECK](f"{path}[{name!r}]", found[name]) for name in found}
             )
-            made.check_together()
         except InvalidJob as error:
             text = str(error)  # checks of values name the whole path
             raise Misconfigured(text if text.startswith(path) else f"{path}: {text}") from None
-        return made
 
 
 def part(cls: type[Section]) -> Any:
@@ -171,10 +162,7 @@ _dotted_paths: Final = list_of(check_dotted_path)
 
 
 def _queue_name(name: str, value: object) -> str:
-    try:
-        return check_queue_name(value)
-    except InvalidJob as error:
-        raise InvalidJob(f"{name}: {error}") from None
+    return check_queue_name(value)
 
 
 def _redis(name: str, value: object) -> object:
@@ -230,7 +218,7 @@ class QueueConf(Section):
     #: its jobs are durable (kept in the database until they are done), unless the task or the call overrides it
     durable: bool = key(False, check_flag)
 
-    def check_together(self) -> None:
+    def __post_init__(self) -> None:
         """Refuse durable jobs and limits of worker processes in a pull queue, and a burst without a rate."""
         if self.durable and self.kind == "pull":
             raise InvalidJob("durable is for jobs of tasks; the bytes of a queue of kind 'pull' are in Redis only")
@@ -451,7 +439,7 @@ class Conf(Section):
     allow_far: bool = key(False, check_flag)
 
     @functools.cached_property
-    def context_variables(self) -> Links:
+    def context_variables(self) -> Mapping[str, ContextVar[Any]]:
         """The context variables by the names under which they are stored.
 
         Raises:
@@ -529,9 +517,7 @@ def mask() -> Mask:
     return _mask(conf_or_defaults().admin.sensitive)
 
 
-@functools.lru_cache(maxsize=4)
-def _mask(words: tuple[str, ...]) -> Mask:
-    return Mask(words)
+_mask: Final = functools.lru_cache(maxsize=4)(Mask)
 
 
 # -- objects that the settings name ------------------------------------------------------------------------------------
@@ -555,11 +541,10 @@ def load_function(where: str, path: str) -> Callable[..., Any]:
     Raises:
         Misconfigured: there is none.
     """
-    loaded = load_object(where, path)
-    if not callable(loaded):
-        raise Misconfigured(f"{where}: {path} is not callable")
-    function: Callable[..., Any] = loaded
-    return function
+    loaded: object = load_object(where, path)
+    if callable(loaded):
+        return loaded
+    raise Misconfigured(f"{where}: {path} is not callable")
 
 
 def load_plain_function(where: str, path: str) -> Callable[..., Any]:
@@ -641,8 +626,9 @@ def collect_context() -> Mapping[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def restore_context(job: Job, variables: Links) -> None:
+def restore_context(job: Job) -> None:
     """Set the variables to their values at the schedule call of ``job``, for the rest of the current context."""
+    variables = conf().context_variables
     context = job.context if variables else {}
     for name, variable in variables.items():
         if name in context:

@@ -10,7 +10,6 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -286,8 +285,7 @@ class LocalExecution(Execution):
     """
 
     def __init__(self, settings: Conf, faults: dict[str, deque[Error]]) -> None:
-        restore = partial(restore_context, variables=settings.context_variables)
-        hooks = replace(wiring.make_hooks(settings), before_job=restore, after_job=lambda job: None)
+        hooks = replace(wiring.make_hooks(settings), before_job=restore_context, after_job=lambda job: None)
         super().__init__(registry, hooks, wiring.make_middlewares(settings), loop=_CallersLoop())
         self._faults = faults
         self._inner = self._call
