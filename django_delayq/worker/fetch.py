@@ -113,9 +113,8 @@ class Consumer:
     stage: Stage = field(default=Stage.WORK, init=False)
     #: number of settled attempts
     settled: int = field(default=0, init=False)
-    #: when the oldest of the ended attempts that are not settled arrived, and when the last ones were settled
+    #: when the oldest of the ended attempts that are not settled arrived
     _ends_since: float = field(default=NEVER, init=False)
-    _settled_at: float = field(default=0.0, init=False)
     #: number of jobs that were ever reserved
     _accepted: int = field(default=0, init=False)
     _listened_at: float = field(default=0.0, init=False)
@@ -421,7 +420,6 @@ class Consumer:
         self.held.difference_update(attempts)
         self.limits.settled(attempt.job for attempt in attempts)
         self.settled += len(attempts)
-        self._settled_at = time.monotonic()
         self._process.broker.tally.ended(attempts[0].job.queue, settlements)
         note = self._process.changes.note
         for one in settlements:
@@ -540,7 +538,7 @@ class Consumer:
         """End if no shard has ready jobs. The last attempt may have left some, so each shard is asked once more."""
         if self.unreachable_for():
             return
-        asked = [source.sent_at > self._settled_at for source in self._selector.sources]
+        asked = [source.sent_at > self._busy_at for source in self._selector.sources]
         if not all(asked):
             self._selector.check_all()
         elif all(source.due_at > now for source in self._selector.sources):

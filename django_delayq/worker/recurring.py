@@ -276,8 +276,6 @@ class RecurringTicker:
     #: time zone of cron expressions that name none
     zone: str = "UTC"
     _: KW_ONLY
-    #: returns Redis's time in Unix ms
-    clock: Callable[[], float] | None = None
     #: reports that Redis has lost data, perhaps a tick that was fired
     changes: Changes = field(default_factory=Changes)
 
@@ -302,7 +300,7 @@ class RecurringTicker:
             for work in self.works:  # Redis may have lost a tick with its job
                 work.done, work.check_at = None, 0.0
         asked_at = time.monotonic()
-        now_ms = (self.clock or self._broker.now_ms)()
+        now_ms = self._broker.now_ms()
         read_at = (asked_at + time.monotonic()) / 2
         for work in self.works:
             is_due = now_ms >= work.check_at or self._went_back(work, now_ms)

@@ -297,12 +297,11 @@ class Tower(Stage):
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker, name="default")
+        self.broker.now_ms = lambda: self.us / 1000  # type: ignore[method-assign]
 
     def dispatcher(self, *, changes: Changes | None = None, **options: Any) -> RecurringTicker:
         """One more dispatcher for the task ``work``."""
-        return RecurringTicker(
-            self.broker, recurring(**options), clock=lambda: self.us / 1000, changes=changes or Changes()
-        )
+        return RecurringTicker(self.broker, recurring(**options), changes=changes or Changes())
 
     def started(self, **options: Any) -> RecurringTicker:
         """A dispatcher that was there before the next tick."""
