@@ -226,8 +226,8 @@ class RecordingMachine(RuleBasedStateMachine):
     ) -> None:
         """Compare the batch of a reserve, of which the model has ended what came too late.
 
-        ``passes_over``: its caller takes jobs, and none behind a limit. Due lanes are left to others then, once a
-        second.
+        ``passes_over``: its caller takes jobs, and none behind a limit. Due lanes are left to others then, four times
+        a second.
         """
         due, laned = shard.handed_out_ms(which), shard.next_due_ms(which, laned=True)
         passes_over = passes_over and laned is not None and not shard.pauses.holds_back(shard.now_ms)
@@ -236,7 +236,7 @@ class RecordingMachine(RuleBasedStateMachine):
             due = shard.next_due_ms(which, laned=False)
         wait = None if due is None else max(0.0, due - shard.now_us / 1000)
         if is_over and which != "quarantined" and wait != 0:
-            assert batch.next_due_ms is not None and 0 < batch.next_due_ms <= min(1000, wait or 1000)
+            assert batch.next_due_ms is not None and 0 < batch.next_due_ms <= min(250, wait or 250)
         else:
             assert batch.next_due_ms == wait
         assert batch.passed_over == is_over

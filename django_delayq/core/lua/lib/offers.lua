@@ -123,10 +123,11 @@ function offers.without_limited(class, ids, scores, bodies)
   return unpack(kept)
 end
 
--- Lanes that its caller passes over are due: leave a token for the others, once a second. Return when to do that again, ms.
+-- Lanes that its caller passes over are due: leave a token for the others, four times a second, because the next one to take
+-- it may be full, too. Return when to do that again, ms.
 function offers.wake_for_full()
   local is_over = (lanes.passed_over_ms or math.huge) <= now_ms
-  return is_over and wake_each(1000) or lanes.passed_over_ms
+  return is_over and wake_each(250) or lanes.passed_over_ms
 end
 
 -- Return the due lanes of a class that may be offered, {lane, turn} each, in the order of their turns. Those of blocked groups
