@@ -35,7 +35,7 @@ from ..settings.conf import Conf
 from ..worker.loop import Parts
 from . import rows
 from .durability import declared, is_announced
-from .push import Clock, Push
+from .push import Push
 from .rows import ahead, free, read, table
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Relay:
         Raises:
             QueueUnavailable: Redis became unavailable; rows that it had not received were released.
         """
-        push = Push(self._alias, self._broker, Clock(), self.batch)
+        push = Push(self._alias, self._broker, self.batch)
         try:
             push.run()
         finally:

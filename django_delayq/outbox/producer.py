@@ -1,4 +1,4 @@
-"""Calls of Redis while a request waits: with a short timeout, a circuit breaker, and a copy of Redis's clock.
+"""Calls of Redis while a request waits: with a short timeout, and a circuit breaker.
 
 What cannot be sent within that time is left to the relay if it has a row, and lost otherwise.
 """
@@ -21,7 +21,7 @@ from ..core.outcomes import ScheduleOutcome
 from ..core.thread_lock import ThreadLock
 from ..worker.attempt import running
 from . import rows
-from .push import FREE, TOGETHER, Clock, Push, RowOutcome, RowResult
+from .push import FREE, TOGETHER, Push, RowOutcome, RowResult
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -41,14 +41,12 @@ class Breaker:
     After a pause one caller may try, while the others still do not. The first success closes it.
 
     Attributes:
-        clock: the clock of that Redis.
         open_until: moment at which one caller may try (``time.monotonic()``); 0 = it is closed.
     """
 
-    __slots__ = ("_lock", "clock", "open_until")
+    __slots__ = ("_lock", "open_until")
 
     def __init__(self) -> None:
-        self.clock = Clock()
         self._lock = ThreadLock()
         self.open_until = 0.0
 
@@ -131,7 +129,7 @@ def push_briefly(
 
     def call(broker: DjangoBroker) -> None:
         # An unavailable Redis is detected here, before anything is claimed.
-        Push(alias, broker, breaker_of(broker).clock, jobs=jobs or {}, results=results).run(keys)
+        Push(alias, broker, jobs=jobs or {}, results=results).run(keys)
 
     try:
         call_briefly(call, in_database=True)

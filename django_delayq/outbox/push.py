@@ -38,7 +38,6 @@ from .rows import DueTime
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
-    from ..core.broker import Broker
     from ..core.job import NewJob
     from ..core.queue import Queue
     from ..models import OutboxJob
@@ -51,8 +50,6 @@ BRIEF: Final = 2.0
 PATIENT: Final = 5.0
 #: seconds between the deadline of commands and the end of the claim: for clocks that run at different speeds
 MARGIN: Final = 0.25
-#: seconds after which Redis's clock is read again
-CLOCK_AGE: Final = 60.0
 #: number of jobs sent together: no more than one script call takes, so that jobs of one id keep their order
 TOGETHER: Final = 250
 #: consecutive errors of one row after which it is refused and waits for an operator
@@ -75,33 +72,6 @@ NEVER: Final = {
 }
 #: reply to a row that has another due time
 MOVED: Final = "moved"
-
-#: moment (monotonic) of a reading of Redis's clock, and an offset to it that is never too large
-_NO_READING: Final = (float("-inf"), 0.0)
-
-
-class Clock:
-    """Redis's clock as an offset to ``time.monotonic()``."""
-
-    __slots__ = ("_reading",)
-
-    def __init__(self) -> None:
-        #: replaced as a whole, because all threads share the clock
-        self._reading = _NO_READING
-
-    def at(self, moment: float, broker: Broker) -> float:
-        """Return Redis's time in ms at a moment of ``time.monotonic()``; never ahead of it."""
-        read_at, behind_ms = self._reading
-        if time.monotonic() - read_at > CLOCK_AGE:
-            redis_ms = broker.now_ms()
-            read_at = time.monotonic()
-            behind_ms = redis_ms - read_at * 1000
-            self._reading = read_at, behind_ms
-        return moment * 1000 + behind_ms
-
-    def forget(self) -> None:
-        """Read the clock again at the next use because Redis's clock was changed, or it is another Redis."""
-        self._reading = _NO_READING
 
 
 class RowOutcome(StrEnum):
@@ -176,7 +146,6 @@ class Push:
 
     Args:
         broker: receives the commands.
-        clock: Redis's clock.
         limit: number of rows that a relay takes, the oldest ones; 0 = a caller waits for rows of its own: the claim is
             brief, and rows without a result stay claimed.
         jobs: jobs of rows that are in memory; the records of the others are read.
@@ -192,7 +161,6 @@ class Push:
 
     alias: str
     broker: DjangoBroker
-    clock: Clock
     limit: int = 0
     jobs: Mapping[uuid.UUID, NewJob] = field(default_factory=dict)
     token: uuid.UUID = field(default_factory=uuid.uuid4)
@@ -207,7 +175,10 @@ class Push:
     def __post_init__(self) -> None:
         self._seconds = PATIENT if self.limit else BRIEF
         self._until = time.monotonic() + self._seconds - MARGIN
-        self.deadline_ms = self.clock.at(self._until, self.broker)
+        redis_ms = self.broker.now_ms()
+        #: Redis's clock in ms = monotonic() * 1000 + this, never ahead of it: time has passed since Redis read it
+        self._offset_ms = redis_ms - time.monotonic() * 1000
+        self.deadline_ms = self._until * 1000 + self._offset_ms
 
     @property
     def is_over(self) -> bool:
@@ -292,7 +263,7 @@ class Push:
         left_ms = row.left_ms - int((now - self._read_at) * 1000)
         if left_ms > 0:
             return DueTime(due_ms=None, delay_ms=left_ms)
-        return DueTime(due_ms=int(self.clock.at(now, self.broker)) + left_ms, delay_ms=None)
+        return DueTime(due_ms=int(now * 1000 + self._offset_ms) + left_ms, delay_ms=None)
 
     def _schedule(self, queue: str, mine: Sequence[Row]) -> Iterator[tuple[Row, RowResult]]:
         """Schedule jobs of one queue."""
@@ -330,8 +301,6 @@ class Push:
                 if job[0].job not in self._held_up:
                     yield from self._offer(queue, [job])
             return
-        if ScheduleOutcome.LATE in outcomes:  # the process slept, or Redis's clock is not the one that was read
-            self.clock.forget()
         for place, ((row, _), outcome) in enumerate(zip(jobs, outcomes, strict=True)):
             if place in unconfirmed:
                 yield row, self._later(row, UNCONFIRMED)
@@ -381,10 +350,7 @@ class Push:
                 reply = change_job(queue, row.job_id, None, **which | {"generation": None})
         except IdTaken as error:  # the id belongs to a job of another task by now
             return RowResult(RowOutcome.GONE, reply=error)
-        if reply == ScheduleOutcome.LATE:
-            self.clock.forget()
-            return FREE
-        return RowResult(RowOutcome.GONE, reply=reply)
+        return FREE if reply == ScheduleOutcome.LATE else RowResult(RowOutcome.GONE, reply=reply)
 
     def _move(self, queue: Queue | None, row: Row, which: dict[str, Any]) -> RowResult:
         due = self._due(row)

@@ -185,7 +185,7 @@ class Stage:
 
     def push(self) -> push.Push:
         """A batch of a relay, step by step."""
-        return push.Push(self.alias, self.broker, push.Clock(), self.batch)
+        return push.Push(self.alias, self.broker, self.batch)
 
     def relay(self) -> Relay:
         relay = Relay(self.settings, self.alias, self.broker)

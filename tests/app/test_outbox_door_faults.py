@@ -11,7 +11,6 @@ import pytest
 from django.db import transaction
 
 from django_delayq import QueueUnavailable, connections, reschedule, schedule, schedule_many, transactions
-from django_delayq.connections import DjangoBroker
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured, QueuePaused
 from django_delayq.models import OutboxJob
@@ -23,7 +22,6 @@ from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
 from .deeds import keyed, note
-from .outbox_stage import Stage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -292,32 +290,3 @@ def test_g13_an_on_commit_hook_of_the_user_that_raises_costs_no_durable_job(
     assert (handle.outcome, there()) == (
         ("created", [("a", "sent")]) if ours_is_first else ("outbox", [("a", "unsent")])
     )
-
-
-def test_redis_is_asked_for_its_clock_once_a_minute_and_again_when_it_was_changed(
-    delayq: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[float] = []
-    real = Broker.now_ms
-
-    def now_ms(broker: Broker) -> float:
-        asked.append(real(broker))
-        return asked[-1]
-
-    monkeypatch.setattr(Broker, "now_ms", now_ms)
-    for n in range(3):
-        assert schedule(keyed, n, durable=True).outcome == "created"
-    assert len(asked) == 1
-    clock = producer.breaker_of(connections.swift_broker()).clock
-    # Redis's clock goes an hour faster than it was thought to: one job is left to the relay.
-    read_at, behind_ms = clock._reading
-    clock._reading = read_at, behind_ms - 3_600_000
-    assert schedule(keyed, 8, durable=True).outcome == "outbox"
-    assert Stage(cast(DjangoBroker, delayq)).relay().turn() == {"sent": 1}
-    asked.pop()
-    assert schedule(keyed, 9, durable=True).outcome == "created"
-    assert len(asked) == 2
-    read_at, behind_ms = clock._reading
-    clock._reading = read_at - push.CLOCK_AGE - 1, behind_ms
-    assert schedule(keyed, 10, durable=True).outcome == "created"
-    assert len(asked) == 3

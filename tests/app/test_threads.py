@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,15 +13,12 @@ from django_delayq import connections
 from django_delayq.api import waiting
 from django_delayq.core.broker import Broker
 from django_delayq.outbox.producer import Breaker
-from django_delayq.outbox.push import Clock
 from django_delayq.pull.coordinator import PullCoordinator
 from django_delayq.scheduling import build
 from django_delayq.settings import conf
 
 from ..support.forks import holds_in_a_child
 from ..support.preemption import each_line
-
-NOW_MS = 1.7e12
 
 
 def forget_settings() -> None:
@@ -94,24 +90,6 @@ def test_a_call_gets_the_middleware_of_its_own_settings(monkeypatch: pytest.Monk
         assert chain is not None
         ended: Any = SimpleNamespace(end=lambda scheduling: "tenant")
         assert chain(ended) == ("tenant" if line.number == 1 else "user")
-
-
-# -- the outbox ------------------------------------------------------------------------------------------------------
-
-
-def test_redis_clock_is_read_as_a_whole() -> None:
-    """A thread that saw half of it would give its calls a deadline of 1970, and the jobs be left to the relay."""
-    broker: Any = SimpleNamespace(now_ms=lambda: NOW_MS)
-
-    def look(clock: Clock, seen: list[float]) -> None:
-        seen.append(clock.at(0.0, broker))
-
-    for line in each_line(Clock.at):
-        clock = Clock()
-        seen: list[float] = []
-        with line.preempted(partial(look, clock, seen)):
-            look(clock, seen)
-        assert min(seen) > NOW_MS / 2
 
 
 # -- loops of other threads --------------------------------------------------------------------------
