@@ -69,21 +69,20 @@ def exactly_once(func: Callable[..., Any] | None = None, /, *, using: str | None
 
     def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
         _check(func)
+        alias = using or DEFAULT_DB_ALIAS
 
         @functools.wraps(func)
         def once(*args: Any, **kwargs: Any) -> Any:
             run = running.get()
-            alias = using or DEFAULT_DB_ALIAS
             if run is None:
                 with transaction.atomic(using=alias):
                     return func(*args, **kwargs)
             _reach(alias)
-            jobs = {part.job.id: part.job for part in run.live}
             if run.job.merged:
-                return _merged(func, args[0], jobs, alias)
+                return _merged(func, args[0], {part.job.id: part.job for part in run.live}, alias)
             return _plain(functools.partial(func, *args, **kwargs), run.job, alias)
 
-        setattr(once, _DATABASE, using or DEFAULT_DB_ALIAS)
+        setattr(once, _DATABASE, alias)
         return once
 
     return decorate if func is None else decorate(func)
@@ -91,12 +90,7 @@ def exactly_once(func: Callable[..., Any] | None = None, /, *, using: str | None
 
 def remembering() -> dict[str, str]:
     """Return the databases in which tasks store entries, each with the name of one such task."""
-    task_names: dict[str, str] = {}
-    for task in core.registry:
-        alias = getattr(task.func, _DATABASE, None)
-        if alias is not None:
-            task_names.setdefault(alias, task.name)
-    return task_names
+    return {getattr(task.func, _DATABASE): task.name for task in core.registry if hasattr(task.func, _DATABASE)}
 
 
 def _check(func: Callable[..., Any]) -> None:

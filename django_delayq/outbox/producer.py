@@ -94,27 +94,20 @@ def call_briefly(call: Callable[[DjangoBroker], T], *, in_database: bool = False
         QueueUnavailable: Redis did not answer, or did not answer a moment ago and was not called.
     """
     if not in_database and running.get() is not None:
-        return call_patiently(call)
+        return call(connections.broker())
     broker = connections.swift_broker()
     breaker = breaker_of(broker)
     if not breaker.allows():
         raise QueueUnavailable("Redis did not answer a moment ago, so it was not called; try again after a few seconds")
     try:
         reply = call(broker)
-    except QueueUnavailable as error:
-        # A paused queue is a reply, too, and so is a missing confirmation.
-        breaker.succeeded() if isinstance(error, (NotConfirmed, QueuePaused)) else breaker.failed()
-        raise
-    except DelayQError:
-        breaker.succeeded()
+    except DelayQError as error:
+        # A refusal is a reply, and so are a paused queue and a missing confirmation.
+        is_reply = not isinstance(error, QueueUnavailable) or isinstance(error, (NotConfirmed, QueuePaused))
+        breaker.succeeded() if is_reply else breaker.failed()
         raise
     breaker.succeeded()
     return reply
-
-
-def call_patiently(call: Callable[[DjangoBroker], T]) -> T:
-    """Call ``call`` with the process's broker, for callers that prefer a longer wait to no reply."""
-    return call(connections.broker())
 
 
 def push_briefly(
@@ -126,13 +119,8 @@ def push_briefly(
         jobs: see :class:`Push`.
     """
     results: dict[uuid.UUID, RowResult] = {}
-
-    def call(broker: DjangoBroker) -> None:
-        # An unavailable Redis is detected here, before anything is claimed.
-        Push(alias, broker, jobs=jobs or {}, results=results).run(keys)
-
     try:
-        call_briefly(call, in_database=True)
+        call_briefly(lambda broker: Push(alias, broker, jobs=jobs or {}, results=results).run(keys), in_database=True)
     except (DatabaseError, QueueUnavailable) as error:
         logger.info("%d rows of database %s are left to the relay: %s", len(keys), alias, error)
     except Exception:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import DEFAULT_DB_ALIAS, transaction
 
+from .. import connections
 from ..core import bulk
 from ..core.bulk import Changed, Progress, Verb
 from ..core.errors import IdTaken
@@ -29,7 +30,7 @@ from ..core.queue import Queue
 from ..signals import emit, job_cancelled
 from ..transactions import ON_COMMIT, CallDescription, in_transaction, now_or_on_commit
 from . import durability, inbox, rows
-from .producer import call_briefly, call_patiently, push_briefly
+from .producer import call_briefly, push_briefly
 from .push import FREE, MOVED, RowOutcome, RowResult, change_job
 from .rows import NOW, DueTime
 
@@ -127,8 +128,7 @@ def apply(what: CallDescription, when: DueTime | None, job: JobHandle, using: st
         IdTaken: the live job of the id belongs to another task.
         QueueUnavailable: Redis is unavailable, and the job has no row.
     """
-    alias, change = using or DEFAULT_DB_ALIAS, Change(what, when, job)
-    call = call_briefly if in_transaction(using) else call_patiently
+    alias, change, waits = using or DEFAULT_DB_ALIAS, Change(what, when, job), in_transaction(using)
     if job.durable or durability.in_use(alias, what.queue, what.task):
         mine = rows.table(alias).filter(queue=what.queue, job_id=what.id)
         if change.task_name:
@@ -140,8 +140,10 @@ def apply(what: CallDescription, when: DueTime | None, job: JobHandle, using: st
     def send() -> object:
         if change.rows:
             _push(alias, [change])
-        else:
-            call(lambda broker: change.call(broker.existing(what.queue)))
+        elif waits:
+            call_briefly(lambda broker: change.call(broker.existing(what.queue)))
+        else:  # the caller prefers a longer wait to no reply
+            change.call(connections.existing_queue(what.queue))
         if isinstance(change.outcome, IdTaken):
             raise change.outcome
         return _RESULTS.get(change.outcome, change.outcome)

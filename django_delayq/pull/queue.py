@@ -21,7 +21,7 @@ from ..core.options import PLAIN_JOB
 from ..core.queue import Queue as CoreQueue
 from ..core.records.frames import CHUNK
 from ..core.times import span_ms_of, ttr_ms_of
-from ..outbox.producer import call_briefly, call_patiently
+from ..outbox.producer import call_briefly
 from ..scheduling.build import job_rules
 from ..scheduling.sending import Prepared, send
 from ..scheduling.verbs import JobHandle
@@ -170,12 +170,11 @@ class Queue:
         """
         check_installed()
         name = self._only("put")
-        raw = _bytes_of(body)
         check_known(options, sorted(PLAIN_JOB), "option", TypeError)
-        new = RawJobBuilder(RAW_TASK, job_rules(), collect_context()).build((raw,), {}, options)
+        new = RawJobBuilder(RAW_TASK, job_rules(), collect_context()).build((_bytes_of(body),), {}, options)
         handle = JobHandle(new.id, name, ON_COMMIT, new.due_ms_here, using_db=using_db)
         warn_of_other_transaction("put", using_db)
-        _check_kind(name, patiently=in_transaction(using_db))
+        _check_kind(name, waits=in_transaction(using_db))
         send(Prepared(new, handle))
         return handle
 
@@ -235,16 +234,15 @@ def reserve_id(
     return held
 
 
-def _check_kind(name: str, *, patiently: bool) -> None:
+def _check_kind(name: str, *, waits: bool) -> None:
     """Check that a queue is of kind "pull".
 
-    With ``patiently`` Redis may be unavailable now, because the bytes are sent later; then the settings are used.
+    With ``waits`` Redis may be unavailable now, because the bytes are sent after a commit; then the settings are used.
     """
     try:
-        call = call_briefly if patiently else call_patiently
-        existing = call(lambda broker: broker.existing(name))
+        existing = call_briefly(lambda broker: broker.existing(name)) if waits else connections.existing_queue(name)
     except QueueUnavailable:
-        if not patiently:
+        if not waits:
             raise
         existing = None
     kind = conf().queue(name).kind if existing is None else existing.kind

@@ -169,12 +169,7 @@ def chain() -> Chain | None:
 
 @lru_cache(maxsize=1)
 def _chain_of(paths: tuple[str, ...]) -> Chain:
-    innermost: Chain = _end
-    return reduce(_around, reversed(paths), innermost)
-
-
-def _end(scheduling: Scheduling) -> object:
-    return scheduling.end(scheduling)
+    return reduce(_around, reversed(paths), lambda scheduling: scheduling.end(scheduling))
 
 
 def _around(inner: Chain, path: str) -> Chain:

@@ -139,10 +139,7 @@ def task(func: Callable[..., Any] | None = None, /, *, name: str | None = None, 
         if chosen.recurring:
             from ..worker.recurring import check_recurring
 
-            try:
-                check_recurring(new)
-            except Misconfigured as error:
-                raise Misconfigured(f"{where}: {error}") from None
+            check_recurring(new)
         functools.update_wrapper(new, func)
         core.registry.add(new)
         return new

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_delayq import InvalidJob, Queue, get_job, reschedule, schedule, schedule_many
+from django_delayq import InvalidJob, Queue, connections, get_job, reschedule, schedule, schedule_many
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job
-from django_delayq.outbox.producer import call_patiently
 
 from .deeds import note, sync
 
@@ -24,18 +23,15 @@ def _queues(delayq: Broker, settings: Any) -> None:
 
 
 def stored(queue: str = "default") -> list[dict[str, Any]]:
-    return call_patiently(lambda broker: [view.job.options for view in broker.inspector.page(queue, "waiting").jobs])
+    return [view.job.options for view in connections.broker().inspector.page(queue, "waiting").jobs]
 
 
 def lease_of(queue: str, ident: str) -> float:
     """Seconds for which Redis holds the lease, from now on."""
-
-    def read(broker: Broker) -> float:
-        view = broker.inspector.get(queue, ident)
-        assert view is not None and view.deadline_ms is not None
-        return (view.deadline_ms - broker.now_ms()) / 1000
-
-    return call_patiently(read)
+    broker = connections.broker()
+    view = broker.inspector.get(queue, ident)
+    assert view is not None and view.deadline_ms is not None
+    return (view.deadline_ms - broker.now_ms()) / 1000
 
 
 # --- row 4

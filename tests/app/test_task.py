@@ -236,7 +236,7 @@ def test_back_offs_and_exceptions_are_kept_in_one_form() -> None:
 def test_a_wrong_option_is_refused_where_the_task_stands(options: dict[str, Any], text: str) -> None:
     def work() -> None: ...
 
-    with pytest.raises(Misconfigured, match=rf"@task .*work: .*{text}"):
+    with pytest.raises(Misconfigured, match=rf"task .*work: .*{text}"):
         task(**options)(work)
 
 
