@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import Broker, InvalidJob, NewJob
+from django_delayq.core import Broker, InvalidJob, NewJob, Payload
 from tests.support.core_stored import CHUNK
 from tests.support.core_values import ScheduleOutcome, new_key
 
@@ -55,6 +55,15 @@ def test_each_shard_decides_for_its_own_jobs(broker: Broker) -> None:
     beside = [outcome for one, outcome in zip(idents, outcomes, strict=True) if stage.queue.shard_of(one) == shard]
     assert beside == ["exists"] + ["withheld"] * (len(beside) - 1)
     assert outcomes.count("created") == 40 - len(beside) > 0
+
+
+def test_a_payload_that_waits_already_needs_no_room(stage: Stage) -> None:
+    def add(payload: bytes) -> NewJob:
+        return new("full", payload=Payload(payload, "0", new_key()), on_conflict="merge", max_payloads=2)
+
+    assert send(stage, add(b"1"), add(b"2")) == "created merged"
+    assert send(stage, add(b"2"), new("beside")) == "merged created"
+    assert send(stage, add(b"1"), add(b"3"), new("further")) == "withheld full withheld"
 
 
 def test_all_jobs_are_sent_again_when_there_is_room(stage: Stage) -> None:
