@@ -26,7 +26,7 @@ from .attempt import NEVER, trusted
 from .child import ENDED, TIMED_OUT, Slot, place_of
 from .ends import End, crashed_early, policy_of
 from .hooks import Hooks, Notifier, error_of
-from .loop import Parts, Reminders
+from .loop import Parts, Reminders, call_safely
 from .slots import HangingCall, call_limited
 
 if TYPE_CHECKING:
@@ -87,10 +87,7 @@ class Ends:
             logger.exception("%s: its end (%s) is settled later, before_job failed", job.id, settlement.outcome)
             return False
         self._notifier.ended_elsewhere(queue, self.registry.get(job.task), settlement)
-        try:
-            hooks.after_job(job)
-        except Exception:
-            logger.exception("%s: what listened to its end left something behind", job.id)
+        call_safely(f"{job.id}: the check for what the listeners to its end left behind", hooks.after_job, job)
         return True
 
     def settle(self, queue: Queue, settlements: Sequence[Settlement]) -> None:

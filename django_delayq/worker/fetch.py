@@ -26,7 +26,7 @@ from .attempt import NEVER, Attempt, arrange, batch_size_of, trusted
 from .child import EXIT_DRY, EXIT_RECYCLE
 from .ends import End, policy_of
 from .limits import ProcessLimits
-from .loop import Parts
+from .loop import Parts, join_threads
 from .shards import CALL_SECONDS, ShardSelector, Source
 from .slots import Slots
 from .wake import REPEAT, WakeListener
@@ -121,8 +121,6 @@ class Consumer:
 
     def __post_init__(self) -> None:
         process = self._process
-        #: the loop is over
-        self.finished = threading.Event()
         #: all attempts that this process has not settled yet; the heartbeat reads it too
         self.held: set[Attempt] = set()
         #: limits of how many jobs of a task or a queue run at the same time
@@ -144,8 +142,7 @@ class Consumer:
 
     def unreachable_for(self) -> float:
         """Return the seconds for which a part of a cluster has been unreachable; 0 while all shards can be reached."""
-        sources = self._selector.sources if self._nodes else ()
-        return max((self._nodes.outage(source.place) for source in sources), default=0.0)
+        return max((self._nodes.outage(source.place) for source in self._selector.sources), default=0.0)
 
     def start(self) -> None:
         """Start the threads of the slots, and that of the loop."""
@@ -159,10 +156,8 @@ class Consumer:
             self._selector.nudge()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end of the loop. Return False after ``timeout`` seconds, or if an error ended its thread."""
-        if self._thread.is_alive():
-            self._thread.join(timeout)
-        return self.finished.is_set()
+        """Wait for the end of the loop. Return False if it still runs after ``timeout`` seconds."""
+        return join_threads([self._thread], timeout)
 
     # --- the loop
 
@@ -177,7 +172,6 @@ class Consumer:
                 time.sleep(pause.next(self._health.failed("fetch loop", error)))
         self.limits.close()
         self._stop_listening()
-        self.finished.set()
         self._process.finish()
 
     @property

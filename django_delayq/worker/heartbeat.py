@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .attempt import Attempt, trusted
-from .loop import Part, Parts
+from .loop import Part, Parts, call_safely
 from .shutdown import log_stacks
 
 if TYPE_CHECKING:
@@ -82,11 +82,8 @@ class Heartbeat:
                 self._process.end_by_command(word)
 
     def _dump(self, now_ms: float) -> None:
-        text = log_stacks()
-        try:
-            self._process.broker.keep_dump(self._process.name, text, now_ms)
-        except Exception as error:  # the log has the stacks in any case
-            logger.warning("worker %s could not put its stacks into Redis: %s", self._process.name, error)
+        keep_dump, name = self._process.broker.keep_dump, self._process.name
+        call_safely("storing the stacks, which the log has too,", keep_dump, name, log_stacks(), now_ms)
 
     def _renew(self, attempts: list[Attempt], slots: Slots) -> None:
         now, running = time.monotonic(), [attempt for attempt in slots.running if attempt is not None]

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -93,11 +94,10 @@ class Slots:
     def take_back(self) -> list[Attempt]:
         """Remove and return everything in the inbox that no slot has taken."""
         attempts: list[Attempt] = []
-        try:
+        with suppress(IndexError):
             while True:
                 attempts.append(self.inbox.popleft())
-        except IndexError:
-            return attempts
+        return attempts
 
     def close(self, timeout: float) -> bool:
         """End the threads. Return False if one of them still runs a job ``timeout`` seconds later."""

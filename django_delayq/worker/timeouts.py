@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from ..core.errors import JobTimeout
 from .attempt import NEVER, Attempt
 from .child import Scoreboard
+from .loop import call_safely, join_threads
 from .record import frames_of_thread, stack_text
 
 logger = logging.getLogger("django_delayq.worker.limits")
@@ -91,8 +92,7 @@ class TimeoutMonitor:
         with self._condition:
             self._closing = True
             self._condition.notify()
-        if self._thread.is_alive():
-            self._thread.join(2.0)
+        join_threads([self._thread], 2.0)
 
     # --- called by the job's thread
 
@@ -137,10 +137,7 @@ class TimeoutMonitor:
 
     def _run_thread(self) -> None:
         while not self._closing:
-            try:
-                self._check(time.monotonic())
-            except Exception:
-                logger.exception("the timeout monitor failed once and continues")
+            call_safely("one turn of the timeout monitor", self._check, time.monotonic())
             with self._condition:
                 now = time.monotonic()
                 nearest = min((attempt.limit_at for attempt in self.running if attempt is not None), default=NEVER)

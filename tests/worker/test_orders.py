@@ -134,7 +134,7 @@ def test_stacks_that_redis_does_not_take_are_in_the_log(
     receiver.carry_out(AnnouncementReply(1.0, {"dump": "1"}))
     broker.connection.close()
     assert "stacks of process" in caplog.text
-    assert "could not put its stacks into Redis" in caplog.text
+    assert "storing the stacks, which the log has too, failed" in caplog.text
 
 
 def test_a_worker_that_is_lost_takes_along_what_it_was_told(broker: Broker) -> None:
