@@ -54,7 +54,7 @@ _OWN_THREADS: Final = "delayq-"
 
 @dataclass(eq=False, repr=False)
 class Worker:
-    """One worker process. ``run()`` as a program; ``start()``, and once it is ``done`` ``stop()``, inside another one.
+    """One worker process. ``run()`` as a program; ``start()`` and ``stop()`` inside another one.
 
     Its parts get it as their ``process``, for what they share: identity, configuration, broker, registry, hooks, the
     health of Redis and the mailbox of changes.
@@ -313,6 +313,18 @@ class Worker:
             self.drain()
         else:
             self.begin_stop(self.config.grace)
+        self._end_soon()
+
+    def _end_soon(self) -> None:
+        """End the worker inside another program, which may not wait for ``done``; else the main thread does it."""
+
+        def end() -> None:
+            if self.stop_by is None:
+                self.done.wait()
+            self.stop()
+
+        if self._signals is None:
+            threading.Thread(target=end, name="delayq-end", daemon=True).start()
 
     def _overran(self, attempt: Attempt) -> None:
         """End the process because this attempt cannot be ended. Called by the timeout monitor."""
@@ -326,8 +338,6 @@ class Worker:
             if self.consumer is not None and self.seconds_left <= SHUTDOWN_WARNING_SECONDS:
                 for attempt in list(self.consumer.held):
                     attempt.should_stop = True
-                if self.seconds_left <= 0:
-                    self.consumer.advance(Stage.HALT)
             return
         if most is not None and self.exit_code == EXIT_OK and resident_mib() > most:
             logger.info("worker %s uses more than %s MiB and is replaced", self.name, most)
@@ -339,6 +349,7 @@ class Worker:
         if patience is not None and away > patience:
             logger.error("worker %s ends: Redis or a part of it has been away for %.0f s", self.name, away)
             self.end(Stage.GIVE_BACK, grace=self.config.grace, code=EXIT_NO_REDIS)
+            self._end_soon()
 
     # --- the end
 

@@ -161,8 +161,8 @@ def test_a_real_worker_is_seen_at_work_tells_its_stacks_and_stops(api: Caller, d
         eventually(lambda: api.get(address)[1]["stopping"])
         go.set()
         assert worker.done.wait(DEADLINE)
+        eventually(lambda: api.get("v1/workers") == (200, {"workers": []}))
         assert worker.stop()
-        assert api.get("v1/workers") == (200, {"workers": []})
 
 
 def test_a_worker_watches_and_ignores_queues_by_order_of_an_operator(api: Caller, delayq: Any) -> None:
