@@ -21,7 +21,7 @@ from ..scheduling.build import find_task
 from ..settings.conf import conf
 from ..transactions import warn_caller
 from .clock import Clock, Moment, ms_of_delta, ms_of_moment
-from .jobs import Expectation, Expected, ScheduledJob, check_scheduled, hint_of_commit, jobs_of, names_of, waiting_calls
+from .jobs import Expectation, Expected, ScheduledJob, check_scheduled, hint_of_commit, jobs_of, waiting_calls
 from .redis import MemoryBroker
 from .running import SELF_SCHEDULING, Error, Runner, RunReport
 
@@ -265,4 +265,4 @@ class DelayQTestCase:
 
 
 def _name(task: TaskName) -> str:
-    return task if isinstance(task, str) else min(names_of(task), key=lambda name: name != task.name)
+    return task if isinstance(task, str) else find_task(task).name

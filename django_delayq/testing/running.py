@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, connections as databases
@@ -132,20 +132,16 @@ class Runner:
         report, clock = RunReport(), self._broker.clock
         while max_jobs is None or len(report) < max_jobs:
             now_ms, due, moments = clock.now_ms, *self._read_shards()
-            before = len(report), report.expired
-            for _, queue, number in due:
-                # After each job another shard may have the one that is due first.
-                self._run_shard(queue, number, report, max_jobs, raise_errors, once=len(due) > 1)
-                if (len(report), report.expired) != before:
-                    break
-            else:
-                if due:  # what limits do not let start is due later now
-                    _, moments = self._read_shards()
-                moment = min((moment for moment in moments if moment > now_ms), default=until_ms + 1)
-                if (target := min(moment, until_ms)) > now_ms:
-                    clock.set(target)
-                if moment > until_ms:
-                    break
+            # After each job another shard may have the one that is due first.
+            if any(self._run_first(queue, number, report, max_jobs, raise_errors) for _, queue, number in due):
+                continue
+            if due:  # what limits do not let start is due later now
+                _, moments = self._read_shards()
+            moment = min((moment for moment in moments if moment > now_ms), default=until_ms + 1)
+            if (target := min(moment, until_ms)) > now_ms:
+                clock.set(target)
+            if moment > until_ms:
+                break
         return report
 
     def _read_shards(self) -> tuple[list[tuple[float, Queue, int]], list[int]]:
@@ -174,16 +170,14 @@ class Runner:
             self._execution().notifier.ended_elsewhere(queue, task, settlement)
             limits.settle(queue, [settlement])
 
-    def _run_shard(
-        self, queue: Queue, number: int, report: RunReport, max_jobs: int | None, raise_errors: bool, *, once: bool
-    ) -> None:
-        """Run the due jobs of a shard, or the first of them."""
-        while max_jobs is None or len(report) < max_jobs:
-            before, jobs = report.expired, self._reserve(queue, number, 1, report)
-            if jobs:
-                self._run(queue, number, self._complete(queue, jobs, report, max_jobs), report, raise_errors)
-            if once or not (jobs or report.expired > before):
-                break
+    def _run_first(
+        self, queue: Queue, number: int, report: RunReport, max_jobs: int | None, raise_errors: bool
+    ) -> bool:
+        """Run the first due job of a shard, in a batch with others; return False if none is due or may start."""
+        before, jobs = report.expired, self._reserve(queue, number, 1, report)
+        if jobs:
+            self._run(queue, number, self._complete(queue, jobs, report, max_jobs), report, raise_errors)
+        return bool(jobs) or report.expired > before
 
     @staticmethod
     def _reserve(queue: Queue, number: int, most: int, report: RunReport, task: str | None = None) -> list[Job]:
@@ -304,14 +298,10 @@ class LocalExecution(Execution):
 
     def _call_handler(self, attempt: Attempt) -> Any:
         if attempt.task is not None and (errors := self._faults.get(attempt.task.name)):
-            _raise_next(errors)
+            error = errors.popleft()
+            # An object that is raised again would keep the traceback of its earlier attempts, too.
+            raise error.with_traceback(None) if isinstance(error, BaseException) else error()
         return super()._call_handler(attempt)
-
-
-def _raise_next(errors: deque[Error]) -> NoReturn:
-    error = errors.popleft()
-    # An object that is raised again would keep the traceback of its earlier attempts, too.
-    raise error.with_traceback(None) if isinstance(error, BaseException) else error()
 
 
 class _CallersLoop(EventLoop):

@@ -108,7 +108,7 @@ def test_an_error_that_is_raised_several_times_has_the_traceback_of_one_attempt(
     delayq_fake.fail_next(note, ConnectionError("away"), times=3)
     delayq_fake.run_due(until=10 * MINUTE, raise_errors=False)
     (buried,) = delayq_fake.scheduled_jobs(state="morgue")
-    assert buried.error["traceback"].count("in _raise_next") == 1
+    assert buried.error["traceback"].count("in _call_handler") == 1
 
 
 @pytest.mark.parametrize(
