@@ -58,7 +58,7 @@ def load(path: Path = CATALOGUE) -> list[Fault]:
 
 
 _writing: Final = threading.Lock()
-_TESTS: Final = re.compile(r"^tests = \[(?:\]|\n(?: .*\n)*\])$", re.MULTILINE)
+_TESTS: Final = re.compile(r"^tests = \[(?:.*\]|\n(?: .*\n)*\])$", re.MULTILINE)
 
 
 def remember(path: Path, fault: Fault, caught_by: Sequence[str]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from . import __main__ as program
-from .catalogue import DRAWN, ROOT, Fault, figures, load
+from .catalogue import DRAWN, ROOT, Fault, figures, load, remember
 from .recording import record
 
 RECORDED = "tests/core/test_ids.py::test_random_ids_are_20_characters_that_no_command_takes_for_an_option"
@@ -51,6 +52,20 @@ def test_a_fault_without_tests_is_caught_by_one_that_executes_its_line_and_the_l
     assert file.read_text().startswith("# what goes wrong\n") and "\n# --- more\n" in file.read_text()
     printed = capsys.readouterr().out
     assert f"by {RECORDED}" in printed and "SURVIVED" in printed and "1 of 2 faults caught" in printed
+
+
+@pytest.mark.parametrize(
+    "written", ["[]", '["tests/a.py::t"]', '[\n    "tests/a.py::t",\n]'], ids=["none", "a line", "lines"]
+)
+def test_what_caught_a_fault_is_written_to_its_own_entry_however_that_was_written(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "list.toml"
+    texts = LIST.format(old=repr(OLD), short=repr(SHORT), same=repr(SAME))
+    file.write_text(texts.replace("tests = []", f"tests = {written}"))
+    first, second = load(file)
+
+    remember(file, first, ["tests/b.py::t"])
+
+    assert load(file) == [replace(first, tests=(*first.tests, "tests/b.py::t")), second]
 
 
 @pytest.mark.parametrize(
