@@ -13,7 +13,6 @@ from django.db.utils import Error as DatabaseError
 
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short
-from ..core.job import NewJob, made_durable, new_key
 from ..core.task import Task, registry
 from ..settings.conf import SETTING, Conf, conf
 from ..transactions import in_transaction, open_elsewhere
@@ -110,12 +109,6 @@ def declared(settings: Conf) -> list[str]:
     """Return descriptions of the tasks and queues that have durable jobs."""
     tasks = [f"the task {task.name}" for task in registry if task.options.durable]
     return tasks + [f"the queue {name!r}" for name, entry in settings.queues.items() if entry.durable]
-
-
-def make_durable(new: NewJob) -> None:
-    """Set the key that makes a job durable."""
-    keyed = new if new.payload is None else new.payload
-    keyed.key = made_durable(keyed.key) if new.repeatable else new_key(durable=True)
 
 
 def in_use(alias: str, queue: str, task: Task | None) -> bool:

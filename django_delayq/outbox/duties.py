@@ -40,7 +40,6 @@ from .rows import ahead, free, read, table
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
-    from ..core.queue import Queue
     from ..worker.loop import Changes
 
 logger: Final = logging.getLogger("django_delayq.outbox")
@@ -180,11 +179,6 @@ def _apply(alias: str, marks: Sequence[CompletionMark]) -> set[bytes]:
                 ended.update(state=state, claim=None, claimed_until=None, checked_at=Now())
     remaining = table(alias).filter(key__in=ends).values_list("key", "state")
     return {key.bytes for key, state in remaining if state in _CHANGED_FROM[ends[key]]}
-
-
-def places(queues: Iterable[Queue]) -> Iterator[tuple[str, int]]:
-    """Return all shards of some queues."""
-    return ((queue.name, number) for queue in queues for number in queue.numbers)
 
 
 class Reconciler:

@@ -27,7 +27,7 @@ from django.db.utils import OperationalError
 from ..core import task as core
 from ..core.errors import Misconfigured
 from ..core.inputs import short
-from ..core.job import Job, NewJob, is_durable, request_for
+from ..core.job import Job, NewJob, is_durable, made_durable, new_key, request_for
 from ..core.verdicts import PartialFailure, Release
 from ..worker.attempt import running
 from . import rows
@@ -158,7 +158,10 @@ def done(keys: Iterable[bytes], alias: str) -> dict[bytes, str]:
 
 
 def insert_once(alias: str, queue: str, news: Sequence[NewJob]) -> bool:
-    """Insert a row for each job; return False if the same repeatable request has inserted them before."""
+    """Make jobs durable and insert their rows; return False if the same request has inserted them before."""
+    for new in news:
+        keyed = new if new.payload is None else new.payload
+        keyed.key = made_durable(keyed.key) if new.repeatable else new_key(durable=True)
     if not news[0].repeatable:
         rows.insert(alias, queue, news)
         return True

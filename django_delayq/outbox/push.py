@@ -27,6 +27,7 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
 from ..core.errors import DelayQError, IdTaken, InvalidJob, NotConfirmed, QueueFull
+from ..core.job import Generation
 from ..core.outcomes import ScheduleOutcome
 from ..core.redis.faults import Fault, classify
 from ..core.task import registry
@@ -336,7 +337,7 @@ class Push:
 
     def _correct(self, queue: Queue | None, row: Row) -> RowResult:
         """Cancel or move a job in Redis as its row says."""
-        which: dict[str, Any] = {"task": row.task, "generation": rows.generation_of(row)}
+        which: dict[str, Any] = {"task": row.task, "generation": Generation((row.key.bytes,), rows.payload_digest(row))}
         if row.state != "cancelled":
             return self._move(queue, row, which)
         if queue is None:

@@ -21,7 +21,7 @@ from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
-from ..core.job import Generation, NewJob, Payload, Undecodable
+from ..core.job import NewJob, Payload, Undecodable
 from ..core.records.frames import digest
 
 if TYPE_CHECKING:
@@ -99,11 +99,6 @@ def payload_digest(row: Row) -> bytes:
     except Exception:  # any error of the reader; the relay refuses such a record
         return b""
     return b"" if payload is None else digest(payload.data)
-
-
-def generation_of(row: Row) -> Generation:
-    """Return the generation of the job, or of the job that the payload of the row is in."""
-    return Generation((row.key.bytes,), payload_digest(row))
 
 
 def read(rows: QuerySet[OutboxJob]) -> list[Row]:

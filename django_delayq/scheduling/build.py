@@ -70,8 +70,6 @@ class Plan:
     durable: bool
 
 
-#: options that make the plan of a call differ from that of its task
-_OF_THE_CALL: Final = frozenset(("queue", "durable"))
 #: plans of calls that name neither ``queue`` nor ``durable``, while no schedule middleware and no context is configured
 READY: Final[dict[Task, Plan]] = {}
 
@@ -92,7 +90,8 @@ def plan_of(task: Task, options: Mapping[str, Any], *, many: bool = False) -> Pl
     next_block = random_blocks().__next__ if many else random_block
     builder = JobBuilder(task, job_rules(), collect_context(), next_block)
     plan = Plan(builder, queue, durability.is_durable(task, options, queue))
-    if apps.ready and not (many or project.schedule_middleware or project.context or _OF_THE_CALL & options.keys()):
+    is_of_task = "queue" not in options and "durable" not in options
+    if apps.ready and is_of_task and not (many or project.schedule_middleware or project.context):
         READY[task] = plan
     return plan
 
@@ -208,10 +207,9 @@ class EntryReader:
     """
 
     def __init__(self, plan: Plan, options: Mapping[str, Any]) -> None:
-        self._queue = plan.queue
+        self._plan = plan
         self._builder = plan.builder
-        self._keys = plan.builder.entry_keys
-        self._common = {name: value for name, value in options.items() if name in self._keys}
+        self._common = {name: value for name, value in options.items() if name in self._builder.entry_keys}
         self.skipped = 0
 
     def read(self, entries: Iterable[Mapping[str, Any]]) -> Iterator[NewJob]:
@@ -234,11 +232,11 @@ class EntryReader:
         if type(entry) is not dict and not isinstance(entry, Mapping):
             content = "id, payload, score" if self._builder.task.options.merge else "args, kwargs"
             raise InvalidJob(f"expected a dict with {content} and options, got {short(entry)}")
-        if not entry.keys() <= self._keys:
+        if not entry.keys() <= self._builder.entry_keys:
             self._builder.refuse_keys(entry)
             if "durable" in entry:
                 raise InvalidJob("durable applies to all jobs of one call; use schedule_many(task, jobs, durable=True)")
-            check_known(entry, sorted(self._keys), "job option")
+            check_known(entry, sorted(self._builder.entry_keys), "job option")
         args, kwargs = explicit(entry.get("args"), entry.get("kwargs"))
         if self._common:
             return args, kwargs, {**self._common, **entry}
@@ -253,14 +251,14 @@ class EntryReader:
         task, built = self._builder.task, []
 
         def end(scheduling: Scheduling) -> object:
-            if scheduling.task is not task or not scheduling.options.keys() <= self._keys:
+            if scheduling.task is not task or not scheduling.options.keys() <= self._builder.entry_keys:
                 raise InvalidJob(
                     "in schedule_many a schedule middleware may change the arguments and the options of a job, not its "
                     "task, its queue or its database"
                 )
             new = self._builder.build(scheduling.args, scheduling.kwargs, scheduling.options)
             built.append(new)
-            return JobHandle(new.id, self._queue, COLLECTED, new.due_ms_here)
+            return JobHandle(new.id, self._plan.queue, COLLECTED, new.due_ms_here)
 
         options = {name: value for name, value in options.items() if name not in ("args", "kwargs")}
         around(Scheduling(task, args, kwargs, options, many=True, end=end))

@@ -183,7 +183,7 @@ class _RowsOnCommit(_JobsOnCommit):
 
     def __post_init__(self) -> None:
         self.alias = self.using or DEFAULT_DB_ALIAS
-        _insert(self.alias, self.what.queue, self.news)
+        inbox.insert_once(self.alias, self.what.queue, self.news)
         super().__post_init__()
         if self.handle is not None:
             self.handle.outcome = ScheduleOutcome.OUTBOX
@@ -204,16 +204,9 @@ class _RowsOnCommit(_JobsOnCommit):
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def _insert(alias: str, queue: str, news: Sequence[NewJob]) -> bool:
-    """Make jobs durable and write their rows; return False if the same request has written them before."""
-    for new in news:
-        durability.make_durable(new)
-    return inbox.insert_once(alias, queue, news)
-
-
 def _push_now(alias: str, queue: str, news: Sequence[NewJob]) -> list[ScheduleOutcome]:
     """Write rows in a transaction of their own, and push them, unless the same request has written them before."""
-    if _insert(alias, queue, news):
+    if inbox.insert_once(alias, queue, news):
         return producer.send(alias, news)
     keys = [rows.key_of(new) for new in news]
     waiting = set(rows.waiting(alias).filter(key__in=keys).values_list("key", flat=True))

@@ -195,7 +195,6 @@ def schedule_many(
         NotConfirmed: all jobs were sent (``error.counts``), and some are not confirmed. Only jobs with ids of your own
             can be scheduled again without becoming two jobs.
     """
-    check_installed()
     warn_of_loop("schedule_many")
     task = find_task(task)
     check_option_names(options, task)

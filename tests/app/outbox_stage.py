@@ -207,7 +207,7 @@ class Stage:
     def take_down(self) -> tuple[int, int]:
         """All marks of all shards: how many, and how many had to wait."""
         marks = self.marks()
-        found = [marks.take_down(*place) for place in duties.places(self.broker.queues())]
+        found = [marks.take_down(queue.name, number) for queue in self.broker.queues() for number in queue.numbers]
         return sum(one for one, _ in found), sum(other for _, other in found)
 
     def marked(self) -> list[str]:

@@ -19,7 +19,7 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import is_durable
 from django_delayq.core.task import registry
 from django_delayq.models import OutboxJob
-from django_delayq.outbox import durability
+from django_delayq.outbox import durability, inbox
 from django_delayq.outbox.rows import unpack_job
 
 from .deeds import keyed, note, rest, sync
@@ -263,7 +263,7 @@ def test_an_earlier_row_is_pushed_out_only_together_with_the_new_one(
     schedule(note, "old", id="a", delay=60, durable=True)
     schedule(note, "other", id="b", delay=60, durable=True)
     taken = OutboxJob.objects.get(job_id="b").key.bytes
-    monkeypatch.setattr(durability, "new_key", lambda durable: taken)
+    monkeypatch.setattr(inbox, "new_key", lambda durable: taken)
     with pytest.raises(IntegrityError):
         schedule(note, "new", id="a", delay=60, durable=True)
     assert there() == [("a", "sent"), ("b", "sent")], "the job that Redis has keeps its row"

@@ -13,7 +13,7 @@ from ... import connections
 from ...connections import DjangoBroker
 from ...mirror import rebuild
 from ...models import OutboxJob
-from ...outbox.duties import Marks, Reconciler, Relay, database_time, places, unknown
+from ...outbox.duties import Marks, Reconciler, Relay, database_time, unknown
 from ...outbox.rows import beside, chunks, free, payload_digest, read, table
 from ...settings.conf import conf
 from ...status.formatting import printable
@@ -118,7 +118,7 @@ class Command(DelayQCommand):
             return dict(counts)
         marks = Marks(aliases, broker, Changes())
         with self.progress("ends", unit="shards") as progress:
-            shards = list(places(broker.queues()))
+            shards = [(queue.name, number) for queue in broker.queues() for number in queue.numbers]
             for number, place in enumerate(shards, 1):
                 done, kept = marks.take_down(*place)
                 counts.update(marks=done, kept=kept)
