@@ -236,7 +236,7 @@ def test_good_settings_have_no_findings(settings: Any) -> None:
         (
             {"OPTIONS": {"using_db": "defautl"}},
             "delayq.E041",
-            "must be one of default; got 'defautl'. Did you mean 'default'?",
+            "; got 'defautl'. Did you mean 'default'?",
         ),
         ({"OPTIONS": {"defaults": 5}}, "delayq.E041", 'must be a dict like {"max_attempts": 5}, got 5'),
         ({"OPTIONS": {"defaults": {"name": "x"}}}, "delayq.E041", "'name' belongs to one task"),
