@@ -170,8 +170,10 @@ class Consumer:
             except Exception as error:
                 # Calls to Redis are retried: an error that arrives here is a bug, and the loop continues.
                 time.sleep(pause.next(self._health.failed("fetch loop", error)))
-        self.limits.close()
         self._stop_listening()
+        if self.waker is not None:
+            self.waker.close()  # else it might take, and lose, a token for jobs that the returned permits let start
+        self.limits.close()
         self._process.finish()
 
     @property
@@ -572,9 +574,11 @@ class Consumer:
 
     def _stop_listening(self) -> None:
         """Pass on all that this process knows of work to come."""
-        self._selector.waiting = frozenset()
+        with self._selector.condition:
+            self._selector.waiting = frozenset()
+            places = self._selector.take_unshared(sys.float_info.max)
         if self.waker is not None:
-            self.waker.put_back(self._selector.take_unshared(sys.float_info.max))
+            self.waker.put_back(places)
 
 
 def _settlements_of(attempts: list[Attempt]) -> tuple[list[Settlement], list[Settlement]]:

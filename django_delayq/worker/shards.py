@@ -415,11 +415,11 @@ class ShardSelector:
 
     def tokens(self, hints: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Handle wake tokens. Return those that this process cannot use now."""
-        awaited, self.waiting = self.waiting, frozenset()  # until the fetch loop has checked
         if any(place not in self.by_place for place in hints):
             self.on_unknown()
-        unused = [hint for hint in hints if hint[0] not in awaited & self.names]
-        with self.condition:
+        with self.condition:  # a token is either unused, or found by a fetch loop that stops to listen
+            awaited, self.waiting = self.waiting, frozenset()  # until the fetch loop has checked
+            unused = [hint for hint in hints if hint[0] not in awaited & self.names]
             self.wake(hints)
             for place in set(hints).difference(unused):
                 source = self.by_place.get(place)

@@ -114,6 +114,21 @@ def test_nobody_is_told_of_a_permit_that_the_same_call_takes(broker: Broker) -> 
     assert (answer.grants, answer.freed) == ([ask.grant], [])
 
 
+def test_a_freed_permit_goes_to_the_next_shard_if_another_limit_blocks_the_jobs_of_the_first(broker: Broker) -> None:
+    of_queue = {"queue:q": 2}
+    held = ask_permits(broker, {**of_queue, "task:full": 1}, 1, ("q", 0)).grants[0]
+    grant = ask_permits(broker, of_queue, 1, ("q", 0)).grants[0]
+    assert held is not None and grant is not None
+    for limits, place in (({**of_queue, "task:full": 1}, ("q", 1)), (of_queue, ("q", 2))):
+        assert ask_permits(broker, limits, 1, place).grants == [None]
+    assert returned(broker, *grant.permits) == [("queue:q", ("q", 1))]
+
+    answer = ask_permits(broker, {**of_queue, "task:full": 1}, 1, ("q", 1))
+
+    assert [block and block.limit for block in answer.blocks] == ["task:full"]
+    assert answer.freed == [("queue:q", ("q", 2))], "whose jobs may start"
+
+
 def test_a_name_of_a_queue_may_contain_a_colon(broker: Broker) -> None:
     grant = granted(broker, 1, 1)
     waiting(broker, ("a:b", 12))

@@ -177,6 +177,10 @@ for i, ask in ipairs(want.asks or {}) do
   end
   granted[i], blocked[i] = most, false
   if blocking then
+    -- Of its other limits it leaves permits, perhaps those for which its place was told to ask: the next one gets its turn.
+    for _, limit in ipairs(names) do
+      freed[limit] = limit ~= blocking and (freed[limit] or 0) + n - most or freed[limit]
+    end
     local _, wait_ms, may_be_earlier = free_of(blocking, n) -- now that these are booked
     if may_be_earlier then
       local key = key_of('waiters', blocking)
