@@ -17,7 +17,7 @@ from rest_framework.serializers import CharField, FloatField, IntegerField, List
 from ..access.problems import invalid
 from ..access.views import allows, may_use
 from ..core.times import datetime_of
-from ..history.records import DIED, SILENT, state_of
+from ..history.records import DIED, SILENT, seconds_of, state_of
 from ..history.rows import FIELDS
 from ..history.series import COUNTS, SeriesQuery, from_row, known_queues, to_row
 from ..models.history import HourlyStat, PipelineRun
@@ -137,8 +137,8 @@ class Run(Shown):
         number: unique.
         run_id: a resumed run keeps it.
         kind: as in the query of the list.
-        state: as in the query of the list; died: no sign of life for five minutes.
-        seen: its last sign of life.
+        state: as in the query of the list; died: no progress for an hour.
+        seen: its last progress.
         seconds: duration so far, or in total.
         total: rows of the input; null if unknown.
         known: rows that were stored before.
@@ -162,10 +162,7 @@ class Run(Shown):
 
     def to_representation(self, row: PipelineRun) -> Any:
         """Return the run. Details of a run without a queue may be about queues that the project's rule hides."""
-        state = state_of(row)
-        end = row.ended_at or (timezone.now() if state == PipelineRun.State.RUNNING else row.seen_at)
-        seconds = round(max(0.0, (end - row.started_at).total_seconds()), 3)
-        rendered = super().to_representation(row) | {"state": state, "seconds": seconds}
+        rendered = super().to_representation(row) | {"state": state_of(row), "seconds": round(seconds_of(row), 3)}
         hidden = {"detail": {}, "error": ""} if not row.queue and allows() is not None else {}
         return rendered | hidden | ({} if isinstance(row.detail, dict) else {"detail": {}})
 
