@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -574,9 +573,7 @@ class Consumer:
 
     def _stop_listening(self) -> None:
         """Pass on all that this process knows of work to come."""
-        with self._selector.condition:
-            self._selector.waiting = frozenset()
-            places = self._selector.take_unshared(sys.float_info.max)
+        places = self._selector.stop_waiting()
         if self.waker is not None:
             self.waker.put_back(places)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -395,6 +396,12 @@ class ShardSelector:
                     places.append(source.place)
             return places
 
+    def stop_waiting(self) -> list[tuple[str, int]]:
+        """Take no further tokens. Return the shards with work, also work to come, of which only this process knows."""
+        with self.condition:
+            self.waiting = frozenset()
+            return self.take_unshared(sys.float_info.max)
+
     def next_unshared_at(self) -> float:
         """Return from when on there is work of which only this process knows."""
         return min((source.due_at for source in self.sources if not source.shared), default=NEVER)
@@ -417,7 +424,7 @@ class ShardSelector:
         """Handle wake tokens. Return those that this process cannot use now."""
         if any(place not in self.by_place for place in hints):
             self.on_unknown()
-        with self.condition:  # a token is either unused, or found by a fetch loop that stops to listen
+        with self.condition:  # in one step: a token is either unused, or returned by stop_waiting()
             awaited, self.waiting = self.waiting, frozenset()  # until the fetch loop has checked
             unused = [hint for hint in hints if hint[0] not in awaited & self.names]
             self.wake(hints)

@@ -6,12 +6,14 @@ import os
 import signal
 from functools import partial
 from threading import Thread, Timer
+from types import SimpleNamespace as Namespace
 from typing import Any
 
 from django_delayq.core import Broker
 from django_delayq.worker.shutdown import Signals
-from tests.support.attempt_stage import Attempt, EventLoop, acks_early
+from tests.support.attempt_stage import NEVER, Attempt, EventLoop, Pace, acks_early
 from tests.support.duty_stage import RENEWAL, beat, hold
+from tests.support.waiting_stage import ShardSelector, Source
 
 from ..support.preemption import each_line
 
@@ -28,6 +30,29 @@ def test_an_early_ack_in_the_middle_of_a_heartbeat_stays_one(broker: Broker) -> 
             beat(broker, [attempt])
         assert attempt.acked is line.reached
         assert not attempt.lost and not attempt.should_stop
+
+
+def test_a_token_that_arrives_while_a_worker_stops_is_left_to_others() -> None:
+    """Else the job that it announces waits until a process looks at the shard by itself."""
+
+    def stop_waiting(selector: ShardSelector, passed_on: list[tuple[str, int]]) -> None:
+        passed_on += selector.stop_waiting()
+
+    def begin(thread: Thread) -> None:
+        thread.start()
+        thread.join(0.05)  # it may wait for the lock
+
+    for line in each_line(ShardSelector.tokens):
+        shard = Source(Namespace(name="q", numbers=(0,)), 0, Pace())
+        selector, passed_on = ShardSelector([shard]), list[tuple[str, int]]()
+        shard.due_at, selector.waiting = NEVER, frozenset({"q"})
+        stop = Thread(target=stop_waiting, args=(selector, passed_on), daemon=True)
+        with line.preempted(partial(begin, stop)):
+            unused = selector.tokens([("q", 0)])
+        if not line.reached:
+            begin(stop)
+        stop.join(10)
+        assert [*unused, *passed_on] == [("q", 0)]
 
 
 def test_signals_end_a_wait_and_so_does_a_poke() -> None:
