@@ -162,7 +162,10 @@ _dotted_paths: Final = list_of(check_dotted_path)
 
 
 def _queue_name(name: str, value: object) -> str:
-    return check_queue_name(value)
+    try:
+        return check_queue_name(value)
+    except InvalidJob as error:
+        raise InvalidJob(f"{name}: {error}") from None
 
 
 def _redis(name: str, value: object) -> object:

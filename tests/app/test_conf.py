@@ -85,6 +85,8 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         ({"WORKER": {"grace": -1}}, r"grace'\] must be 0 or more seconds, got -1"),
         ({"WORKER": {"dispatcher": 1}}, r"dispatcher'\] must be True or False"),
         ({"WORKER": {"queues": "orders"}}, r"queues'\] must be a list"),
+        ({"WORKER": {"queues": ["9 lives"]}}, r"DELAYQ\['WORKER'\]\['queues'\]: queue name '9 lives' is not usable"),
+        ({"QUEUES": {"9 lives": {}}}, r"DELAYQ\['QUEUES'\]: queue name '9 lives' is not usable"),
         ({"MIDDLEWARE": "a.b"}, "must be a list of strings"),
         ({"EVENTS": {"cap": -1}}, r"cap'\] must be 0 or more, got -1"),
         ({"TASKS_MODULE": "my tasks"}, "must be a module name"),
